@@ -1,0 +1,1 @@
+//! chainscope-ebpf

@@ -1,0 +1,17 @@
+//! Compiles the `.proto` files with a compiler written in Rust: no `protoc` needed.
+
+use std::{env, error::Error, fs, path::Path};
+
+use protox::prost::Message as _;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let files = protox::compile(["chainscope/v1/record.proto", "chainscope/v1/journal.proto"], ["proto"])?;
+    let out = env::var("OUT_DIR")?;
+    fs::write(Path::new(&out).join("descriptor.bin"), files.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .bytes(".chainscope.v1.Chunk")
+        .bytes(".chainscope.v1.Message.sha256")
+        .compile_fds(files)?;
+    Ok(())
+}
