@@ -1,0 +1,257 @@
+//! `chainscope.toml`: reading, defaults and checks.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, HostTarget, Network, ObserveSpec, Retention,
+    legacy::{LegacyNode, LegacyTop, Log, P2p},
+};
+
+/// Where the file is looked for when none is named; the first that exists is taken.
+pub const SEARCH_PATHS: [&str; 3] = ["chainscope.toml", "config.toml", "/etc/chainscope/chainscope.toml"];
+
+/// Port of the HTTP API.
+const API_PORT: u16 = 17732;
+
+/// The whole configuration of one machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Address of the HTTP API.
+    pub listen: SocketAddr,
+    /// Address on which other machines' agents may deliver records (gRPC); none: only this process records.
+    pub ingest_listen: Option<SocketAddr>,
+    /// Folder of the database and of the agent's journal.
+    pub data_dir: PathBuf,
+    /// How bytes are taken from the kernel.
+    pub capture: Capture,
+    /// Buffer between kernel and agent: a power of two, in bytes.
+    pub ring_buffer: ByteSize,
+    /// Memory for unacknowledged records; each node may use its share.
+    pub queue: ByteSize,
+    /// The nodes to observe.
+    pub nodes: Vec<NodeConfig>,
+}
+
+/// How bytes are taken from the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Capture {
+    /// The best that the running kernel has.
+    #[default]
+    Auto,
+    /// At the socket layer: Linux 6.3 or newer; other programs on the machine are not slowed down.
+    Sock,
+    /// At the end of system calls: Linux 5.17 or newer.
+    Syscall,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Its name in the API.
+    pub name: String,
+    /// Other names that `node_name` may use.
+    pub aliases: Vec<String>,
+    /// How its process is found.
+    pub target: HostTarget,
+    /// Its `identity.json`; none: looked for where the process keeps its data.
+    pub identity: Option<PathBuf>,
+    /// What to record and how long to keep it.
+    pub observe: ObserveSpec,
+    /// A further listener whose API is about this node alone.
+    pub listen: Option<SocketAddr>,
+}
+
+/// The file as it is written: new keys and old ones.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    listen: Option<SocketAddr>,
+    ingest_listen: Option<SocketAddr>,
+    data_dir: Option<PathBuf>,
+    #[serde(default)]
+    capture: Capture,
+    ring_buffer: Option<ByteSize>,
+    queue: Option<ByteSize>,
+    #[serde(default)]
+    nodes: Vec<FileNode>,
+
+    http_v2: Option<u16>,
+    rpc_port: Option<u16>,
+    bpf_sniffer_path: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileNode {
+    name: Option<String>,
+    #[serde(default)]
+    aliases: Vec<String>,
+    p2p_port: Option<u16>,
+    pid: Option<u32>,
+    exe: Option<PathBuf>,
+    container: Option<String>,
+    netns: Option<PathBuf>,
+    identity: Option<PathBuf>,
+    retention: Option<Retention>,
+    network: Option<Network>,
+    listen: Option<SocketAddr>,
+
+    http_v3: Option<u16>,
+    db: Option<PathBuf>,
+    p2p: Option<P2p>,
+    log: Option<Log>,
+    rpc_port: Option<u16>,
+    db_path: Option<PathBuf>,
+    identity_path: Option<PathBuf>,
+    syslog_port: Option<u16>,
+}
+
+impl Config {
+    /// Reads a configuration. Beside it come warnings for people: each old key with its new spelling.
+    ///
+    /// # Errors
+    /// [`Error`], which names the line, or the entry and the value.
+    pub fn parse(text: &str) -> Result<(Self, Vec<String>), Error> {
+        let file: File = toml::from_str(text)?;
+        let mut warnings = Vec::new();
+        let top = LegacyTop { http_v2: file.http_v2, rpc_port: file.rpc_port, bpf_sniffer_path: file.bpf_sniffer_path };
+        let listen = top.listen(file.listen, &mut warnings)?;
+        let mut data_dir = file.data_dir;
+        let mut nodes = Vec::with_capacity(file.nodes.len());
+        for (index, node) in file.nodes.into_iter().enumerate() {
+            nodes.push(node.resolve(index, &mut data_dir, &mut warnings)?);
+        }
+        let config = Self {
+            listen: listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), API_PORT)),
+            ingest_listen: file.ingest_listen,
+            data_dir: data_dir.unwrap_or_else(|| PathBuf::from("/var/lib/chainscope")),
+            capture: file.capture,
+            ring_buffer: file.ring_buffer.unwrap_or(ByteSize::mib(32)),
+            queue: file.queue.unwrap_or(ByteSize::mib(64)),
+            nodes,
+        };
+        config.check()?;
+        Ok((config, warnings))
+    }
+
+    /// The configuration that observes one node by its port, with every other value at its default.
+    pub fn for_port(port: u16, identity: Option<PathBuf>) -> Self {
+        let target = HostTarget { p2p_port: Some(port), ..HostTarget::default() };
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), API_PORT),
+            ingest_listen: None,
+            data_dir: PathBuf::from("/var/lib/chainscope"),
+            capture: Capture::Auto,
+            ring_buffer: ByteSize::mib(32),
+            queue: ByteSize::mib(64),
+            nodes: vec![NodeConfig {
+                name: port.to_string(),
+                aliases: Vec::new(),
+                target,
+                identity,
+                observe: ObserveSpec::default(),
+                listen: None,
+            }],
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.nodes.is_empty() {
+            return Err(Error::NoNodes);
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.check(index)?;
+            if self.nodes[..index].iter().any(|earlier| earlier.name == node.name) {
+                return Err(Error::DuplicateName { index, name: node.name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NodeConfig {
+    fn check(&self, index: usize) -> Result<(), Error> {
+        for name in std::iter::once(&self.name).chain(&self.aliases) {
+            if !is_name(name) {
+                return Err(Error::BadName { index, name: name.clone() });
+            }
+        }
+        if self.target.p2p_port == Some(0) {
+            return Err(Error::ZeroPort { index, key: "p2p_port" });
+        }
+        let retention = &self.observe.retention;
+        for (key, is_zero) in [
+            ("rows", retention.rows == Some(0)),
+            ("bytes", retention.bytes == Some(ByteSize::b(0))),
+            ("age", retention.age.is_some_and(|age| age.is_zero())),
+        ] {
+            if is_zero {
+                return Err(Error::ZeroLimit { index, key });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FileNode {
+    fn resolve(
+        self,
+        index: usize,
+        data_dir: &mut Option<PathBuf>,
+        warnings: &mut Vec<String>,
+    ) -> Result<NodeConfig, Error> {
+        let old = LegacyNode {
+            index,
+            http_v3: self.http_v3,
+            rpc_port: self.rpc_port,
+            db: self.db,
+            db_path: self.db_path,
+            identity_path: self.identity_path,
+            syslog_port: self.syslog_port,
+            p2p: self.p2p,
+            log: self.log,
+        };
+        old.folder(data_dir, warnings);
+        old.logs(warnings);
+        let target = HostTarget {
+            p2p_port: old.port(self.p2p_port, warnings)?,
+            pid: self.pid,
+            exe: self.exe,
+            container: self.container,
+            netns: self.netns,
+        };
+        if !target.is_given() {
+            return Err(Error::NoTarget { index });
+        }
+        let name = self.name.or_else(|| target.default_name()).ok_or(Error::NoTarget { index })?;
+        Ok(NodeConfig {
+            name,
+            aliases: self.aliases,
+            identity: old.identity(self.identity, warnings)?,
+            observe: ObserveSpec {
+                network: self.network.unwrap_or_default(),
+                retention: old.retention(self.retention, warnings)?,
+            },
+            listen: old.listen(self.listen, warnings)?,
+            target,
+        })
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && part != "."
+            && part != ".."
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:@-".contains(&byte))
+    };
+    let mut parts = name.split('/');
+    name.len() <= 253 && parts.next().is_some_and(is_part) && parts.next().is_none_or(is_part) && parts.next().is_none()
+}

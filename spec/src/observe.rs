@@ -1,0 +1,79 @@
+//! What to record of a node, and how long to keep it. The same in `chainscope.toml` and in a `TezosNode`.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// What to observe of one node; each pillar has its own table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObserveSpec {
+    /// Peer-to-peer messages. Always on for a node with a P2P port; the table holds its options.
+    #[serde(default)]
+    pub network: Network,
+    /// How long records are kept.
+    #[serde(default)]
+    pub retention: Retention,
+}
+
+/// Options of the network recorder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Which bytes of a chunk are stored.
+    #[serde(default)]
+    pub store: Stored,
+}
+
+/// Which bytes of a chunk are stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stored {
+    /// As on the wire, and decrypted.
+    #[default]
+    Both,
+    /// Decrypted only: about half the space, `original_bytes` is then empty for what could be opened.
+    Plain,
+}
+
+/// Limits on what is kept; the first that is reached counts. Oldest records go first, a sixteenth of the limit at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retention {
+    /// Number of messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// Bytes of disk, as a number or as text such as "20GiB".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<ByteSize>,
+    /// Age of a record, as text such as "14d" or "36h".
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "read_age",
+        serialize_with = "write_age"
+    )]
+    pub age: Option<Duration>,
+}
+
+impl Default for Retention {
+    /// Twenty gibibytes a node: without a table, a disk does not fill up for ever.
+    fn default() -> Self {
+        Self { rows: None, bytes: Some(ByteSize::gib(20)), age: None }
+    }
+}
+
+fn read_age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    humantime::parse_duration(&text)
+        .map(Some)
+        .map_err(|cause| D::Error::custom(format!("{text:?} is no age such as \"14d\": {cause}")))
+}
+
+fn write_age<S: Serializer>(age: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    match age {
+        Some(age) => to.collect_str(&humantime::format_duration(*age)),
+        None => to.serialize_none(),
+    }
+}

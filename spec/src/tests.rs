@@ -1,0 +1,144 @@
+use std::{path::Path, time::Duration};
+
+use bytesize::ByteSize;
+use proptest::prelude::*;
+
+use crate::{Capture, Config, Error, Stored};
+
+fn parse(text: &str) -> Config {
+    let (config, warnings) = Config::parse(text).unwrap();
+    assert_eq!(warnings, Vec::<String>::new());
+    config
+}
+
+#[test]
+fn the_shortest_file_takes_every_default() {
+    let config = parse("[[nodes]]\np2p_port = 9732\n");
+    assert_eq!(config, Config::for_port(9732, None));
+    assert_eq!(config.listen.to_string(), "127.0.0.1:17732");
+    assert_eq!(config.nodes[0].name, "9732");
+}
+
+#[test]
+fn every_key_of_the_example_file_is_read() {
+    let config = parse(include_str!("../../docs/chainscope.example.toml"));
+    assert_eq!(config.listen.to_string(), "127.0.0.1:17732");
+    assert_eq!(config.capture, Capture::Auto);
+    let node = &config.nodes[0];
+    assert_eq!(node.target.p2p_port, Some(9732));
+    assert_eq!(node.identity.as_deref(), Some(Path::new("/var/lib/tezos-node/identity.json")));
+    assert_eq!(node.observe.retention.rows, Some(1_000_000));
+    assert_eq!(node.observe.retention.bytes, Some(ByteSize::gib(20)));
+    assert_eq!(node.observe.retention.age, Some(Duration::from_secs(14 * 86_400)));
+    assert_eq!(node.observe.network.store, Stored::Both);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_line() {
+    let error = Config::parse("listen = \"127.0.0.1:1\"\n[[nodes]]\np2p_prot = 9732\n").unwrap_err().to_string();
+    assert!(error.contains("line 3") && error.contains("p2p_prot"), "{error}");
+    let error = Config::parse("[[nodes]]\np2p_port = 1\nretention = { row = 1 }\n").unwrap_err().to_string();
+    assert!(error.contains("line 3") && error.contains("row"), "{error}");
+}
+
+#[test]
+fn entries_that_cannot_work_are_refused_by_name() {
+    for (text, expected) in [
+        ("", "no [[nodes]] entry"),
+        ("[[nodes]]\nname = \"a\"", "nodes[0]: one of p2p_port"),
+        ("[[nodes]]\np2p_port = 0", "nodes[0]: p2p_port must not be 0"),
+        ("[[nodes]]\np2p_port = 1\n[[nodes]]\nname = \"1\"\npid = 7", "nodes[1]: the name \"1\" is taken"),
+        ("[[nodes]]\np2p_port = 1\nname = \"a/b/c\"", "nodes[0]: \"a/b/c\" is no name"),
+        ("[[nodes]]\np2p_port = 1\naliases = [\"..\"]", "nodes[0]: \"..\" is no name"),
+        ("[[nodes]]\np2p_port = 1\nretention = { rows = 0 }", "nodes[0]: retention.rows must not be 0"),
+        ("[[nodes]]\np2p_port = 1\nretention = { age = \"soon\" }", "\"soon\" is no age"),
+        ("[[nodes]]\np2p_port = 70000", "70000"),
+    ] {
+        let error = Config::parse(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text:?} gave {error:?}");
+    }
+}
+
+#[test]
+fn names_come_from_what_identifies_the_process() {
+    let config = parse("[[nodes]]\npid = 7\n[[nodes]]\nexe = \"/usr/bin/octez-node\"\n[[nodes]]\ncontainer = \"node\"");
+    let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["pid-7", "octez-node", "node"]);
+}
+
+#[test]
+fn the_original_recorder_s_file_is_accepted_with_the_new_spelling() {
+    let (config, warnings) = Config::parse(
+        r#"
+        http_v2 = 17732
+        [[nodes]]
+        name = "9732"
+        http_v3 = 17742
+        db = "/tmp/volume/tezedge_debugger"
+        p2p = { identity = "/tmp/volume/tezedge/identity.json", port = 9732, store_limit = 1_000_000 }
+        log = { port = 10000, store_limit = 1_000_000, disable_search = false }
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.listen.to_string(), "0.0.0.0:17732");
+    assert_eq!(config.data_dir, Path::new("/tmp/volume/tezedge_debugger"));
+    let node = &config.nodes[0];
+    assert_eq!(node.listen.unwrap().to_string(), "0.0.0.0:17742");
+    assert_eq!(node.target.p2p_port, Some(9732));
+    assert_eq!(node.observe.retention.rows, Some(1_000_000));
+    let text = warnings.join("\n");
+    for spelling in [
+        "listen = \"0.0.0.0:17732\"",
+        "listen = \"0.0.0.0:17742\"",
+        "data_dir = \"/tmp/volume/tezedge_debugger\"",
+        "identity = \"/tmp/volume/tezedge/identity.json\"",
+        "p2p_port = 9732",
+        "retention = { rows = 1000000 }",
+        "logs are not recorded",
+    ] {
+        assert!(text.contains(spelling), "{spelling} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn the_older_file_is_accepted_too() {
+    let (config, warnings) = Config::parse(
+        r#"
+        bpf_sniffer_path = "/tmp/bpf-sniffer.sock"
+        rpc_port = 17732
+        [[nodes]]
+        db_path = "/tmp/db"
+        identity_path = "/tmp/identity.json"
+        p2p_port = 9733
+        rpc_port = 17742
+        syslog_port = 10000
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.nodes[0].name, "9733");
+    assert_eq!(config.nodes[0].identity.as_deref(), Some(Path::new("/tmp/identity.json")));
+    assert_eq!(warnings.len(), 6, "{warnings:#?}");
+}
+
+#[test]
+fn old_and_new_spelling_together_are_a_contradiction() {
+    let error = Config::parse("listen = \"127.0.0.1:1\"\nhttp_v2 = 1\n[[nodes]]\np2p_port = 1\n").unwrap_err();
+    assert!(matches!(error, Error::Twice { old: "http_v2", new: "listen", .. }), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC*") {
+        let _ = Config::parse(&text);
+    }
+
+    #[test]
+    fn any_value_of_a_known_key_is_read_or_refused(
+        key in prop::sample::select(vec!["listen", "data_dir", "ring_buffer", "capture", "http_v2"]),
+        node_key in prop::sample::select(vec!["name", "p2p_port", "pid", "retention", "p2p", "aliases", "netns"]),
+        value in "[-0-9a-z\"{}=\\[\\] .]{0,20}",
+    ) {
+        let _ = Config::parse(&format!("{key} = {value}\n[[nodes]]\np2p_port = 1\n"));
+        let _ = Config::parse(&format!("[[nodes]]\nexe = \"a\"\n{node_key} = {value}\n"));
+    }
+}
