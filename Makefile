@@ -1,0 +1,47 @@
+# Chainscope. The two commands of the README are `make demo` and `make test`; the rest is for those who change it.
+#
+# Everything is built with one profile, so that RocksDB is compiled once. Set CARGO_TARGET_DIR to share a build folder.
+
+SHELL := /bin/bash -euo pipefail
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+
+.PHONY: help setup build demo test lint bench soak fuzz openapi clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: ## install the system packages and mount what the kernel tests need (Debian 12; root or sudo)
+	@scripts/setup
+
+build: setup ## build every program
+	$(CARGO) build --workspace --bins --examples
+
+demo: setup ## record a demo node and show its decoded messages
+	$(CARGO) build -p chainscope-cli -p chainscope-e2e --bins
+	$(CARGO) run -q -p chainscope-cli -- demo
+
+test: build ## every test there is: unit, property, kernel (as root), API, end to end
+	scripts/as-root $(CARGO) test --workspace
+
+lint: setup ## format, clippy, licences and sources of the dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	scripts/tool cargo-deny 0.20.2
+	PATH="$$(scripts/tool --bin):$$PATH" cargo deny --offline check bans licenses sources
+
+bench: build ## ratios against the physical limit and other tools, as a table (docs/benchmarks.md)
+	scripts/as-root scripts/bench
+
+soak: build ## the long runs: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s
+	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test -p chainscope-e2e -- --nocapture
+
+fuzz: setup ## every parser, FUZZ_SECONDS (300) each
+	scripts/tool cargo-fuzz 0.13.2
+	PATH="$$(scripts/tool --bin):$$PATH" fuzz/run.sh $${FUZZ_SECONDS:-300}
+
+openapi: ## write the committed OpenAPI documents anew
+	UPDATE_GOLDEN=1 $(CARGO) test -p chainscope-aggregator --test openapi
+
+clean: ## remove what was built
+	$(CARGO) clean
