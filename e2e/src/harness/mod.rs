@@ -1,0 +1,82 @@
+//! What the scenarios stand on. It panics instead of returning errors, so that a failed test shows the line and the programs' own words.
+
+pub mod api;
+pub mod demo;
+pub mod namespace;
+pub mod program;
+pub mod recorder;
+pub mod vectors;
+pub mod wait;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program of this workspace, as built beside the running test.
+///
+/// # Panics
+/// If it was not built.
+#[must_use]
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the running test has a path");
+    let mut folders = test.ancestors().skip(1).map(|folder| folder.join(name));
+    // target/debug/deps/<test>, or target/debug/<program> for the benchmarks.
+    let found = folders.by_ref().take(2).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("{name} is not built beside {}: run `make build` first", test.display()))
+}
+
+/// Fails unless the test runs as root with what the kernel probes need mounted; mounts what is missing.
+///
+/// # Panics
+/// If it does not run as root, or a mount fails.
+pub fn require_root() {
+    assert!(rustix::process::geteuid().is_root(), "this test loads eBPF programs and needs root: run `make test`");
+    for (kind, folder) in [("tracefs", "/sys/kernel/tracing"), ("bpf", "/sys/fs/bpf")] {
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("/proc/mounts");
+        if !mounts.lines().any(|line| line.split(' ').nth(1) == Some(folder)) {
+            run(Command::new("mount").args(["-t", kind, kind, folder]));
+        }
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// If it fails; with what it said.
+pub fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A TCP port that nobody listens on now.
+///
+/// # Panics
+/// If the kernel has none.
+#[must_use]
+pub fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind(("::", 0)).expect("a free port");
+    socket.local_addr().expect("its address").port()
+}
+
+/// The long forms of the tests: `make soak`.
+#[must_use]
+pub fn soak() -> bool {
+    std::env::var_os("CHAINSCOPE_SOAK").is_some()
+}
+
+/// All files below a folder.
+///
+/// # Panics
+/// If it cannot be read.
+#[must_use]
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+            let path = entry.expect("entry").path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}

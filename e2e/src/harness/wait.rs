@@ -1,0 +1,29 @@
+//! Waiting for conditions, never for time.
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up: two cores are shared with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// After [`PATIENCE`], with `what` was waited for.
+pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, what, probe)
+}
+
+/// As [`until`], with a deadline of its own.
+///
+/// # Panics
+/// After `patience`.
+pub fn until_within<T>(patience: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(answer) = probe() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited {patience:?} in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
