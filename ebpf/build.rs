@@ -1,0 +1,54 @@
+//! Compiles the BPF programs with clang; `cargo:rustc-env=CHAINSCOPE_NET_BPF` names the object for `include_bytes!`.
+//!
+//! `CLANG` and `LLVM_STRIP` choose other programs than those of that name in `PATH`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const HEADERS: [&str; 2] = ["/usr/include/bpf/bpf_helpers.h", "/usr/local/include/bpf/bpf_helpers.h"];
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    println!("cargo:rerun-if-env-changed=LLVM_STRIP");
+
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
+        stop("only x86-64 is supported: system call arguments are read from its registers");
+    }
+    if !HEADERS.iter().any(|header| Path::new(header).exists()) {
+        stop("the libbpf headers are missing (bpf/bpf_helpers.h); on Debian: apt-get install libbpf-dev");
+    }
+
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_else(|| ".".into()));
+    let object = out.join("net.bpf.o");
+    let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
+    // v3: clang 14 needs it for atomics that return the old value. -g: BTF and CO-RE relocations come from it.
+    run(
+        Command::new(clang)
+            .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86"])
+            .args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
+            .args(["-c", "src/bpf/net.bpf.c", "-o"])
+            .arg(&object),
+        "clang",
+    );
+    // DWARF is nine tenths of the object and nobody reads it; BTF stays.
+    let strip = std::env::var_os("LLVM_STRIP").unwrap_or_else(|| "llvm-strip".into());
+    run(Command::new(strip).arg("-g").arg(&object), "llvm");
+    println!("cargo:rustc-env=CHAINSCOPE_NET_BPF={}", object.display());
+}
+
+fn run(command: &mut Command, package: &str) {
+    let program = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => stop(&format!("{program} failed on the BPF programs ({status}); its messages are above")),
+        Err(error) => stop(&format!("{program} cannot be run ({error}); on Debian: apt-get install {package}")),
+    }
+}
+
+/// One clear line instead of a panic's backtrace.
+fn stop(message: &str) -> ! {
+    println!("cargo:warning=chainscope-ebpf: {message}");
+    eprintln!("chainscope-ebpf: {message}");
+    std::process::exit(1)
+}

@@ -1,0 +1,169 @@
+//! What can go wrong, each in one sentence for the person who starts the program.
+
+use std::io;
+
+use aya::maps::MapError;
+use aya::programs::ProgramError;
+use aya::{BtfError, EbpfError};
+
+/// Why a probe cannot be loaded or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel has no type information.
+    #[error("the kernel has no BTF ({path}: {cause}): it must be built with CONFIG_DEBUG_INFO_BTF")]
+    NoBtf {
+        /// Where it was looked for.
+        path: &'static str,
+        /// Why it could not be read.
+        cause: String,
+    },
+    /// The kernel lacks something that every mode needs.
+    #[error("kernel {release} is too old: {need} is needed (Linux 5.17 or later)")]
+    KernelTooOld {
+        /// `uname -r`.
+        release: String,
+        /// The missing piece.
+        need: &'static str,
+    },
+    /// The forced mode is not possible here.
+    #[error(
+        "capture at sockets was asked for, but kernel {release} has no tracepoint {tracepoint} (Linux 6.3 or later)"
+    )]
+    NoSockTracepoints {
+        /// `uname -r`.
+        release: String,
+        /// The missing one.
+        tracepoint: &'static str,
+    },
+    /// The process lacks rights.
+    #[error("not permitted to {action}: CAP_BPF and CAP_PERFMON are needed, missing here: {missing}")]
+    NotPermitted {
+        /// What was refused.
+        action: String,
+        /// Names of the missing capabilities, or why they may be there and not suffice.
+        missing: String,
+    },
+    /// The kernel could not allocate a map.
+    #[error("not enough memory to {action} (the ring has {ring_bytes} bytes)")]
+    NoMemory {
+        /// What was refused.
+        action: String,
+        /// The ring's size.
+        ring_bytes: u32,
+    },
+    /// An option has a value that cannot be.
+    #[error("ring size of {0} bytes is not a power of two times the page size")]
+    RingSize(u32),
+    /// The verifier refused a program.
+    #[error("the kernel refused the program {program}: {cause}")]
+    Refused {
+        /// The program's name.
+        program: String,
+        /// The system's error and the last lines of the verifier's log.
+        cause: String,
+    },
+    /// A table of the kernel is full.
+    #[error("the kernel's table of {table} is full")]
+    TableFull {
+        /// Which table.
+        table: &'static str,
+    },
+    /// Anything else that the loader reports.
+    #[error("cannot {action}: {cause}")]
+    Load {
+        /// What was being done.
+        action: String,
+        /// Why it failed.
+        cause: String,
+    },
+    /// The ring could not be mapped or waited for.
+    #[error("the ring buffer cannot be used: {0}")]
+    Ring(#[source] io::Error),
+}
+
+impl Error {
+    /// An error of the loader, in its own words but without the verifier's log of thousands of lines.
+    pub(crate) fn from_loader(action: String, error: &(dyn std::error::Error + 'static), ring_bytes: u32) -> Self {
+        match system_error(error).and_then(io::Error::raw_os_error) {
+            Some(code) if code == rustix::io::Errno::PERM.raw_os_error() => {
+                Self::NotPermitted { action, missing: crate::check::missing_capabilities() }
+            }
+            Some(code) if code == rustix::io::Errno::NOMEM.raw_os_error() => Self::NoMemory { action, ring_bytes },
+            _ => match error.downcast_ref::<ProgramError>() {
+                Some(ProgramError::LoadError { io_error, verifier_log }) => {
+                    Self::Refused { program: action, cause: format!("{io_error}; {}", tail(&verifier_log.to_string())) }
+                }
+                _ => Self::Load { action, cause: shorten(&chain(error)) },
+            },
+        }
+    }
+}
+
+/// The system's error at the bottom of a loader's error, if there is one.
+fn system_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<io::Error>() {
+            return Some(found);
+        }
+        next = match error.downcast_ref::<ProgramError>() {
+            Some(ProgramError::LoadError { io_error, .. }) => return Some(io_error),
+            Some(ProgramError::SyscallError(inner)) => return Some(&inner.io_error),
+            _ => match error.downcast_ref::<EbpfError>() {
+                Some(EbpfError::MapError(inner)) => Some(inner),
+                Some(EbpfError::ProgramError(inner)) => Some(inner),
+                Some(EbpfError::BtfError(inner)) => Some(inner),
+                _ => match error.downcast_ref::<MapError>() {
+                    Some(MapError::CreateError { io_error, .. }) => return Some(io_error),
+                    Some(MapError::SyscallError(inner)) => return Some(&inner.io_error),
+                    _ => match error.downcast_ref::<BtfError>() {
+                        Some(BtfError::FileError { error, .. }) => return Some(error),
+                        _ => error.source(),
+                    },
+                },
+            },
+        };
+    }
+    None
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// The verifier states its reason in the last lines of its log, before the statistics.
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log
+        .lines()
+        .map(str::trim)
+        .filter(|line| {
+            !line.is_empty()
+                && !line.starts_with("processed ")
+                && !line.starts_with("stack depth ")
+                && !line.starts_with("verification time")
+        })
+        .collect();
+    shorten(&lines.get(lines.len().saturating_sub(2)..).unwrap_or_default().join("; "))
+}
+
+fn shorten(text: &str) -> String {
+    const LIMIT: usize = 300;
+    match text.char_indices().nth(LIMIT) {
+        Some((at, _)) => format!("{} ...", text.get(..at).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
