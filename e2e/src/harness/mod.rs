@@ -2,9 +2,11 @@
 
 pub mod api;
 pub mod demo;
+pub mod expect;
 pub mod namespace;
 pub mod program;
 pub mod recorder;
+pub mod stats;
 pub mod vectors;
 pub mod wait;
 

@@ -58,6 +58,12 @@ impl Program {
         self.child.id()
     }
 
+    /// Whether it still has its outputs open.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.err.0.lock().unwrap_or_else(PoisonError::into_inner).ended
+    }
+
     /// Writes a line to its standard input.
     ///
     /// # Panics

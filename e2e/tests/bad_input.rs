@@ -1,0 +1,193 @@
+//! Peers that break the rules: memory stays bounded, their stream is marked, everything else is untouched.
+
+use std::process::Command;
+
+use chainscope_e2e::harness::api::{Api, id};
+use chainscope_e2e::harness::demo::Demo;
+use chainscope_e2e::harness::program::Program;
+use chainscope_e2e::harness::recorder::{Machine, Recorder};
+use chainscope_e2e::harness::stats::Account;
+use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::{binary, free_port, run, wait};
+use serde_json::Value;
+
+/// Most resident memory that Chainscope may ever have had, RocksDB's caches and the 64 MiB queue included.
+const MOST_MEMORY: u64 = 600 << 20;
+
+struct Scene {
+    chainscope: Recorder,
+    node: Program,
+    port: u16,
+    honest: usize,
+    _machine: Machine,
+}
+
+impl Scene {
+    /// A recorded node that speaks with whoever comes.
+    fn new() -> Self {
+        let mut machine = Machine::new("auto");
+        let port = free_port();
+        machine.observe("node", port);
+        let chainscope = machine.start();
+        let node =
+            Demo::new("load").listen(port).identity(&machine.identity("node")).with("--messages 5 --linger").start();
+        Self { chainscope, node, port, honest: 0, _machine: machine }
+    }
+
+    fn api(&self) -> &Api {
+        &self.chainscope.api
+    }
+
+    fn hostile(&self, vice: &str, options: &str) -> Program {
+        Demo::new("hostile").peer(self.port).with(&format!("--vice {vice}")).with(options).start()
+    }
+
+    /// An honest peer comes and goes; all its messages are recorded.
+    fn honest_peer(&mut self) {
+        const MESSAGES: usize = 30;
+        self.honest += 1;
+        // A length that nobody else's messages have tells them apart.
+        let size = 5000 + self.honest;
+        let before = self.api().count("node");
+        let options = format!("--messages {MESSAGES} --size {size}");
+        Demo::new("load").peer(self.port).with(&options).start().join(PATIENCE).expect_success("honest peer");
+        wait::until("the honest peer's messages", || {
+            let rows = self.api().rows_from("node", "types=operation&incoming=true", before);
+            (rows.len() >= MESSAGES).then_some(())
+        });
+    }
+
+    /// The connection of the hostile peer, once what it says of itself has that in it.
+    fn marked(&self, what: &str) -> Value {
+        wait::until(&format!("a connection marked {what:?}"), || {
+            let connections = self.api().connections("node");
+            connections.into_iter().map(|c| c.value).find(|value| value.to_string().contains(what))
+        })
+    }
+
+    fn assert_bounded(&self) {
+        let pid = self.chainscope.program.pid();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("chainscope runs");
+        let line = status.lines().find(|l| l.starts_with("VmHWM:")).expect("VmHWM");
+        let kilobytes: u64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
+        eprintln!("most resident memory: {} MiB", kilobytes >> 10);
+        assert!(kilobytes << 10 <= MOST_MEMORY, "{line}");
+    }
+
+    fn end(self) {
+        Account::read(self.api(), "node").assert_conserved();
+        self.assert_bounded();
+        self.node.terminate();
+        self.chainscope.program.terminate().expect_success("chainscope");
+    }
+}
+
+#[test]
+fn garbage_and_unfinished_things() {
+    let mut scene = Scene::new();
+    for vice in [
+        "garbage",
+        "unfinished-handshake",
+        "unfinished-chunk",
+        "unfinished-message",
+        "forged-chunk",
+        "absurd-length",
+        "broken-bodies",
+    ] {
+        let peer = scene.hostile(vice, "");
+        peer.wait_events("connected", 1);
+        scene.honest_peer();
+        drop(peer);
+    }
+    scene.marked("does not look like a connection message");
+    scene.marked("cannot decrypt");
+    // Bodies that are not what their tag says are rows with an error, and bytes.
+    let broken: Vec<_> = scene
+        .api()
+        .rows("node", "incoming=true&types=operation,current_branch,get_current_branch")
+        .into_iter()
+        .map(|row| scene.api().message("node", id(&row)))
+        .filter(|message| message["error"].is_string())
+        .collect();
+    assert!(broken.len() >= 3, "{broken:?}");
+    assert!(broken.iter().all(|m| m["decrypted_bytes"].as_array().is_some_and(|b| b.len() > 4)));
+    scene.honest_peer();
+    scene.end();
+}
+
+#[test]
+fn ten_thousand_half_open_connections() {
+    let mut scene = Scene::new();
+    let flood = scene.hostile("half-open", "--connections 10000 --patience 60");
+    flood.wait_events("connected", 10_000);
+    scene.honest_peer();
+    scene.assert_bounded();
+    drop(flood);
+    scene.honest_peer();
+    scene.end();
+}
+
+#[test]
+fn connection_message_of_64_kib() {
+    let mut scene = Scene::new();
+    let peer = scene.hostile("long-connection-message", "");
+    peer.wait_events("established", 1);
+    scene.honest_peer();
+    wait::until("the long connection message", || {
+        let rows = scene.api().rows("node", "types=connection_message&incoming=true");
+        let lengths = rows.iter().map(|row| scene.api().plain("node", id(row)).len());
+        lengths.max().filter(|length| *length == 65_535)
+    });
+    drop(peer);
+    scene.end();
+}
+
+#[test]
+fn message_of_100_mib() {
+    let mut scene = Scene::new();
+    let peer = scene.hostile("huge-message", "");
+    peer.wait_events("established", 1);
+    // 1,601 chunks: metadata, ack, and 104,857,604 bytes in pieces of 65,517. The last is there, so all were.
+    let last = 3 + (100 * (1 << 20) + 4) / 65_517;
+    wait::until("the last chunk of the message", || {
+        let connections = scene.api().connections("node");
+        connections.iter().find_map(|c| scene.api().chunk("node", &c.key, "remote", last))
+    });
+    wait::until("the message", || {
+        let rows = scene.api().rows("node", "types=operation&incoming=true");
+        (!rows.is_empty()).then_some(())
+    });
+    scene.honest_peer();
+    drop(peer);
+    scene.end();
+}
+
+#[test]
+fn control_characters_reach_no_terminal() {
+    let mut scene = Scene::new();
+    let peer = scene.hostile("control-characters", "");
+    peer.wait_events("established", 1);
+    wait::until("its messages", || {
+        let rows = scene.api().rows("node", "incoming=true&types=advertise,swap_request");
+        (rows.len() >= 2).then_some(())
+    });
+    scene.honest_peer();
+    let url = format!("http://127.0.0.1:{}", scene._machine.port());
+    let shown = |more: &[&str]| {
+        run(Command::new(binary("chainscope")).args(["p2p", "--url", &url, "--no-follow", "--last", "1000"]).args(more))
+    };
+    for text in [shown(&[]), shown(&["--json"])] {
+        assert!(text.lines().count() >= 10, "{text}");
+        let bad = text.chars().find(|c| c.is_control() && *c != '\n');
+        assert_eq!(bad, None, "in what `chainscope p2p` shows");
+    }
+    // JSON and metrics carry them escaped or not at all; own logs, too.
+    for path in ["/v2/p2p?limit=1000", "/v3/connections", "/v2/stats", "/metrics"] {
+        let (_, body) = scene.api().ask(path).expect("an answer");
+        assert!(!body.chars().any(|c| c.is_control() && c != '\n'), "raw control characters in {path}");
+    }
+    let log = scene.chainscope.program.err().join("\n");
+    assert!(!log.contains("\u{1b}]0;owned") && !log.contains("\u{1b}[2J"), "{log}");
+    drop(peer);
+    scene.end();
+}

@@ -1,0 +1,107 @@
+//! The node's secret key and the key derived from it are nowhere: database, journal, logs, answers, support bundle, stream.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use chainscope_e2e::harness::demo::Demo;
+use chainscope_e2e::harness::recorder::Machine;
+use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::{binary, files_below, free_port, run, vectors, wait};
+use serde_json::Value;
+
+#[test]
+fn no_secret_leaves_the_agent() {
+    let mut machine = Machine::new("auto");
+    machine.options = "queue = \"16MiB\"".to_owned();
+    let (port, peer) = (free_port(), free_port());
+    machine.observe("node", port);
+    let chainscope = machine.start();
+    let api = &chainscope.api;
+    let side = |side: &str| {
+        let options = format!("--session outgoing-all-messages --side {side}");
+        Demo::new("replay").option("--dir", &vectors::tezos("synthetic-two-way")).with(&options)
+    };
+    let remote = side("remote").listen(peer).start();
+    // The identity is kept outside the folder that is searched.
+    let identity = machine.identity("node");
+    side("local").listen(port).peer(peer).identity(&identity).start().join(PATIENCE).expect_success("local");
+    remote.join(PATIENCE).expect_success("remote");
+    wait::until("all messages", || (api.count("node") >= 38).then_some(()));
+
+    let mut places: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let rows = api.count("node");
+    let mut paths: Vec<String> = [
+        "/v2/p2p?limit=1000",
+        "/v2/stats",
+        "/nodes",
+        "/metrics",
+        "/openapi.json",
+        "/v3/connections",
+        "/v3/chunks?limit=1000",
+        "/v3/messages",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    paths.extend((0..rows).map(|id| format!("/v2/p2p/{id}")));
+    for path in paths {
+        let (_, body) = api.ask(&path).unwrap_or_else(|| panic!("no answer to {path}"));
+        places.insert(path, body.into_bytes());
+    }
+    let bundle = machine.path("bundle.tar.gz");
+    let bundle_said = run(Command::new(binary("chainscope"))
+        .args(["support-bundle", "--config"])
+        .arg(machine.path("chainscope.toml"))
+        .arg("--output")
+        .arg(&bundle));
+    places.insert("output of support-bundle".to_owned(), bundle_said.into_bytes());
+    let unpacked = machine.path("bundle");
+    std::fs::create_dir(&unpacked).expect("folder");
+    run(Command::new("tar").arg("-xf").arg(&bundle).arg("-C").arg(&unpacked));
+    let finished = chainscope.program.terminate().expect_success("chainscope");
+    places.insert("own output".to_owned(), [finished.out, finished.err].concat().join("\n").into_bytes());
+    for file in files_below(machine.folder()).into_iter().filter(|file| *file != identity) {
+        places.insert(file.display().to_string(), std::fs::read(&file).expect("readable"));
+    }
+    assert!(places.keys().any(|place| place.contains("/data/")), "no database was searched");
+
+    let secret = vectors::json("synthetic-two-way/identity.json");
+    let expected = vectors::json("synthetic-two-way/outgoing-all-messages.expected.json");
+    for (name, key) in [("secret key", &secret["secret_key"]), ("precomputed key", &expected["precomputed_key"])] {
+        for needle in needles(key) {
+            for (place, bytes) in &places {
+                assert!(!contains(bytes, &needle), "the {name} is in {place}");
+            }
+        }
+    }
+    // The search itself works: what is no secret is found by it.
+    let public = needles(&secret["public_key"]);
+    assert!(
+        places.values().any(|bytes| public.iter().any(|needle| contains(bytes, needle))),
+        "the search finds nothing"
+    );
+}
+
+/// The ways a key could be written: raw, hexadecimal in both cases, base58, lists of numbers or of two-digit texts, halves, backwards.
+fn needles(key: &Value) -> Vec<Vec<u8>> {
+    let hexadecimal = key.as_str().expect("hex");
+    let raw = hex::decode(hexadecimal).expect("hex");
+    let numbers = raw.iter().map(u8::to_string).collect::<Vec<_>>();
+    let spaced = raw.iter().map(|b| format!("\"{b:02x}\"")).collect::<Vec<_>>();
+    let mut needles = vec![
+        hexadecimal.as_bytes().to_vec(),
+        hexadecimal.to_uppercase().into_bytes(),
+        numbers.join(",").into_bytes(),
+        numbers.join(", ").into_bytes(),
+        spaced.join(",").into_bytes(),
+        bs58::encode(&raw).into_vec(),
+    ];
+    // Half a key is a leak, too.
+    needles.extend([raw[..16].to_vec(), raw[16..].to_vec()]);
+    let reversed: Vec<u8> = raw.iter().rev().copied().collect();
+    needles.extend([reversed, raw]);
+    needles
+}
+
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+    bytes.windows(needle.len()).any(|window| window == needle)
+}
