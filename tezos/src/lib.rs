@@ -18,6 +18,7 @@ mod assembly;
 pub mod cipher;
 mod conversation;
 pub mod framer;
+pub mod generate;
 mod half;
 pub mod hash;
 mod identity;
