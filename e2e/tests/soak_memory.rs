@@ -1,0 +1,62 @@
+//! Memory at 5,000 messages a second stays flat and bounded: 15 seconds in `make test`, 5 minutes in `make soak`.
+
+use std::time::{Duration, Instant};
+
+use chainscope_e2e::harness::demo::Demo;
+use chainscope_e2e::harness::recorder::Machine;
+use chainscope_e2e::harness::stats::Account;
+use chainscope_e2e::harness::{free_port, soak, wait};
+
+const RATE: u64 = 5_000;
+/// Agent and aggregator in one process: 150 MiB each, and the store's block cache.
+const MOST: u64 = (150 + 150 + 64) << 20;
+
+#[test]
+fn memory_is_flat_at_5000_messages_a_second() {
+    let seconds = if soak() { 300 } else { 15 };
+    let mut machine = Machine::new("auto");
+    let (port, peer) = (free_port(), free_port());
+    machine.observe("node", port);
+    let chainscope = machine.start();
+    // 10 connections, both ways.
+    let options = format!("--rate {}", RATE / 20);
+    let remote = Demo::new("load").listen(peer).with(&options).with("--trusting --seed 2").start();
+    let local = Demo::new("load").listen(port).peer(peer).identity(&machine.identity("node"));
+    let local = local.with(&options).with("--trusting --connections 10").start();
+    let resident = || {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", chainscope.program.pid())).expect("chainscope runs");
+        let field = |name: &str| -> u64 {
+            let line = status.lines().find(|l| l.starts_with(name)).expect("a field");
+            line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") << 10
+        };
+        (field("VmRSS:"), field("VmHWM:"))
+    };
+    let started = Instant::now();
+    let mut samples: Vec<u64> = Vec::new();
+    wait::until_within(Duration::from_secs(seconds + 60), "the time of the measurement", || {
+        if started.elapsed().as_secs() > samples.len() as u64 {
+            samples.push(resident().0);
+        }
+        (started.elapsed().as_secs() >= seconds).then_some(())
+    });
+    let count = chainscope.api.count("node");
+    let rate = count as f64 / started.elapsed().as_secs_f64();
+    local.terminate();
+    remote.terminate();
+    let account = Account::settled(&chainscope.api, "node");
+    account.assert_conserved();
+    let mib = |bytes: u64| bytes >> 20;
+    let (third, last) = (samples[samples.len() / 3], samples[samples.len() - 1]);
+    eprintln!(
+        "{rate:.0} messages/s over {seconds} s: {} MiB resident after a third, {} MiB at the end, {} MiB at most; {account:?}",
+        mib(third),
+        mib(last),
+        mib(resident().1)
+    );
+    assert!(rate > RATE as f64 * 0.8, "only {rate:.0} messages/s");
+    assert_eq!((account.bytes_dropped, account.messages_dropped), (0, 0), "{account:?}");
+    assert!(resident().1 <= MOST, "{} MiB", mib(resident().1));
+    // RocksDB fills its memtables for the first half minute; after that nothing grows.
+    assert!(!soak() || last <= third + third / 5, "{} MiB became {} MiB", mib(third), mib(last));
+}
