@@ -1,0 +1,85 @@
+//! The network account of a target: kernel totals and those of its conversations, put together so that the equations of
+//! `record.proto` hold in every record that is sent.
+
+use std::collections::BTreeMap;
+
+use chainscope_ebpf::KernelAccount;
+use chainscope_proto::v1::{NetworkAccount, ReasonCount};
+use chainscope_tezos::Account;
+
+/// Why records or bytes were dropped here, with the amount.
+pub(crate) type Reasons = BTreeMap<&'static str, u64>;
+
+/// Reason for bytes of connections that were given up.
+pub(crate) const GIVEN_UP: &str = "too many open handshakes";
+/// Reason for bytes of sockets whose opening was never told.
+pub(crate) const UNKNOWN_SOCKET: &str = "socket unknown";
+/// Reason for records that the lane had no room for.
+pub(crate) const QUEUE_FULL: &str = "queue full";
+
+/// What the interpreter counts for one target.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// Sum over the conversations that ended.
+    pub(crate) ended: Account,
+    /// Bytes that reached the interpreter and no conversation.
+    pub(crate) bytes_dropped: Reasons,
+    pub(crate) messages_sent: u64,
+    pub(crate) messages_dropped: Reasons,
+    pub(crate) chunks_dropped: u64,
+    pub(crate) connections: u64,
+    pub(crate) connections_open: u64,
+}
+
+/// The account to send. `live` is the sum over the conversations that go on; `kernel` was read after every event that
+/// they know was taken from the ring.
+pub(crate) fn network_account(kernel: &KernelAccount, totals: &Totals, live: &Account) -> NetworkAccount {
+    let sum = totals.ended + *live;
+    let mut dropped: Reasons = totals.bytes_dropped.clone();
+    for (reason, bytes) in &kernel.dropped {
+        *dropped.entry(reason).or_default() += bytes;
+    }
+    let known = sum.captured + kernel.left_alone + dropped.values().sum::<u64>();
+    NetworkAccount {
+        // Kernel totals are kept per processor and read one after the other: a byte may be in the ring's side already
+        // and not yet in the sum. What user space holds was certainly seen.
+        bytes_seen: kernel.seen.max(known),
+        bytes_captured: sum.captured,
+        bytes_dropped: reason_counts(&dropped),
+        bytes_left_alone: kernel.left_alone,
+        bytes_in_ring: kernel.seen.saturating_sub(known),
+        bytes_in_chunks: sum.in_chunks,
+        bytes_not_protocol: sum.not_protocol,
+        bytes_skipped: sum.skipped,
+        bytes_pending: sum.pending,
+        chunks: sum.chunks,
+        chunks_opened: sum.opened,
+        chunks_undecryptable: sum.undecryptable,
+        messages: sum.messages,
+        messages_sent: totals.messages_sent,
+        messages_dropped: reason_counts(&totals.messages_dropped),
+        gaps: sum.gaps,
+        connections: totals.connections,
+        connections_open: totals.connections_open,
+        chunks_dropped: totals.chunks_dropped,
+    }
+}
+
+fn reason_counts(reasons: &Reasons) -> Vec<ReasonCount> {
+    reasons.iter().map(|(reason, count)| ReasonCount { reason: (*reason).to_owned(), count: *count }).collect()
+}
+
+/// The equations; which one does not hold.
+#[cfg(any(test, debug_assertions))]
+pub(crate) fn broken_equation(account: &NetworkAccount) -> Option<&'static str> {
+    let sum = |reasons: &[ReasonCount]| reasons.iter().map(|reason| reason.count).sum::<u64>();
+    let a = account;
+    [
+        ("seen", a.bytes_seen == a.bytes_captured + a.bytes_left_alone + sum(&a.bytes_dropped) + a.bytes_in_ring),
+        ("captured", a.bytes_captured == a.bytes_in_chunks + a.bytes_not_protocol + a.bytes_skipped + a.bytes_pending),
+        ("chunks", a.chunks == a.chunks_opened + a.chunks_undecryptable),
+        ("messages", a.messages == a.messages_sent + sum(&a.messages_dropped)),
+    ]
+    .into_iter()
+    .find_map(|(name, holds)| (!holds).then_some(name))
+}

@@ -1,0 +1,229 @@
+//! Starting, watching and stopping an agent.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use chainscope_ebpf::{CaptureMode, NetworkOptions, NetworkProbe};
+use crossbeam_channel as channel;
+use tokio::sync::{oneshot, watch};
+
+use crate::{
+    Config, Error,
+    check::require_fit,
+    folder::Folder,
+    lanes::{LaneStatus, shared::SharedLanes},
+    reader::{BATCHES, Reader},
+    uplink::{self, Link},
+    worker::Worker,
+};
+
+/// Starts agents.
+#[derive(Debug)]
+pub struct Agent;
+
+/// An agent that runs: three threads, from the kernel's ring to the aggregator.
+///
+/// Dropping it stops the agent without waiting for acknowledgements.
+#[derive(Debug)]
+pub struct Running {
+    mode: CaptureMode,
+    lanes: SharedLanes,
+    folder: Folder,
+    stop: Arc<AtomicBool>,
+    reader: Option<JoinHandle<Result<(), Error>>>,
+    worker: Option<JoinHandle<Result<(), Error>>>,
+    uplink: Option<JoinHandle<()>>,
+    /// Ends the uplink's thread whatever it has.
+    cut: Option<oneshot::Sender<()>>,
+    /// True once the uplink's thread has ended by itself.
+    delivered: watch::Receiver<bool>,
+    ended: watch::Receiver<bool>,
+}
+
+/// An agent, for people.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// How bytes are taken from the kernel.
+    pub mode: CaptureMode,
+    /// The threads run.
+    pub is_running: bool,
+    /// One lane a node.
+    pub lanes: Vec<LaneStatus>,
+}
+
+impl Agent {
+    /// Loads the kernel part and starts to observe. Records go to `link`.
+    ///
+    /// # Errors
+    /// One clear sentence: what of the configuration cannot work, what the kernel lacks, which right or file is missing.
+    pub fn start(config: Config, link: impl Into<Link>) -> Result<Running, Error> {
+        config.check()?;
+        require_fit()?;
+        let folder = Folder::open(&config.data_dir)?;
+        let names = config.nodes.iter().map(|node| node.name.as_str());
+        let lanes = SharedLanes::open(&folder, config.queue_bytes, std::iter::empty())?;
+        let (commands, orders) = channel::unbounded();
+        let worker = Worker::new(&config, folder.clone(), lanes.clone(), commands)?;
+        // After the worker told every lane of the last run what it may have missed.
+        for name in names {
+            lanes.open_lane(name)?;
+        }
+        let probe = NetworkProbe::load(&NetworkOptions {
+            mode: config.capture,
+            ring_bytes: config.ring_bytes,
+            wake_bytes: config.wake_bytes,
+            exec_events: worker.needs_exec(),
+        })?;
+        let mode = probe.mode();
+        tracing::info!(%mode, nodes = config.nodes.len(), "capturing");
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let (batches, taken) = channel::bounded(BATCHES);
+        let (spare, used) = channel::bounded(BATCHES);
+        let (alive, ended) = watch::channel(false);
+        let reader = Reader::new(probe, orders, batches, used, Arc::clone(&stop));
+        let reader = spawn("chainscope-ring", move || {
+            let result = reader.run();
+            if let Err(error) = &result {
+                tracing::error!(%error, "capture ended");
+            }
+            result
+        })?;
+        let closing = lanes.clone();
+        let worker = spawn("chainscope-interpret", move || {
+            let result = worker.run(&taken, &spare);
+            if let Err(error) = &result {
+                tracing::error!(%error, "interpretation ended");
+            }
+            closing.close();
+            let _ = alive.send(true);
+            result
+        })?;
+        let (cut, delivered, uplink) = start_uplink(&lanes, link.into(), config.host)?;
+        Ok(Running {
+            mode,
+            lanes,
+            folder,
+            stop,
+            reader: Some(reader),
+            worker: Some(worker),
+            uplink: Some(uplink),
+            cut: Some(cut),
+            delivered,
+            ended,
+        })
+    }
+}
+
+type UplinkThread = (oneshot::Sender<()>, watch::Receiver<bool>, JoinHandle<()>);
+
+fn start_uplink(lanes: &SharedLanes, link: Link, host: String) -> Result<UplinkThread, Error> {
+    let name = "chainscope-uplink";
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Thread { name, source })?;
+    let (cut, is_cut) = oneshot::channel();
+    let (done, delivered) = watch::channel(false);
+    let lanes = lanes.clone();
+    let thread = spawn(name, move || {
+        runtime.block_on(async {
+            tokio::select! {
+                () = uplink::run(lanes, link, host) => {}
+                _ = is_cut => {}
+            }
+        });
+        let _ = done.send(true);
+    })?;
+    Ok((cut, delivered, thread))
+}
+
+fn spawn<T: Send + 'static>(
+    name: &'static str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, Error> {
+    thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|source| Error::Thread { name, source })
+}
+
+impl Running {
+    /// How the agent is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status { mode: self.mode, is_running: !*self.ended.borrow(), lanes: self.lanes.status() }
+    }
+
+    /// Waits until the agent ends by itself, which it does on an error only: [`Self::shutdown`] says which.
+    pub async fn ended(&self) {
+        // An error means that the thread is gone.
+        let _ = self.ended.clone().wait_for(|is_over| *is_over).await;
+    }
+
+    /// Takes what the ring still holds, interprets it, writes the journal, and waits at most `patience` for the
+    /// aggregator's acknowledgements. Blocks; not to be called on an async worker.
+    ///
+    /// # Errors
+    /// Why the agent had ended before, or why the journal could not be written.
+    pub fn shutdown(mut self, patience: Duration) -> Result<(), Error> {
+        self.stop.store(true, Ordering::Release);
+        let reader = join(self.reader.take());
+        let worker = join(self.worker.take());
+        self.lanes.close();
+        self.await_delivery(patience);
+        let settled = match self.lanes.oldest_ns() {
+            Some(oldest) => {
+                let pending: usize = self.lanes.status().iter().map(|lane| lane.pending_records).sum();
+                tracing::warn!(pending, "records were not acknowledged; the next run reports a loss from there on");
+                oldest
+            }
+            None => crate::clock::realtime_ns(),
+        };
+        let noted = self.folder.set_settled_ns(settled);
+        reader.and(worker).and(noted)
+    }
+
+    fn await_delivery(&mut self, patience: Duration) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        if let Ok(runtime) = runtime {
+            let delivered = self.delivered.wait_for(|is_done| *is_done);
+            runtime.block_on(async {
+                // Late or gone: both are seen by what is left in the lanes.
+                let _ = tokio::time::timeout(patience, delivered).await;
+            });
+        }
+        self.cut_uplink();
+    }
+
+    fn cut_uplink(&mut self) {
+        if let Some(cut) = self.cut.take() {
+            // It may have ended already.
+            let _ = cut.send(());
+        }
+        if let Some(uplink) = self.uplink.take() {
+            let _ = uplink.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // The worker ends with the reader, the uplink with the cut. Errors were logged where they happened.
+        let _ = join(self.reader.take());
+        let _ = join(self.worker.take());
+        self.cut_uplink();
+    }
+}
+
+fn join(thread: Option<JoinHandle<Result<(), Error>>>) -> Result<(), Error> {
+    match thread.map(JoinHandle::join) {
+        None => Ok(()),
+        Some(Ok(result)) => result,
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+    }
+}

@@ -1,0 +1,168 @@
+//! What the agent of one host is told: where it keeps its files, its limits, and which nodes it observes.
+
+use std::path::PathBuf;
+
+use chainscope_ebpf::CaptureMode;
+use chainscope_spec as spec;
+
+use crate::Error;
+
+/// Configuration of one agent.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Folder for the epoch, the session journal and the list of lanes; below it the agent makes `agent/`.
+    pub data_dir: PathBuf,
+    /// Name of this host in the records.
+    pub host: String,
+    /// How bytes are taken from the kernel; none: the best that the running kernel has.
+    pub capture: Option<CaptureMode>,
+    /// Buffer between kernel and agent in bytes, a power of two.
+    pub ring_bytes: u32,
+    /// Bytes pending in that buffer at which the kernel wakes the agent up.
+    pub wake_bytes: u32,
+    /// Memory for records that are not yet acknowledged; each node may use its share.
+    pub queue_bytes: usize,
+    /// Limits of one observed process.
+    pub limits: TargetLimits,
+    /// The nodes to observe.
+    pub nodes: Vec<NodeConfig>,
+}
+
+/// Bounds on what peers can make the agent hold for one observed process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TargetLimits {
+    /// Connections whose handshake is not complete; beyond it the oldest is given up.
+    pub undecided_connections: usize,
+    /// Bytes that such connections hold together; beyond it the oldest is given up.
+    pub undecided_bytes: u64,
+}
+
+impl Default for TargetLimits {
+    fn default() -> Self {
+        Self { undecided_connections: 4096, undecided_bytes: 16 << 20 }
+    }
+}
+
+/// One node and how its process is found. What is given must all hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Its name in the records.
+    pub name: String,
+    /// The port on which it listens for peers, as it sees it in its own network namespace.
+    pub p2p_port: Option<u16>,
+    /// Process id as seen on the host.
+    pub pid: Option<u32>,
+    /// The executable: an absolute path, or a bare name.
+    pub exe: Option<PathBuf>,
+    /// A container by id (12 digits or more) or by name.
+    pub container: Option<String>,
+    /// A network namespace such as `/run/netns/a`.
+    pub netns: Option<PathBuf>,
+    /// Its `identity.json` as the process sees it; none: looked for where the process keeps its data.
+    pub identity: Option<PathBuf>,
+    /// Which bytes of a chunk are sent on.
+    pub store: Store,
+}
+
+/// Which bytes of a chunk are sent on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Store {
+    /// As on the wire, and decrypted.
+    #[default]
+    Both,
+    /// Decrypted only; the wire bytes of a chunk that could not be opened are kept.
+    Plain,
+}
+
+impl NodeConfig {
+    /// Whether the entry says which of several processes on its port is meant, so that it can name one node only.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        self.pid.is_some() || self.exe.is_some() || self.container.is_some() || self.netns.is_some()
+    }
+}
+
+impl Config {
+    /// The limits' defaults around a data folder and nodes; the host is named as the kernel names it.
+    pub fn new(data_dir: PathBuf, nodes: Vec<NodeConfig>) -> Self {
+        Self {
+            data_dir,
+            host: host_name(),
+            capture: None,
+            ring_bytes: 32 << 20,
+            wake_bytes: 2 << 20,
+            queue_bytes: 64 << 20,
+            limits: TargetLimits::default(),
+            nodes,
+        }
+    }
+
+    /// Refuses what cannot work.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the entry and the value.
+    pub fn check(&self) -> Result<(), Error> {
+        let refuse = |what: String| Err(Error::Config(what));
+        if self.nodes.is_empty() {
+            return refuse("no node to observe".to_owned());
+        }
+        if !self.ring_bytes.is_power_of_two() || self.ring_bytes < 1 << 16 {
+            return refuse(format!("ring buffer of {} bytes: a power of two from 65536 on is needed", self.ring_bytes));
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            if node.name.is_empty() || node.name.chars().any(char::is_control) {
+                return refuse(format!("node {index}: {:?} is no name", node.name));
+            }
+            if self.nodes.iter().take(index).any(|earlier| earlier.name == node.name) {
+                return refuse(format!("node {index}: the name {:?} is taken", node.name));
+            }
+            if node.p2p_port.is_none() && node.pid.is_none() && node.exe.is_none() && node.container.is_none() {
+                return refuse(format!("node {:?}: needs a p2p_port, pid, exe or container", node.name));
+            }
+            if node.p2p_port == Some(0) {
+                return refuse(format!("node {:?}: p2p_port 0 is no port", node.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<&spec::Config> for Config {
+    fn from(file: &spec::Config) -> Self {
+        let nodes = file.nodes.iter().map(NodeConfig::from).collect();
+        let ring = file.ring_buffer.as_u64();
+        Self {
+            capture: match file.capture {
+                spec::Capture::Auto => None,
+                spec::Capture::Sock => Some(CaptureMode::Sock),
+                spec::Capture::Syscall => Some(CaptureMode::Syscall),
+            },
+            // A value that does not fit is refused by `check`, as one that is no power of two.
+            ring_bytes: u32::try_from(ring).unwrap_or(u32::MAX),
+            wake_bytes: u32::try_from((ring / 8).min(2 << 20)).unwrap_or(2 << 20),
+            queue_bytes: usize::try_from(file.queue.as_u64()).unwrap_or(usize::MAX),
+            ..Self::new(file.data_dir.clone(), nodes)
+        }
+    }
+}
+
+impl From<&spec::NodeConfig> for NodeConfig {
+    fn from(node: &spec::NodeConfig) -> Self {
+        Self {
+            name: node.name.clone(),
+            p2p_port: node.target.p2p_port,
+            pid: node.target.pid,
+            exe: node.target.exe.clone(),
+            container: node.target.container.clone(),
+            netns: node.target.netns.clone(),
+            identity: node.identity.clone(),
+            store: match node.observe.network.store {
+                spec::Stored::Both => Store::Both,
+                spec::Stored::Plain => Store::Plain,
+            },
+        }
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,96 @@
+//! Identities of this very process, in files that come, change and go.
+
+use std::fs;
+
+use super::*;
+
+const CARTHAGENET: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/carthagenet-2020/identity.json"));
+const SYNTHETIC: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));
+
+fn public_key(json: &str) -> [u8; 32] {
+    *Identity::from_json(json.as_bytes()).unwrap().public_key()
+}
+
+fn peer_id(json: &str) -> String {
+    Identity::from_json(json.as_bytes()).unwrap().peer_id().to_owned()
+}
+
+struct Files {
+    dir: tempfile::TempDir,
+    path: PathBuf,
+    keys: ProcessKeys,
+}
+
+impl Files {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("identity.json");
+        let keys = ProcessKeys::new(std::process::id(), Some(path.clone()));
+        Self { dir, path, keys }
+    }
+
+    /// Puts content in place as editors do: another inode, so that the change is seen whatever the clock's grain.
+    fn put(&self, content: &str) {
+        let beside = self.dir.path().join("beside");
+        fs::write(&beside, content).unwrap();
+        fs::rename(beside, &self.path).unwrap();
+    }
+}
+
+#[test]
+fn an_identity_that_appears_late_is_found() {
+    let mut files = Files::new();
+    files.keys.look();
+    assert_eq!(files.keys.take_news(), [], "not there yet is no news");
+    let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
+    assert_eq!(reason, format!("not found at {}", files.path.display()));
+    assert_eq!(files.keys.take_news(), [News::Trouble(reason.clone())]);
+    assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap_err(), reason);
+    assert_eq!(files.keys.take_news(), [], "the same trouble is told once");
+    files.put(SYNTHETIC);
+    assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
+    assert_eq!(files.keys.take_news(), [News::Found(peer_id(SYNTHETIC))]);
+}
+
+#[test]
+fn an_identity_that_changes_is_read_again_and_the_old_one_still_serves() {
+    let mut files = Files::new();
+    files.put(SYNTHETIC);
+    files.keys.look();
+    assert_eq!(files.keys.take_news(), [News::Found(peer_id(SYNTHETIC))]);
+    files.put(CARTHAGENET);
+    assert_eq!(files.keys.identity(&public_key(CARTHAGENET)).unwrap().peer_id(), peer_id(CARTHAGENET));
+    assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
+}
+
+#[test]
+fn the_identity_of_another_node_is_named() {
+    let mut files = Files::new();
+    files.put(CARTHAGENET);
+    let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
+    let expected = format!("{} is of another node, {}", files.path.display(), peer_id(CARTHAGENET));
+    assert_eq!(reason, expected);
+}
+
+#[test]
+fn a_malformed_identity_is_named_and_not_quoted() {
+    let mut files = Files::new();
+    let secret = "8b4622bc512c8621a35fa19ff252129b208c8cdffb57e2d29c7974df718c7ff2";
+    for content in [format!("{{\"secret_key\": \"{secret}\""), format!("{{\"secret_key\": \"{secret}\"}}"), "\0\u{1}".to_owned()] {
+        files.put(&content);
+        let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
+        assert!(reason.starts_with(&format!("{}: ", files.path.display())), "{reason}");
+        assert!(!reason.contains(&secret[..6]), "{reason}");
+        assert!(!format!("{:?}", files.keys).contains(&secret[..6]));
+    }
+}
+
+#[test]
+fn keys_do_not_show_in_debug_output() {
+    let mut files = Files::new();
+    files.put(SYNTHETIC);
+    files.keys.look();
+    let secret: serde_json::Value = serde_json::from_str(SYNTHETIC).unwrap();
+    let secret = secret["secret_key"].as_str().unwrap();
+    assert!(!format!("{:?}", files.keys).contains(&secret[..8]));
+}

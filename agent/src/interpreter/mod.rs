@@ -1,0 +1,480 @@
+//! From the probe's events to records: one conversation a socket, bounded in number and bytes.
+//!
+//! ```text
+//!   Event ──▶ Session (Conversation) ──▶ outputs ──▶ Record ──▶ lane of the node
+//!                    │                                   
+//!                    └─▶ Verdict: keep the socket, or leave it alone in the kernel
+//! ```
+//!
+//! No I/O but through the traits [`Sink`] and [`Keys`], so that tests feed it events without a kernel.
+//!
+//! A connection is told of in the records when it is known to be one of the node's protocol, or when it came in on the
+//! node's P2P port, whatever it said. Other sockets of the process (RPC, DNS) leave no record, only counted bytes.
+
+pub(crate) mod records;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use chainscope_ebpf::{Closed, ClosedBy, Data, Event, KernelAccount, Opened, SocketId, Verdict};
+use chainscope_proto::v1::{Journal, Record, record::Kind};
+use chainscope_tezos::{Account, Keyring};
+use session::{Context, Session};
+
+use crate::{
+    account::{self, GIVEN_UP, Totals, UNKNOWN_SOCKET},
+    clock::Clock,
+    config::{Store, TargetLimits},
+    identity::{News, ProcessKeys},
+    journal::{self, Waiting},
+};
+
+/// Where records go.
+pub(crate) trait Sink {
+    /// Takes a fact; false if there was no room.
+    fn push(&mut self, node: &str, record: Record) -> bool;
+    /// Takes a state record, which replaces the target's last one.
+    fn merge(&mut self, node: &str, record: Record);
+}
+
+/// Identities of one process.
+pub(crate) trait Keys: Keyring {
+    /// What is new since the last call.
+    fn take_news(&mut self) -> Vec<News>;
+}
+
+impl Keys for ProcessKeys {
+    fn take_news(&mut self) -> Vec<News> {
+        Self::take_news(self)
+    }
+}
+
+/// A process under observation.
+pub(crate) struct Target {
+    pub(crate) node: Arc<str>,
+    /// The process, for people.
+    pub(crate) label: Arc<str>,
+    pub(crate) pid: u32,
+    pub(crate) p2p_port: Option<u16>,
+    pub(crate) store: Store,
+    pub(crate) keys: Box<dyn Keys + Send>,
+}
+
+/// A target with what is counted for it.
+struct Observed {
+    target: Target,
+    totals: Totals,
+    kernel: KernelAccount,
+    /// When `kernel` was read, nanoseconds since 1970.
+    kernel_ns: i64,
+    /// Sockets whose handshake is not complete, oldest first; settled ones are taken out lazily.
+    undecided: VecDeque<SocketId>,
+    undecided_count: usize,
+    undecided_bytes: u64,
+}
+
+impl Observed {
+    /// Counts a session in, anew or out, as it stands now.
+    fn recount(&mut self, session: &mut Session) {
+        let before = session.counted.take();
+        let after = (!session.is_settled()).then(|| session.account().pending);
+        self.undecided_count = self.undecided_count + usize::from(after.is_some()) - usize::from(before.is_some());
+        self.undecided_bytes = self.undecided_bytes + after.unwrap_or(0) - before.unwrap_or(0);
+        session.counted = after;
+    }
+
+    /// Adds a session that left the table to the totals.
+    fn end(&mut self, session: &mut Session) {
+        if let Some(counted) = session.counted.take() {
+            self.undecided_count -= 1;
+            self.undecided_bytes -= counted;
+        }
+        self.totals.ended += session.account();
+        self.totals.connections_open -= 1;
+    }
+}
+
+/// Connection keys of a node: real-time nanoseconds of the start, each given once.
+#[derive(Debug, Default)]
+struct ConnectionKeys {
+    given: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+/// Keys remembered a node. A clash needs two sockets in one nanosecond, or the clock set back to that very one.
+const REMEMBERED_KEYS: usize = 1 << 16;
+
+impl ConnectionKeys {
+    fn give(&mut self, wanted: u64) -> u64 {
+        let mut key = wanted;
+        while !self.given.insert(key) {
+            key += 1;
+        }
+        self.order.push_back(key);
+        if self.order.len() > REMEMBERED_KEYS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.given.remove(&oldest);
+        }
+        key
+    }
+}
+
+/// The interpreter of all targets.
+pub(crate) struct Interpreter<S> {
+    sink: S,
+    pub(crate) clock: Clock,
+    limits: TargetLimits,
+    targets: HashMap<u32, Observed>,
+    sessions: HashMap<SocketId, Session>,
+    keys: BTreeMap<Arc<str>, ConnectionKeys>,
+    waiting: Waiting,
+    /// Bytes of sockets whose opening is not told yet: told late where the ring was full.
+    orphans: HashMap<SocketId, u64>,
+    verdicts: Vec<(SocketId, Verdict)>,
+    /// Something was recorded since the last [`Self::take_activity`].
+    is_active: bool,
+}
+
+/// Sockets without a told opening that are counted one by one.
+const MAX_ORPHANS: usize = 4096;
+
+impl<S: Sink> Interpreter<S> {
+    pub(crate) fn new(sink: S, clock: Clock, limits: TargetLimits, waiting: Waiting) -> Self {
+        Self {
+            sink,
+            clock,
+            limits,
+            targets: HashMap::new(),
+            sessions: HashMap::new(),
+            keys: BTreeMap::new(),
+            waiting,
+            orphans: HashMap::new(),
+            verdicts: Vec::new(),
+            is_active: false,
+        }
+    }
+
+    /// Begins to observe a process.
+    pub(crate) fn start_target(&mut self, target: Target, event: &str, detail: String) {
+        let (node, label, pid) = (Arc::clone(&target.node), Arc::clone(&target.label), target.pid);
+        for key in self.waiting.keys_of(&node) {
+            self.keys.entry(Arc::clone(&node)).or_default().give(key);
+        }
+        let observed = Observed {
+            target,
+            totals: Totals::default(),
+            kernel: KernelAccount::default(),
+            kernel_ns: self.clock.now(),
+            undecided: VecDeque::new(),
+            undecided_count: 0,
+            undecided_bytes: 0,
+        };
+        self.targets.insert(pid, observed);
+        let time = self.clock.now();
+        self.push(&node, records::target_event(time, &label, event, pid, detail));
+        self.tell_news(pid);
+    }
+
+    pub(crate) fn is_target(&self, pid: u32) -> bool {
+        self.targets.contains_key(&pid)
+    }
+
+    /// What the kernel is to do with sockets.
+    pub(crate) fn take_verdicts(&mut self) -> Vec<(SocketId, Verdict)> {
+        std::mem::take(&mut self.verdicts)
+    }
+
+    /// Whether anything was recorded since the last call.
+    pub(crate) fn take_activity(&mut self) -> bool {
+        std::mem::take(&mut self.is_active)
+    }
+
+    /// Takes an event about a socket; the others are not the interpreter's.
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Opened(opened) => self.opened(opened),
+            Event::Inode { socket, inode } => {
+                if let Some(session) = self.sessions.get_mut(socket) {
+                    session.set_inode(*inode);
+                }
+            }
+            Event::Data(data) => self.data(data),
+            Event::Closed(closed) => self.closed(closed),
+            _ => {}
+        }
+    }
+
+    fn opened(&mut self, opened: &Opened) {
+        let Some(observed) = self.targets.get_mut(&opened.pid) else {
+            self.orphans.remove(&opened.socket);
+            self.verdicts.push((opened.socket, Verdict::LeaveAlone));
+            return;
+        };
+        if self.sessions.contains_key(&opened.socket) {
+            return;
+        }
+        if let Some(bytes) = self.orphans.remove(&opened.socket) {
+            *observed.totals.bytes_dropped.entry(UNKNOWN_SOCKET).or_default() += bytes;
+        }
+        let time = self.clock.real(opened.time_ns);
+        let node = Arc::clone(&observed.target.node);
+        let is_late = opened.sent_offset > 0 || opened.received_offset > 0;
+        let resumed = is_late.then(|| self.waiting.take(&node, opened)).flatten();
+        let mut session = match resumed.and_then(|saved| Session::resumed(opened, &saved)) {
+            Some(session) => session,
+            None => {
+                let wanted = u64::try_from(time).unwrap_or(0);
+                let key = self.keys.entry(Arc::clone(&node)).or_default().give(wanted);
+                Session::new(opened, key, time, observed.target.p2p_port)
+            }
+        };
+        observed.totals.connections += 1;
+        observed.totals.connections_open += 1;
+        observed.undecided.push_back(opened.socket);
+        observed.recount(&mut session);
+        self.sessions.insert(opened.socket, session);
+        self.bound_undecided(opened.pid);
+    }
+
+    fn data(&mut self, data: &Data<'_>) {
+        let Some(session) = self.sessions.get_mut(&data.socket) else {
+            if self.orphans.len() < MAX_ORPHANS || self.orphans.contains_key(&data.socket) {
+                *self.orphans.entry(data.socket).or_default() += data.bytes.len() as u64;
+            }
+            return;
+        };
+        let Some(observed) = self.targets.get_mut(&session.pid) else { return };
+        if session.is_given_up() {
+            *observed.totals.bytes_dropped.entry(GIVEN_UP).or_default() += data.bytes.len() as u64;
+            return;
+        }
+        let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+        session.data(data, &mut context);
+        self.is_active = true;
+        let pid = session.pid;
+        self.settle(pid, data.socket);
+        self.tell_news(pid);
+    }
+
+    fn closed(&mut self, closed: &Closed) {
+        self.orphans.remove(&closed.socket);
+        let Some(mut session) = self.sessions.remove(&closed.socket) else { return };
+        let pid = session.pid;
+        if let Some(observed) = self.targets.get_mut(&pid) {
+            let by = match closed.by {
+                ClosedBy::Local => "local",
+                ClosedBy::Remote => "remote",
+                ClosedBy::Reset => "reset",
+                ClosedBy::Unknown => "unknown",
+            };
+            let time = self.clock.real(closed.time_ns);
+            let ends = Some((closed.sent_offset, closed.received_offset));
+            let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+            session.finish(ends, by, time, &mut context);
+            observed.end(&mut session);
+            self.is_active = true;
+        }
+        self.tell_news(pid);
+    }
+
+    /// Brings the count of undecided connections up to date after an event of this socket.
+    fn settle(&mut self, pid: u32, socket: SocketId) {
+        let (Some(session), Some(observed)) = (self.sessions.get_mut(&socket), self.targets.get_mut(&pid)) else {
+            return;
+        };
+        observed.recount(session);
+        self.bound_undecided(pid);
+    }
+
+    /// Gives up the oldest undecided connections until the target is within its limits.
+    fn bound_undecided(&mut self, pid: u32) {
+        loop {
+            let Some(observed) = self.targets.get_mut(&pid) else { return };
+            // The queue is cleaned of settled and closed sockets, so that it stays as short as the count says.
+            let sessions = &self.sessions;
+            if observed.undecided.len() > 2 * observed.undecided_count + 64 {
+                observed.undecided.retain(|socket| {
+                    sessions.get(socket).is_some_and(|session| session.counted.is_some())
+                });
+            }
+            let is_within = observed.undecided_count <= self.limits.undecided_connections
+                && observed.undecided_bytes <= self.limits.undecided_bytes;
+            if is_within {
+                return;
+            }
+            let Some(oldest) = observed.undecided.pop_front() else { return };
+            self.give_up(oldest);
+        }
+    }
+
+    fn give_up(&mut self, socket: SocketId) {
+        let Some(session) = self.sessions.get_mut(&socket) else { return };
+        let Some(observed) = self.targets.get_mut(&session.pid) else { return };
+        if session.counted.is_none() {
+            return;
+        }
+        crate::quiet::warn_limited!(
+            node = %observed.target.node,
+            "too many open handshakes: the oldest connection is given up"
+        );
+        let time = self.clock.now();
+        let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+        session.give_up(time, &mut context);
+        observed.recount(session);
+        self.verdicts.push((socket, Verdict::LeaveAlone));
+    }
+
+    /// Tells what is new about a target's identity.
+    fn tell_news(&mut self, pid: u32) {
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
+        for news in observed.target.keys.take_news() {
+            let time = self.clock.now();
+            let record = match news {
+                News::Found(peer_id) => {
+                    tracing::info!(%node, pid, peer_id, "identity read");
+                    records::target_event(time, &label, "identity", pid, peer_id)
+                }
+                News::Trouble(trouble) => {
+                    crate::quiet::warn_limited!(%node, pid, "{trouble}");
+                    records::target_event(time, &label, "identity error", pid, trouble)
+                }
+            };
+            self.push(&node, record);
+        }
+    }
+
+    /// Takes the kernel's account of a target, read after every event given so far was taken from the ring, and sends
+    /// the target's account.
+    pub(crate) fn account(&mut self, pid: u32, kernel: KernelAccount) {
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        let time = self.clock.now();
+        let node = Arc::clone(&observed.target.node);
+        let label = Arc::clone(&observed.target.label);
+        let losses = records::kernel_losses((observed.kernel_ns, time), &label, &observed.kernel, &kernel);
+        (observed.kernel, observed.kernel_ns) = (kernel, time);
+        for loss in losses {
+            self.push(&node, loss);
+        }
+        self.send_account(pid);
+    }
+
+    fn send_account(&mut self, pid: u32) {
+        let mut live = Account::default();
+        for session in self.sessions.values().filter(|session| session.pid == pid) {
+            live += session.account();
+        }
+        let Some(observed) = self.targets.get(&pid) else { return };
+        let account = account::network_account(&observed.kernel, &observed.totals, &live);
+        #[cfg(any(test, debug_assertions))]
+        assert_eq!(account::broken_equation(&account), None, "{account:?}");
+        let record = Record {
+            time_ns: self.clock.now(),
+            target: observed.target.label.to_string(),
+            kind: Some(Kind::NetworkAccount(account)),
+        };
+        self.sink.merge(&observed.target.node, record);
+    }
+
+    /// Ends the observation of a process: its connections end with it.
+    pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) {
+        let sockets: Vec<SocketId> =
+            self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
+        let time = self.clock.now();
+        for socket in sockets {
+            let Some(mut session) = self.sessions.remove(&socket) else { continue };
+            let Some(observed) = self.targets.get_mut(&pid) else { continue };
+            let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+            session.finish(None, by, time, &mut context);
+            observed.end(&mut session);
+        }
+        self.send_account(pid);
+        if let Some(observed) = self.targets.remove(&pid) {
+            let target = observed.target;
+            self.push(&target.node, records::target_event(time, &target.label, event, pid, String::new()));
+        }
+    }
+
+    /// Ends the observation of everything at the end of this process. Sessions that the journal can go on with stay
+    /// open in the records.
+    pub(crate) fn stop(&mut self) -> Journal {
+        let journal = self.journal();
+        let kept: HashSet<(String, u64)> =
+            journal.sessions.iter().map(|session| (session.node.clone(), session.connection)).collect();
+        let time = self.clock.now();
+        for (_, mut session) in std::mem::take(&mut self.sessions) {
+            let Some(observed) = self.targets.get_mut(&session.pid) else { continue };
+            let is_kept = kept.contains(&(observed.target.node.to_string(), session.key));
+            if !is_kept {
+                let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+                session.finish(None, "capture ended", time, &mut context);
+            }
+            // As it stands: pending bytes stay pending.
+            observed.end(&mut session);
+        }
+        let pids: Vec<u32> = self.targets.keys().copied().collect();
+        for pid in pids {
+            self.send_account(pid);
+        }
+        self.targets.clear();
+        journal
+    }
+
+    /// Sessions that could be gone on with after a restart, and those of the last run that were not seen yet.
+    pub(crate) fn journal(&self) -> Journal {
+        let live = self.sessions.values().filter_map(|session| {
+            let observed = self.targets.get(&session.pid)?;
+            session.journalled(&observed.target.node)
+        });
+        journal::assemble(live, &self.waiting)
+    }
+
+    /// Drops waiting sessions of namespaces whose sockets are listed and do not hold them any more; their connections
+    /// ended unseen.
+    pub(crate) fn drop_vanished(&mut self, netns: u32, inodes: &HashSet<u64>) {
+        let time = self.clock.now();
+        for session in self.waiting.drop_vanished(netns, inodes) {
+            let record = records::closed(time, "", session.connection, "unknown", 0, 0);
+            self.push(&session.node, record);
+        }
+    }
+
+    /// Namespaces in which sessions of the last run wait for their sockets.
+    pub(crate) fn waiting_namespaces(&self) -> Vec<u32> {
+        self.waiting.namespaces()
+    }
+
+    /// A record that is not about one session.
+    pub(crate) fn push(&mut self, node: &str, record: Record) {
+        self.is_active = true;
+        if !self.sink.push(node, record) {
+            crate::quiet::warn_limited!(node, "records are dropped: the aggregator is too slow or away");
+        }
+    }
+
+    /// Nodes under observation.
+    pub(crate) fn nodes(&self) -> Vec<Arc<str>> {
+        let mut nodes: Vec<Arc<str>> =
+            self.targets.values().map(|observed| Arc::clone(&observed.target.node)).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// What a session needs of its surroundings for one event.
+fn context<'a, S: Sink>(
+    sink: &'a mut S,
+    observed: &'a mut Observed,
+    clock: &'a Clock,
+    verdicts: &'a mut Vec<(SocketId, Verdict)>,
+) -> Context<'a, S> {
+    Context { sink, target: &mut observed.target, totals: &mut observed.totals, clock, verdicts }
+}
+

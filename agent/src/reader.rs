@@ -1,0 +1,298 @@
+//! The probe's thread: takes events from the ring as fast as they come and hands them on in batches.
+//!
+//! Batches go through a bounded channel. When the interpreter is behind, this thread waits, the ring fills, and the
+//! kernel counts what does not fit: memory stays bounded and the observed process never waits.
+//!
+//! Accounts are read after the ring was drained and travel in the same channel as the events, so that whoever receives
+//! one has every event that came before it.
+
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use chainscope_ebpf::{Closed, Data, Direction, Event, KernelAccount, MissingReason, NetworkProbe, Opened, SocketId, Verdict};
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::{Error, quiet::warn_limited};
+
+/// Payload bytes of a batch.
+const BATCH_BYTES: usize = 512 << 10;
+/// Events of a batch.
+const BATCH_EVENTS: usize = 2048;
+/// Batches on their way to the interpreter: with [`BATCH_BYTES`] 8 MiB.
+pub(crate) const BATCHES: usize = 16;
+/// How long a poll waits: also how long a command may wait.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often accounts are read.
+const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// What the probe is to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    WatchPort { netns: Option<u32>, port: u16 },
+    UnwatchPort { netns: Option<u32>, port: u16 },
+    /// Capture a process; `port`: of its accepted sockets only those on this local port.
+    AddProcess { pid: u32, port: Option<u16>, listens: Vec<(u32, u16)> },
+    /// Stop to capture a process. [`Item::Settled`] follows everything that it did.
+    RemoveProcess { pid: u32 },
+    Decide(SocketId, Verdict),
+}
+
+/// What a batch holds; payload lies in the batch.
+#[derive(Debug)]
+enum Item {
+    Listening { pid: u32, netns: u32, port: u16, time_ns: u64 },
+    Exec { pid: u32, time_ns: u64 },
+    Opened(Opened),
+    Inode { socket: SocketId, inode: u64 },
+    Data(Piece),
+    Closed(Closed),
+    Account { pid: u32, account: KernelAccount },
+    Settled { pid: u32, account: Option<KernelAccount> },
+}
+
+#[derive(Debug)]
+struct Piece {
+    socket: SocketId,
+    direction: Direction,
+    offset: u64,
+    bytes: Range<usize>,
+    covers: u64,
+    missing: Option<MissingReason>,
+    call_start: bool,
+    socket_call: bool,
+    time_ns: u64,
+}
+
+/// What the interpreter gets out of a batch.
+#[derive(Debug)]
+pub(crate) enum News<'a> {
+    Event(Event<'a>),
+    /// A running account, read after all events before it were taken.
+    Account { pid: u32, account: &'a KernelAccount },
+    /// A process that was removed did nothing after this.
+    Settled { pid: u32, account: Option<&'a KernelAccount> },
+}
+
+/// Events in one piece of memory, to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    items: Vec<Item>,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    fn push(&mut self, event: &Event<'_>) {
+        let item = match *event {
+            Event::Listening { pid, netns, port, time_ns } => Item::Listening { pid, netns, port, time_ns },
+            Event::Exec { pid, time_ns } => Item::Exec { pid, time_ns },
+            Event::Opened(opened) => Item::Opened(opened),
+            Event::Inode { socket, inode } => Item::Inode { socket, inode },
+            Event::Closed(closed) => Item::Closed(closed),
+            Event::Data(data) => {
+                let start = self.bytes.len();
+                self.bytes.extend_from_slice(data.bytes);
+                Item::Data(Piece {
+                    socket: data.socket,
+                    direction: data.direction,
+                    offset: data.offset,
+                    bytes: start..self.bytes.len(),
+                    covers: data.covers,
+                    missing: data.missing,
+                    call_start: data.call_start,
+                    socket_call: data.socket_call,
+                    time_ns: data.time_ns,
+                })
+            }
+        };
+        self.items.push(item);
+    }
+
+    fn is_full(&self) -> bool {
+        self.items.len() >= BATCH_EVENTS || self.bytes.len() >= BATCH_BYTES
+    }
+
+    fn clear(&mut self) {
+        self.items.clear();
+        self.bytes.clear();
+    }
+
+    /// Everything in it, in order.
+    pub(crate) fn news(&self) -> impl Iterator<Item = News<'_>> {
+        self.items.iter().map(|item| match item {
+            Item::Listening { pid, netns, port, time_ns } => {
+                News::Event(Event::Listening { pid: *pid, netns: *netns, port: *port, time_ns: *time_ns })
+            }
+            Item::Exec { pid, time_ns } => News::Event(Event::Exec { pid: *pid, time_ns: *time_ns }),
+            Item::Opened(opened) => News::Event(Event::Opened(*opened)),
+            Item::Inode { socket, inode } => News::Event(Event::Inode { socket: *socket, inode: *inode }),
+            Item::Closed(closed) => News::Event(Event::Closed(*closed)),
+            Item::Data(piece) => News::Event(Event::Data(Data {
+                socket: piece.socket,
+                direction: piece.direction,
+                offset: piece.offset,
+                bytes: self.bytes.get(piece.bytes.clone()).unwrap_or_default(),
+                covers: piece.covers,
+                missing: piece.missing,
+                call_start: piece.call_start,
+                socket_call: piece.socket_call,
+                time_ns: piece.time_ns,
+            })),
+            Item::Account { pid, account } => News::Account { pid: *pid, account },
+            Item::Settled { pid, account } => News::Settled { pid: *pid, account: account.as_ref() },
+        })
+    }
+}
+
+/// The kernel part as the reader uses it.
+pub(crate) trait Probe {
+    fn poll(&mut self, timeout: Duration, take: &mut dyn FnMut(Event<'_>)) -> Result<usize, chainscope_ebpf::Error>;
+    fn account(&self, pid: u32) -> Option<KernelAccount>;
+    fn obey(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error>;
+}
+
+impl Probe for NetworkProbe {
+    fn poll(&mut self, timeout: Duration, take: &mut dyn FnMut(Event<'_>)) -> Result<usize, chainscope_ebpf::Error> {
+        Self::poll(self, timeout, take)
+    }
+
+    fn account(&self, pid: u32) -> Option<KernelAccount> {
+        Self::account(self, pid)
+    }
+
+    fn obey(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
+        match command {
+            Command::WatchPort { netns, port } => self.watch_port(*netns, *port),
+            Command::UnwatchPort { netns, port } => self.unwatch_port(*netns, *port),
+            Command::AddProcess { pid, port, listens } => {
+                self.add_process(*pid)?;
+                self.set_port_filter(*pid, *port)?;
+                listens.iter().try_for_each(|(netns, port)| self.add_listener(*netns, *port, *pid))
+            }
+            Command::RemoveProcess { pid } => self.remove_process(*pid),
+            Command::Decide(socket, verdict) => self.decide(*socket, *verdict),
+        }
+    }
+}
+
+/// The thread's state.
+pub(crate) struct Reader<P> {
+    probe: P,
+    commands: Receiver<Command>,
+    out: Outlet,
+    /// Processes whose accounts are read.
+    pids: BTreeSet<u32>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Where batches go, and where used ones come back from.
+struct Outlet {
+    batch: Batch,
+    batches: Sender<Batch>,
+    spare: Receiver<Batch>,
+    /// The interpreter is gone.
+    is_shut: bool,
+}
+
+impl Outlet {
+    fn event(&mut self, event: &Event<'_>) {
+        self.batch.push(event);
+        if self.batch.is_full() {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.batch.items.is_empty() {
+            return;
+        }
+        let mut next = self.spare.try_recv().unwrap_or_default();
+        next.clear();
+        // Waits while the interpreter is behind.
+        self.is_shut |= self.batches.send(std::mem::replace(&mut self.batch, next)).is_err();
+    }
+}
+
+impl<P: Probe> Reader<P> {
+    pub(crate) fn new(
+        probe: P,
+        commands: Receiver<Command>,
+        batches: Sender<Batch>,
+        spare: Receiver<Batch>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        let out = Outlet { batch: Batch::default(), batches, spare, is_shut: false };
+        Self { probe, commands, out, pids: BTreeSet::new(), stop }
+    }
+
+    /// Runs until it is told to stop; then takes what the ring still holds and reads the accounts once more.
+    ///
+    /// # Errors
+    /// The ring cannot be read.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        let mut accounts_due = Instant::now() + ACCOUNT_EVERY;
+        while !self.out.is_shut {
+            let is_last = self.stop.load(Ordering::Acquire);
+            let removed = self.obey();
+            let patience = if is_last { Duration::ZERO } else { PATIENCE };
+            let out = &mut self.out;
+            self.probe.poll(patience, &mut |event| out.event(&event))?;
+            for pid in removed {
+                self.settle(pid);
+            }
+            if is_last || Instant::now() >= accounts_due {
+                self.accounts();
+                accounts_due = Instant::now() + ACCOUNT_EVERY;
+            }
+            self.out.flush();
+            if is_last {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Obeys the commands that wait; returns the processes that are to be removed once the ring is drained.
+    fn obey(&mut self) -> Vec<u32> {
+        let mut removed = Vec::new();
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::RemoveProcess { pid } => {
+                    removed.push(pid);
+                    continue;
+                }
+                Command::AddProcess { pid, .. } => {
+                    self.pids.insert(pid);
+                }
+                _ => {}
+            }
+            if let Err(cause) = self.probe.obey(&command) {
+                warn_limited!(?command, %cause, "the kernel part refused");
+            }
+        }
+        removed
+    }
+
+    fn settle(&mut self, pid: u32) {
+        self.pids.remove(&pid);
+        let account = self.probe.account(pid);
+        self.out.batch.items.push(Item::Settled { pid, account });
+        if let Err(cause) = self.probe.obey(&Command::RemoveProcess { pid }) {
+            warn_limited!(pid, %cause, "the kernel part did not forget a process");
+        }
+    }
+
+    fn accounts(&mut self) {
+        for pid in &self.pids {
+            if let Some(account) = self.probe.account(*pid) {
+                self.out.batch.items.push(Item::Account { pid: *pid, account });
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The roster on a machine made up for it.
+
+use std::{
+    cell::RefCell,
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use super::*;
+
+#[derive(Default)]
+struct World {
+    processes: BTreeMap<u32, (ProcessFacts, Arc<AtomicBool>)>,
+    namespaces: HashMap<PathBuf, u32>,
+    containers: HashMap<String, ContainerId>,
+    asked: HashSet<String>,
+}
+
+#[derive(Clone, Default)]
+struct Fake(Rc<RefCell<World>>);
+
+struct FakeLife(Arc<AtomicBool>);
+
+impl Life for FakeLife {
+    fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl System for Fake {
+    fn facts(&self, pid: u32) -> Option<ProcessFacts> {
+        self.0.borrow().processes.get(&pid).map(|(facts, _)| facts.clone())
+    }
+
+    fn scan(&self, _ports: &BTreeSet<u16>) -> Vec<ProcessFacts> {
+        self.0.borrow().processes.values().map(|(facts, _)| facts.clone()).collect()
+    }
+
+    fn netns(&self, path: &Path) -> Option<u32> {
+        self.0.borrow().namespaces.get(path).copied()
+    }
+
+    fn containers(&self, name: &str) -> Vec<ContainerId> {
+        self.0.borrow_mut().asked.insert(name.to_owned());
+        self.0.borrow().containers.get(name).cloned().into_iter().collect()
+    }
+
+    fn watch(&self, pid: u32) -> Option<Box<dyn Life>> {
+        let (_, over) = self.0.borrow().processes.get(&pid)?.clone();
+        Some(Box::new(FakeLife(over)))
+    }
+}
+
+impl Fake {
+    fn start(&self, pid: u32, netns: u32, ports: &[u16], container: Option<&ContainerId>) {
+        let facts = ProcessFacts {
+            pid,
+            start: u64::from(pid),
+            exe: "/usr/bin/octez-node".into(),
+            netns,
+            container: container.cloned(),
+            listens: ports.iter().copied().collect(),
+        };
+        self.0.borrow_mut().processes.insert(pid, (facts, Arc::default()));
+    }
+
+    fn stop(&self, pid: u32) {
+        if let Some((_, over)) = self.0.borrow_mut().processes.remove(&pid) {
+            over.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn by_port(name: &str) -> NodeConfig {
+    NodeConfig { name: name.to_owned(), p2p_port: Some(9732), ..NodeConfig::default() }
+}
+
+fn names(found: &[Found]) -> Vec<(u32, &str)> {
+    found.iter().map(|found| (found.facts.pid, &*found.node)).collect()
+}
+
+#[test]
+fn a_restart_is_the_same_node() {
+    let machine = Fake::default();
+    machine.start(10, 1, &[9732], None);
+    let mut roster = Roster::new(machine.clone(), &[by_port("tezos")]);
+    assert_eq!(names(&roster.scan()), [(10, "tezos")]);
+    assert_eq!(names(&roster.scan()), [], "known already");
+    machine.stop(10);
+    assert_eq!(roster.ended(), [10]);
+    assert!(roster.is_incomplete());
+    machine.start(11, 1, &[], None);
+    let found = roster.listening(11, 1, 9732).unwrap();
+    assert_eq!((&*found.node, &*found.label), ("tezos", "pid 11"));
+    assert!(!roster.is_incomplete());
+    assert_eq!(roster.ended(), []);
+}
+
+#[test]
+fn two_namespaces_are_two_nodes_and_a_new_namespace_after_a_restart_is_not() {
+    let machine = Fake::default();
+    machine.start(10, 1, &[9732], None);
+    machine.start(20, 2, &[9732], None);
+    let mut roster = Roster::new(machine.clone(), &[by_port("9732")]);
+    assert_eq!(names(&roster.scan()), [(10, "9732"), (20, "9732@2")]);
+    machine.stop(10);
+    roster.ended();
+    machine.start(30, 3, &[9732], None);
+    assert_eq!(roster.listening(30, 3, 9732).map(|found| found.node.to_string()), Some("9732".to_owned()));
+}
+
+#[test]
+fn a_process_on_the_port_that_is_not_meant_is_not_taken() {
+    let machine = Fake::default();
+    machine.0.borrow_mut().namespaces.insert("/run/netns/a".into(), 1);
+    machine.start(20, 2, &[9732], None);
+    let entry = NodeConfig { netns: Some("/run/netns/a".into()), ..by_port("a") };
+    let mut roster = Roster::new(machine.clone(), &[entry]);
+    assert_eq!(roster.watched_ports(), BTreeSet::from([(Some(1), 9732)]));
+    assert!(roster.scan().is_empty());
+    assert_eq!(roster.listening(20, 2, 9732), None);
+    assert_eq!(roster.executed(99), None, "gone already");
+}
+
+#[test]
+fn a_container_that_appears_later_is_found_by_its_name() {
+    let machine = Fake::default();
+    let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
+    let entry = NodeConfig { name: "t".to_owned(), container: Some("tezedge".to_owned()), ..NodeConfig::default() };
+    let mut roster = Roster::new(machine.clone(), &[entry]);
+    assert!(roster.needs_exec());
+    assert!(roster.scan().is_empty());
+    machine.0.borrow_mut().containers.insert("tezedge".to_owned(), id.clone());
+    machine.start(10, 1, &[], Some(&id));
+    let found = roster.executed(10).unwrap();
+    assert_eq!((&*found.node, &*found.label), ("t", "pid 10 in abababababab"));
+}
+
+#[test]
+fn the_end_of_a_real_process_is_seen() {
+    let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let life = Machine.watch(child.id()).unwrap();
+    assert!(!life.is_over());
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert!(life.is_over());
+    assert!(Machine.watch(child.id()).is_none_or(|life| life.is_over()));
+}

@@ -1,0 +1,212 @@
+//! The uplink against an aggregator of channels, and one behind gRPC, that come and go.
+
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+
+use chainscope_proto::v1::{
+    Ack, Batch, LaneMark, Record, RecordReply, RecordRequest, TargetEvent, Welcome,
+    ingest_server::{Ingest, IngestServer},
+    record::Kind,
+    record_reply::Reply,
+    record_request::Request,
+};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, StreamExt as _, wrappers::{ReceiverStream, TcpListenerStream}};
+use tonic::{Response, Status, Streaming};
+
+use super::*;
+use crate::folder::Folder;
+
+/// What an aggregator has made durable, by lane.
+#[derive(Clone, Default)]
+struct Durable(Arc<Mutex<BTreeMap<String, Vec<Record>>>>);
+
+impl Durable {
+    fn welcome(&self, nodes: &[String]) -> RecordReply {
+        let lanes = self.0.lock();
+        let mark = |node: &String| LaneMark { node: node.clone(), next_sequence: lanes.get(node).map_or(0, Vec::len) as u64 };
+        let welcome =
+            Welcome { version: 1, build: "test".to_owned(), realtime_ns: 0, marks: nodes.iter().map(mark).collect() };
+        RecordReply { reply: Some(Reply::Welcome(welcome)) }
+    }
+
+    fn take(&self, batch: Batch) -> RecordReply {
+        let mut lanes = self.0.lock();
+        let lane = lanes.entry(batch.node.clone()).or_default();
+        let first = usize::try_from(batch.first_sequence).unwrap();
+        assert!(first <= lane.len(), "a hole before {first}");
+        let known = lane.len() - first;
+        lane.extend(batch.records.into_iter().skip(known));
+        let next_sequence = lane.len() as u64;
+        RecordReply { reply: Some(Reply::Ack(Ack { node: batch.node, next_sequence })) }
+    }
+
+    fn ids(&self, node: &str) -> Vec<i64> {
+        self.0.lock().get(node).map_or_else(Vec::new, |lane| lane.iter().map(|record| record.time_ns).collect())
+    }
+
+    /// Serves one stream; after `limit` batches it is cut before the last is acknowledged.
+    async fn serve(self, mut requests: mpsc::Receiver<RecordRequest>, replies: mpsc::Sender<RecordReply>, limit: usize) {
+        let mut batches = 0;
+        while let Some(RecordRequest { request: Some(request) }) = requests.recv().await {
+            let reply = match request {
+                Request::Hello(hello) => self.welcome(&hello.nodes),
+                Request::Batch(batch) => {
+                    let reply = self.take(batch);
+                    batches += 1;
+                    if batches == limit {
+                        return;
+                    }
+                    reply
+                }
+            };
+            if replies.send(reply).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// A link whose every stream is cut after `limit` batches.
+    fn link(&self, limit: usize) -> Link {
+        let durable = self.clone();
+        Link::Reopen(Box::new(move || {
+            let (requests, incoming) = mpsc::channel(2);
+            let (outgoing, replies) = mpsc::channel(2);
+            tokio::spawn(durable.clone().serve(incoming, outgoing, limit));
+            Some(Uplink { requests, replies })
+        }))
+    }
+}
+
+fn fact(id: i64, size: usize) -> Record {
+    let event = TargetEvent { event: "x".repeat(size), pid: 0, detail: String::new() };
+    Record { time_ns: id, target: String::new(), kind: Some(Kind::TargetEvent(event)) }
+}
+
+fn lanes(dir: &tempfile::TempDir) -> SharedLanes {
+    SharedLanes::open(&Folder::open(dir.path()).unwrap(), 64 << 20, ["n"]).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_fact_arrives_once_although_each_stream_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let lanes = lanes(&dir);
+    for id in 0..200 {
+        // Four of them fill a batch.
+        assert!(lanes.push("n", fact(id, 250_000)));
+    }
+    lanes.close();
+    let durable = Durable::default();
+    run(lanes.clone(), durable.link(3), "host".to_owned()).await;
+    assert_eq!(durable.ids("n"), (0..200).collect::<Vec<_>>());
+    assert!(lanes.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_process_goes_on_where_the_aggregator_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    let durable = Durable::default();
+    for run_of in 0..3 {
+        let lanes = lanes(&dir);
+        assert!(lanes.push("n", fact(run_of, 1)));
+        lanes.close();
+        run(lanes, durable.link(usize::MAX), "host".to_owned()).await;
+    }
+    assert_eq!(durable.ids("n"), [0, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_appears_during_a_stream_gets_a_lane() {
+    let dir = tempfile::tempdir().unwrap();
+    let durable = Durable::default();
+    let lanes = lanes(&dir);
+    assert!(lanes.push("n", fact(1, 1)));
+    let running = tokio::spawn(run(lanes.clone(), durable.link(usize::MAX), "host".to_owned()));
+    while durable.ids("n").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    lanes.open_lane("n@5").unwrap();
+    assert!(lanes.push("n@5", fact(2, 1)));
+    lanes.close();
+    running.await.unwrap();
+    assert_eq!(durable.ids("n@5"), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_aggregator_that_cannot_be_understood_ends_the_stream_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let lanes = lanes(&dir);
+    let mut pause = PAUSES.0;
+    let answers = [
+        (Some(Reply::Welcome(Welcome { version: 9, ..Default::default() })), "version 9"),
+        (Some(Reply::Ack(Ack::default())), "no welcome"),
+        (None, "no welcome"),
+    ];
+    for (reply, expected) in answers {
+        let (requests, _incoming) = mpsc::channel(2);
+        let (outgoing, replies) = mpsc::channel(2);
+        outgoing.send(RecordReply { reply }).await.unwrap();
+        let error = stream(&lanes, Uplink { requests, replies }, "h", &mut pause).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let (requests, _incoming) = mpsc::channel(2);
+    let (_outgoing, replies) = mpsc::channel(2);
+    let error = stream(&lanes, Uplink { requests, replies }, "h", &mut pause).await.unwrap_err();
+    assert!(matches!(error, StreamError::Silent(_)), "{error}");
+}
+
+struct Service(Durable);
+
+#[tonic::async_trait]
+impl Ingest for Service {
+    type RecordStream = Pin<Box<dyn Stream<Item = Result<RecordReply, Status>> + Send>>;
+
+    async fn record(
+        &self,
+        request: tonic::Request<Streaming<RecordRequest>>,
+    ) -> Result<Response<Self::RecordStream>, Status> {
+        let (requests, incoming) = mpsc::channel(2);
+        let (outgoing, replies) = mpsc::channel(2);
+        let mut stream = request.into_inner();
+        // As an aggregator may do: nothing is answered before the hello was read.
+        let hello = stream.message().await?.ok_or_else(|| Status::invalid_argument("no hello"))?;
+        tokio::spawn(self.0.clone().serve(incoming, outgoing, usize::MAX));
+        tokio::spawn(async move {
+            let mut next = Some(hello);
+            while let Some(request) = next {
+                if requests.send(request).await.is_err() {
+                    return;
+                }
+                next = stream.message().await.ok().flatten();
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(replies).map(Ok))))
+    }
+}
+
+#[tokio::test]
+async fn records_reach_an_aggregator_over_grpc() {
+    let dir = tempfile::tempdir().unwrap();
+    let durable = Durable::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}", listener.local_addr().unwrap());
+    let server = tonic::transport::Server::builder()
+        .add_service(IngestServer::new(Service(durable.clone())))
+        .serve_with_incoming(TcpListenerStream::new(listener));
+    tokio::spawn(server);
+    let lanes = lanes(&dir);
+    for id in 0..50 {
+        assert!(lanes.push("n", fact(id, 200_000)));
+    }
+    lanes.close();
+    run(lanes, Remote::new(&uri).unwrap().into(), "host".to_owned()).await;
+    assert_eq!(durable.ids("n"), (0..50).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_address_that_is_none_is_refused() {
+    for uri in ["", "aggregator:17733", "ftp://x", "https://x", "http://"] {
+        let error = Remote::new(uri).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("aggregator address {uri:?}: ")), "{error}");
+    }
+}
