@@ -1,0 +1,188 @@
+//! Collects what a probe says, and judges streams.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use chainscope_ebpf::{
+    CaptureMode, Closed, Direction, Event, KernelAccount, MissingReason, NetworkOptions, NetworkProbe, Opened, SocketId,
+};
+
+use super::pattern_byte;
+
+/// One data event.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    pub offset: u64,
+    pub covers: u64,
+    pub bytes: Vec<u8>,
+    pub missing: Option<MissingReason>,
+    pub call_start: bool,
+    pub socket_call: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Stream {
+    pub pieces: Vec<Piece>,
+}
+
+impl Stream {
+    pub fn captured(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.bytes.len() as u64).sum()
+    }
+
+    pub fn missing(&self, reason: MissingReason) -> u64 {
+        self.pieces.iter().filter(|piece| piece.missing == Some(reason)).map(|piece| piece.covers).sum()
+    }
+
+    /// Bytes that no event covers, up to `end`; panics if events overlap or go back.
+    pub fn holes(&self, begin: u64, end: u64) -> u64 {
+        let (mut at, mut holes) = (begin, 0);
+        for piece in &self.pieces {
+            assert!(piece.offset >= at, "overlap at {}, already at {at}", piece.offset);
+            holes += piece.offset - at;
+            at = piece.offset + piece.covers;
+        }
+        assert!(end >= at, "ends at {at}, beyond {end}");
+        holes + end - at
+    }
+
+    /// That every byte that is there is the right one.
+    pub fn verify(&self, seed: u64) {
+        for piece in &self.pieces {
+            if piece.missing.is_some() {
+                assert!(piece.bytes.is_empty());
+                continue;
+            }
+            assert_eq!(piece.bytes.len() as u64, piece.covers);
+            for (at, &byte) in (piece.offset..).zip(&piece.bytes) {
+                assert_eq!(byte, pattern_byte(seed, at), "stream {seed} at offset {at}, piece at {}", piece.offset);
+            }
+        }
+    }
+
+    /// That the whole stream is there, from its first byte to `end`, and right.
+    pub fn verify_whole(&self, seed: u64, end: u64) {
+        self.verify(seed);
+        assert_eq!(self.holes(0, end), 0, "holes");
+        assert_eq!(self.captured(), end);
+    }
+
+    pub fn calls(&self) -> usize {
+        self.pieces.iter().filter(|piece| piece.call_start).count()
+    }
+}
+
+/// A probe and all that it said.
+pub struct Recorder {
+    pub probe: NetworkProbe,
+    pub mode: CaptureMode,
+    pub listening: Vec<(u32, u32, u16)>,
+    pub executed: Vec<u32>,
+    pub opened: BTreeMap<SocketId, Opened>,
+    pub inodes: HashMap<SocketId, u64>,
+    pub closed: HashMap<SocketId, Closed>,
+    pub streams: HashMap<(SocketId, Direction), Stream>,
+}
+
+impl Recorder {
+    pub fn new(mode: CaptureMode) -> Self {
+        Self::with(NetworkOptions { mode: Some(mode), ..NetworkOptions::default() })
+    }
+
+    pub fn with(options: NetworkOptions) -> Self {
+        let probe = NetworkProbe::load(&options).unwrap_or_else(|error| panic!("these tests need root: {error}"));
+        Self {
+            mode: probe.mode(),
+            probe,
+            listening: Vec::new(),
+            executed: Vec::new(),
+            opened: BTreeMap::new(),
+            inodes: HashMap::new(),
+            closed: HashMap::new(),
+            streams: HashMap::new(),
+        }
+    }
+
+    /// One round of the probe. Order is judged at once: nothing about a socket before it opens or after it closes.
+    pub fn pump(&mut self) -> usize {
+        let Self { probe, listening, executed, opened, inodes, closed, streams, .. } = self;
+        probe
+            .poll(Duration::from_millis(10), &mut |event| match event {
+                Event::Listening { pid, netns, port, .. } => listening.push((pid, netns, port)),
+                Event::Exec { pid, .. } => executed.push(pid),
+                Event::Opened(event) => {
+                    assert!(opened.insert(event.socket, event).is_none(), "opened twice: {event:?}");
+                    assert!(event.time_ns > 0);
+                }
+                Event::Inode { socket, inode } => {
+                    assert!(inodes.insert(socket, inode).is_none(), "two inodes for {socket:?}");
+                }
+                Event::Closed(event) => {
+                    assert!(opened.contains_key(&event.socket), "closed but never opened: {event:?}");
+                    assert!(closed.insert(event.socket, event).is_none(), "closed twice: {event:?}");
+                }
+                Event::Data(data) => {
+                    assert!(opened.contains_key(&data.socket), "data before {:?} opened", data.socket);
+                    assert!(!closed.contains_key(&data.socket), "data after {:?} closed", data.socket);
+                    streams.entry((data.socket, data.direction)).or_default().pieces.push(Piece {
+                        offset: data.offset,
+                        covers: data.covers,
+                        bytes: data.bytes.to_vec(),
+                        missing: data.missing,
+                        call_start: data.call_start,
+                        socket_call: data.socket_call,
+                    });
+                }
+            })
+            .expect("the ring can be read")
+    }
+
+    /// Reads until `done`.
+    pub fn pump_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !done(self) {
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain for {what}: opened {:?} closed {:?}",
+                self.opened,
+                self.closed
+            );
+            self.pump();
+        }
+    }
+
+    /// Reads until `count` sockets of process `pid` have opened, and returns the last one.
+    pub fn until_opened(&mut self, pid: u32, count: usize) -> Opened {
+        self.pump_until("openings", |r| r.opened.values().filter(|o| o.pid == pid).count() >= count);
+        self.opened.values().filter(|o| o.pid == pid).nth(count - 1).copied().expect("just counted")
+    }
+
+    pub fn until_closed(&mut self, socket: SocketId) -> Closed {
+        self.pump_until("an ending", |r| r.closed.contains_key(&socket));
+        self.closed[&socket]
+    }
+
+    /// Reads until `bytes` of the stream are accounted for by events.
+    pub fn until_covered(&mut self, socket: SocketId, direction: Direction, bytes: u64) {
+        self.pump_until("data", |r| {
+            r.streams.get(&(socket, direction)).is_some_and(|s| s.pieces.iter().map(|p| p.covers).sum::<u64>() >= bytes)
+        });
+    }
+
+    pub fn sent(&self, socket: SocketId) -> &Stream {
+        self.streams.get(&(socket, Direction::Sent)).unwrap_or(&NOTHING)
+    }
+
+    pub fn received(&self, socket: SocketId) -> &Stream {
+        self.streams.get(&(socket, Direction::Received)).unwrap_or(&NOTHING)
+    }
+
+    /// The account, whose equation must hold.
+    pub fn account(&self, pid: u32) -> KernelAccount {
+        let account = self.probe.account(pid).expect("a watched process");
+        assert_eq!(account.seen, account.captured + account.left_alone + account.dropped_bytes(), "{account:?}");
+        account
+    }
+}
+
+static NOTHING: Stream = Stream { pieces: Vec::new() };

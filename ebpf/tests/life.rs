@@ -1,0 +1,571 @@
+//! Lives of sockets and processes: who is watched, from when on, what a connection's beginning and end look like.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+
+use chainscope_ebpf::{CaptureMode, ClosedBy, Direction, NetworkOptions, Role, Verdict};
+
+use common::recorder::Recorder;
+use common::{Puppet, free_port, listener, pattern};
+
+both_modes!(
+    a_listener_at_a_watched_port,
+    two_processes_on_one_port_in_two_namespaces,
+    a_port_of_one_namespace_only,
+    other_ports_of_the_process_are_left_alone,
+    an_existing_process_and_its_listener,
+    an_existing_connection_of_either_role,
+    an_existing_connection_on_which_nothing_passed,
+    a_connection_that_is_to_be_left_alone,
+    two_connections_at_once,
+    two_threads_each_on_its_own_socket,
+    a_descriptor_that_was_duplicated_and_closed_by_a_thread,
+    half_closed,
+    refused,
+    connecting_without_waiting,
+    reset_by_the_peer,
+    reset_by_the_process,
+    a_child_of_the_process,
+    a_process_that_is_watched_no_more,
+    listening_no_more,
+    every_byte_value_of_many_short_connections,
+);
+
+/// A puppet that listens at a port that is waited for.
+fn responder(mode: CaptureMode) -> (Recorder, Puppet, i64, SocketAddr) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let port = free_port();
+    recorder.probe.watch_port(None, port).expect("room for one");
+    let listener = puppet.must(&format!("listen 127.0.0.1:{port}"));
+    (recorder, puppet, listener, SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+fn a_listener_at_a_watched_port(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let mut peers = Vec::new();
+    for accept in ["accept", "accept4"] {
+        let mut peer = TcpStream::connect(address).expect("it listens");
+        // Before it is accepted: even that is not missed.
+        peer.write_all(&pattern(1, 0, 100)).expect("room");
+        let fd = puppet.must(&format!("{accept} {listener}"));
+        assert_eq!(puppet.must(&format!("receive {fd} 100 1 0 read")), 100);
+        peers.push((peer, fd));
+    }
+    recorder.pump_until("listening", |r| !r.listening.is_empty());
+    assert_eq!(recorder.listening, [(puppet.pid(), puppet.netns(), address.port())]);
+    for (count, (peer, fd)) in peers.into_iter().enumerate() {
+        let opened = recorder.until_opened(puppet.pid(), count + 1);
+        assert_eq!((opened.role, opened.local), (Some(Role::Responder), address));
+        assert_eq!(opened.remote, peer.local_addr().expect("an address"));
+        assert_eq!((opened.netns, opened.sent_offset, opened.received_offset), (puppet.netns(), 0, 0));
+        recorder.until_covered(opened.socket, Direction::Received, 100);
+        let link = std::fs::read_link(format!("/proc/{}/fd/{fd}", puppet.pid())).expect("a descriptor");
+        let inode = recorder.inodes.get(&opened.socket).copied().unwrap_or(opened.inode);
+        assert_eq!(link.to_string_lossy(), format!("socket:[{inode}]"));
+        puppet.must(&format!("close {fd}"));
+        assert_eq!(recorder.until_closed(opened.socket).by, ClosedBy::Local);
+        recorder.received(opened.socket).verify_whole(1, 100);
+        drop(peer);
+    }
+    puppet.end();
+}
+
+fn two_processes_on_one_port_in_two_namespaces(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppets = [Puppet::in_new_netns(), Puppet::in_new_netns()];
+    recorder.probe.watch_port(None, 9732).expect("room for one");
+    for puppet in &mut puppets {
+        assert_eq!(puppet.tell("listen 127.0.0.1:9732")[1], 0);
+    }
+    recorder.pump_until("both", |r| r.listening.len() == 2);
+    let expected: Vec<_> = puppets.iter().map(|p| (p.pid(), p.netns(), 9732)).collect();
+    assert_eq!(recorder.listening, expected);
+    assert_ne!(puppets[0].netns(), puppets[1].netns());
+    for (seed, puppet) in puppets.iter_mut().enumerate() {
+        // Its own peer: both ends are the same process, told apart by role.
+        let near = puppet.must("connect 127.0.0.1:9732");
+        puppet.must(&format!("send {near} {seed} 0 500 1 write"));
+    }
+    for (seed, puppet) in puppets.iter().enumerate() {
+        let opened = recorder.until_opened(puppet.pid(), 2);
+        let near = recorder.opened.values().find(|o| o.pid == puppet.pid() && o.role == Some(Role::Initiator));
+        let near = *near.unwrap_or_else(|| panic!("no initiator: {opened:?}"));
+        assert_eq!(near.netns, puppet.netns());
+        recorder.until_covered(near.socket, Direction::Sent, 500);
+        recorder.sent(near.socket).verify_whole(seed as u64, 500);
+    }
+}
+
+fn a_port_of_one_namespace_only(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let (mut inside, mut outside) = (Puppet::in_new_netns(), Puppet::in_new_netns());
+    recorder.probe.watch_port(Some(inside.netns()), 9732).expect("room for one");
+    outside.must("listen 127.0.0.1:9732");
+    inside.must("listen 127.0.0.1:9732");
+    recorder.pump_until("listening", |r| !r.listening.is_empty());
+    assert_eq!(recorder.listening, [(inside.pid(), inside.netns(), 9732)]);
+    assert_eq!(recorder.probe.processes(), [inside.pid()]);
+    recorder.probe.unwatch_port(Some(inside.netns()), 9732).expect("it was there");
+    recorder.probe.unwatch_port(None, 1).expect("nothing to do");
+}
+
+fn other_ports_of_the_process_are_left_alone(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let rpc = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let rpc_listener = puppet.must(&format!("listen {rpc}"));
+    let mut rpc_peer = TcpStream::connect(rpc).expect("it listens");
+    let fd = puppet.must(&format!("accept {rpc_listener}"));
+    rpc_peer.write_all(&pattern(1, 0, 700)).expect("room");
+    assert_eq!(puppet.must(&format!("receive {fd} 700 1 0 read")), 700);
+    assert_eq!(puppet.must(&format!("send {fd} 1 0 300 1 write")), 300);
+
+    // The process' own connections are captured, wherever they go.
+    let (other, other_address) = common::listener("127.0.0.1:0");
+    let own = puppet.must(&format!("connect {other_address}"));
+    let _kept = other.accept().expect("a connection");
+    assert_eq!(puppet.must(&format!("send {own} 1 0 10 1 write")), 10);
+    let mut peer = TcpStream::connect(address).expect("it listens");
+    let near = puppet.must(&format!("accept {listener}"));
+    peer.write_all(&pattern(1, 0, 20)).expect("room");
+    assert_eq!(puppet.must(&format!("receive {near} 20 1 0 read")), 20);
+
+    recorder.until_opened(puppet.pid(), 2);
+    let last = recorder.opened.values().last().copied().expect("two of them");
+    recorder.until_covered(last.socket, Direction::Received, 20);
+    assert!(recorder.opened.values().all(|o| o.local.port() != rpc.port()), "{:?}", recorder.opened);
+    let account = recorder.account(puppet.pid());
+    assert_eq!((account.left_alone, account.captured, account.seen), (1000, 30, 1030));
+
+    // Without the filter, connections that begin later are captured.
+    recorder.probe.set_port_filter(puppet.pid(), None).expect("it was there");
+    let _rpc_peer = TcpStream::connect(rpc).expect("it listens");
+    let opened = recorder.until_opened(puppet.pid(), 3);
+    assert_eq!(opened.local, rpc);
+    puppet.end();
+}
+
+fn an_existing_process_and_its_listener(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let port = free_port();
+    let fd = puppet.must(&format!("listen 127.0.0.1:{port}"));
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    recorder.probe.add_process(puppet.pid()).expect("again changes nothing");
+    recorder.probe.add_listener(puppet.netns(), port, puppet.pid()).expect("room for one");
+    let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    assert_eq!((opened.role, opened.received_offset), (Some(Role::Responder), 0));
+    peer.write_all(&pattern(2, 0, 1000)).expect("room");
+    let near = puppet.must(&format!("accept {fd}"));
+    assert_eq!(puppet.must(&format!("receive {near} 1000 1 0 recvfrom")), 1000);
+    recorder.until_covered(opened.socket, Direction::Received, 1000);
+    recorder.received(opened.socket).verify_whole(2, 1000);
+    recorder.probe.remove_listener(puppet.netns(), port).expect("it was there");
+    puppet.end();
+}
+
+fn an_existing_connection_of_either_role(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, out_address) = listener("127.0.0.1:0");
+    let near = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let listening = puppet.must(&format!("listen {near}"));
+    for initiator in [true, false] {
+        let (fd, mut peer) = if initiator {
+            (puppet.must(&format!("connect {out_address}")), out.accept().expect("a connection").0)
+        } else {
+            let peer = TcpStream::connect(near).expect("it listens");
+            (puppet.must(&format!("accept {listening}")), peer)
+        };
+        // Before anybody watches: 5000 out, 3000 of 3100 in.
+        assert_eq!(puppet.must(&format!("send {fd} 1 0 5000 1 write")), 5000);
+        peer.read_exact(&mut [0; 5000]).expect("all of it");
+        peer.write_all(&pattern(2, 0, 3100)).expect("room");
+        assert_eq!(puppet.must(&format!("receive {fd} 3000 1 0 read")), 3000);
+
+        recorder.probe.add_process(puppet.pid()).expect("room for one");
+        assert_eq!(puppet.must(&format!("receive {fd} 100 1 0 read")), 100);
+        assert_eq!(puppet.must(&format!("send {fd} 1 5000 200 1 write")), 200);
+        let opened = recorder.until_opened(puppet.pid(), if initiator { 1 } else { 2 });
+        assert_eq!((opened.sent_offset, opened.received_offset), (5000, 3000), "initiator: {initiator}");
+        let role = if initiator { Role::Initiator } else { Role::Responder };
+        assert_eq!(opened.role, Some(role));
+        assert_ne!(opened.inode, 0);
+        peer.shutdown(std::net::Shutdown::Write).expect("open");
+        assert_eq!(puppet.must(&format!("receive {fd} 10 1 0 read")), 0);
+        puppet.must(&format!("close {fd}"));
+        let closed = recorder.until_closed(opened.socket);
+        assert_eq!((closed.sent_offset, closed.received_offset, closed.by), (5200, 3100, ClosedBy::Remote));
+        let (sent, received) = (recorder.sent(opened.socket), recorder.received(opened.socket));
+        sent.verify(1);
+        received.verify(2);
+        assert_eq!((sent.holes(5000, 5200), sent.captured()), (0, 200));
+        assert_eq!((received.holes(3000, 3100), received.captured()), (0, 100));
+        assert_eq!(recorder.account(puppet.pid()).seen, 300);
+        recorder.probe.remove_process(puppet.pid()).expect("it was there");
+    }
+    puppet.end();
+}
+
+fn an_existing_connection_on_which_nothing_passed(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, address) = listener("[::1]:0");
+    for first_sends in [true, false] {
+        let fd = puppet.must(&format!("connect {address}"));
+        let (mut peer, _) = out.accept().expect("a connection");
+        recorder.probe.add_process(puppet.pid()).expect("room for one");
+        if first_sends {
+            assert_eq!(puppet.must(&format!("send {fd} 1 0 10 1 write")), 10);
+        } else {
+            peer.write_all(&pattern(1, 0, 10)).expect("room");
+            assert_eq!(puppet.must(&format!("receive {fd} 10 1 0 read")), 10);
+        }
+        let opened = recorder.until_opened(puppet.pid(), if first_sends { 1 } else { 2 });
+        assert_eq!((opened.sent_offset, opened.received_offset), (0, 0));
+        assert_eq!(opened.role, Some(Role::Initiator));
+        recorder.probe.remove_process(puppet.pid()).expect("it was there");
+    }
+    puppet.end();
+}
+
+fn a_connection_that_is_to_be_left_alone(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, address) = listener("127.0.0.1:0");
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    let (mut fds, mut peers) = (Vec::new(), Vec::new());
+    for count in 1..=2 {
+        let fd = puppet.must(&format!("connect {address}"));
+        peers.push(out.accept().expect("a connection").0);
+        assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
+        let opened = recorder.until_opened(puppet.pid(), count);
+        let verdict = if count == 1 { Verdict::LeaveAlone } else { Verdict::Keep };
+        recorder.probe.decide(opened.socket, verdict).expect("room for one");
+        assert_eq!(puppet.must(&format!("send {fd} 1 100 900 1 write")), 900);
+        puppet.must(&format!("close {fd}"));
+        let closed = recorder.until_closed(opened.socket);
+        assert_eq!(closed.sent_offset, 1000, "left alone or not, the end is told");
+        fds.push(opened.socket);
+    }
+    assert_eq!(recorder.sent(fds[0]).captured(), 100);
+    recorder.sent(fds[1]).verify_whole(1, 1000);
+    let account = recorder.account(puppet.pid());
+    assert_eq!((account.seen, account.captured, account.left_alone), (2000, 1100, 900));
+    puppet.end();
+}
+
+fn two_connections_at_once(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let mut connections = Vec::new();
+    for seed in [1_u64, 2] {
+        let peer = TcpStream::connect(address).expect("it listens");
+        connections.push((seed, puppet.must(&format!("accept {listener}")), peer, 0_u64));
+    }
+    for round in 0..50_usize {
+        for (seed, fd, peer, at) in &mut connections {
+            let size = 1 + (round * 997 * *seed as usize) % 9000;
+            peer.write_all(&pattern(*seed, *at, size)).expect("room");
+            puppet.must(&format!("receive_all {fd} {size} 3000 readv"));
+            puppet.must(&format!("send {fd} {} {at} {size} 2 sendmsg", *seed + 10));
+            peer.read_exact(&mut vec![0; size]).expect("all of it");
+            *at += size as u64;
+        }
+    }
+    for (seed, fd, peer, at) in connections {
+        puppet.must(&format!("close {fd}"));
+        let local = peer.local_addr().expect("an address");
+        recorder.pump_until("it", |r| r.opened.values().any(|o| o.remote == local));
+        let opened = *recorder.opened.values().find(|o| o.remote == local).expect("just seen");
+        recorder.until_closed(opened.socket);
+        recorder.received(opened.socket).verify_whole(seed, at);
+        recorder.sent(opened.socket).verify_whole(seed + 10, at);
+    }
+    puppet.end();
+}
+
+fn two_threads_each_on_its_own_socket(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, address) = listener("127.0.0.1:0");
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    let fds = [0, 1].map(|_| puppet.must(&format!("connect {address}")));
+    let total = 4_000_000_usize;
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (mut peer, _) = out.accept().expect("a connection");
+            std::thread::spawn(move || {
+                peer.read_exact(&mut vec![0; total]).expect("all of it");
+                peer
+            })
+        })
+        .collect();
+    puppet.order(&format!("two_threads_send {} {} {total} 3333", fds[0], fds[1]));
+    let sockets = [1, 2].map(|count| recorder.until_opened(puppet.pid(), count).socket);
+    for (socket, seed) in sockets.into_iter().zip(1..) {
+        recorder.until_covered(socket, Direction::Sent, total as u64);
+        recorder.sent(socket).verify_whole(seed, total as u64);
+    }
+    assert_eq!(puppet.reply(), [total as i64; 2]);
+    assert_eq!(recorder.account(puppet.pid()).captured, 2 * total as u64);
+    drop(readers);
+    puppet.end();
+}
+
+fn a_descriptor_that_was_duplicated_and_closed_by_a_thread(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, address) = listener("127.0.0.1:0");
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    let fd = puppet.must(&format!("connect {address}"));
+    let _peer = out.accept().expect("a connection");
+    puppet.must(&format!("send {fd} 1 0 100 1 write"));
+    let second = puppet.must(&format!("dup {fd}"));
+    puppet.must(&format!("thread_close {fd}"));
+    puppet.must(&format!("send {second} 1 100 100 1 write"));
+    puppet.must(&format!("thread_send {second} 1 200 100"));
+    // The number of the closed descriptor goes to another connection.
+    let reused = puppet.must(&format!("connect {address}"));
+    assert_eq!(reused, fd);
+    puppet.must(&format!("send {reused} 2 0 50 1 write"));
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    let other = recorder.until_opened(puppet.pid(), 2);
+    recorder.until_covered(other.socket, Direction::Sent, 50);
+    assert!(!recorder.closed.contains_key(&opened.socket), "one descriptor is left");
+    puppet.must(&format!("close {second}"));
+    assert_eq!(recorder.until_closed(opened.socket).sent_offset, 300);
+    recorder.sent(opened.socket).verify_whole(1, 300);
+    recorder.sent(other.socket).verify_whole(2, 50);
+    puppet.end();
+}
+
+fn half_closed(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, address) = listener("127.0.0.1:0");
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    // The process first, then the peer first; each side goes on in the other direction.
+    for (count, by) in [(1, ClosedBy::Local), (2, ClosedBy::Remote)] {
+        let fd = puppet.must(&format!("connect {address}"));
+        let (mut peer, _) = out.accept().expect("a connection");
+        if by == ClosedBy::Local {
+            puppet.must(&format!("send {fd} 1 0 64 1 write"));
+            puppet.must(&format!("shutdown {fd} {}", libc::SHUT_WR));
+            peer.write_all(&pattern(2, 0, 128)).expect("room");
+            assert_eq!(puppet.must(&format!("receive {fd} 128 1 0 read")), 128);
+        } else {
+            peer.write_all(&pattern(2, 0, 128)).expect("room");
+            peer.shutdown(std::net::Shutdown::Write).expect("open");
+            // The data's last byte and the FIN are consumed by one read.
+            assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 128);
+            assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 0);
+            puppet.must(&format!("send {fd} 1 0 64 1 write"));
+        }
+        puppet.must(&format!("close {fd}"));
+        drop(peer);
+        let opened = recorder.until_opened(puppet.pid(), count);
+        let closed = recorder.until_closed(opened.socket);
+        assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (by, 64, 128));
+        recorder.sent(opened.socket).verify_whole(1, 64);
+        recorder.received(opened.socket).verify_whole(2, 128);
+    }
+    let account = recorder.account(puppet.pid());
+    assert_eq!((account.seen, account.dropped_bytes()), (2 * (64 + 128), 0), "a FIN is not payload");
+    puppet.end();
+}
+
+fn refused(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    let nobody = free_port();
+    let refusal = puppet.tell(&format!("connect 127.0.0.1:{nobody}"));
+    assert_eq!(refusal, [-i64::from(libc::ECONNREFUSED)]);
+    // A connection that stands is told; the refused one, before it, was not.
+    let (_out, address) = listener("127.0.0.1:0");
+    puppet.must(&format!("connect {address}"));
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    assert_eq!(opened.remote, address);
+    assert_eq!((recorder.opened.len(), recorder.closed.len()), (1, 0));
+    puppet.end();
+}
+
+fn connecting_without_waiting(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, address) = listener("[::1]:0");
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    let fd = puppet.must(&format!("connect {address} nonblocking"));
+    let (mut peer, _) = out.accept().expect("a connection");
+    peer.write_all(&pattern(1, 0, 10)).expect("room");
+    assert_eq!(puppet.must(&format!("receive {fd} 10 1 0 read")), 10);
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    assert_eq!((opened.role, opened.remote), (Some(Role::Initiator), address));
+    recorder.until_covered(opened.socket, Direction::Received, 10);
+    recorder.received(opened.socket).verify_whole(1, 10);
+    puppet.end();
+}
+
+fn reset_by_the_peer(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let peer = TcpStream::connect(address).expect("it listens");
+    let fd = puppet.must(&format!("accept {listener}"));
+    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
+    // 100 bytes unread: closing sends a reset.
+    drop(peer);
+    assert_eq!(puppet.tell(&format!("receive {fd} 10 1 0 read")), [-i64::from(libc::ECONNRESET)]);
+    puppet.must(&format!("close {fd}"));
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    let closed = recorder.until_closed(opened.socket);
+    assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Reset, 100, 0));
+    puppet.end();
+}
+
+fn reset_by_the_process(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let _peer = TcpStream::connect(address).expect("it listens");
+    let fd = puppet.must(&format!("accept {listener}"));
+    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
+    puppet.must(&format!("linger0 {fd}"));
+    puppet.must(&format!("close {fd}"));
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    let closed = recorder.until_closed(opened.socket);
+    assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Local, 100, 0));
+    puppet.end();
+}
+
+fn a_child_of_the_process(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let mut peer = TcpStream::connect(address).expect("it listens");
+    let fd = puppet.must(&format!("accept {listener}"));
+    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
+    assert_eq!(puppet.tell(&format!("fork_send {fd} 1 100 200")), [0], "the child's exit status");
+    assert_eq!(puppet.must(&format!("send {fd} 1 300 100 1 write")), 100);
+    peer.read_exact(&mut [0; 400]).expect("all of it");
+    puppet.must(&format!("close {fd}"));
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    assert_eq!(recorder.until_closed(opened.socket).sent_offset, 400);
+    recorder.sent(opened.socket).verify_whole(1, 400);
+    assert_eq!(recorder.account(puppet.pid()).captured, 400);
+    puppet.end();
+}
+
+fn a_process_that_is_watched_no_more(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let peer = TcpStream::connect(address).expect("it listens");
+    let fd = puppet.must(&format!("accept {listener}"));
+    puppet.must(&format!("send {fd} 1 0 100 1 write"));
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    recorder.probe.remove_process(puppet.pid()).expect("it was there");
+    recorder.probe.remove_process(puppet.pid()).expect("nothing to do");
+    assert!(recorder.probe.account(puppet.pid()).is_none());
+    puppet.must(&format!("send {fd} 1 100 100 1 write"));
+    puppet.must(&format!("close {fd}"));
+    assert_eq!(recorder.until_closed(opened.socket).sent_offset, 200);
+    assert_eq!(recorder.sent(opened.socket).captured(), 100);
+    drop(peer);
+    puppet.end();
+}
+
+fn listening_no_more(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    puppet.must(&format!("close {listener}"));
+    recorder.probe.unwatch_port(None, address.port()).expect("it was there");
+    // Somebody else listens there now, who is not watched.
+    let mut stranger = Puppet::new();
+    stranger.must(&format!("listen {address}"));
+    let _peer = TcpStream::connect(address).expect("it listens");
+    let (_out, other) = common::listener("127.0.0.1:0");
+    puppet.must(&format!("connect {other}"));
+    let opened = recorder.until_opened(puppet.pid(), 1);
+    assert_eq!(opened.remote, other);
+    assert_eq!(recorder.opened.len(), 1, "the stranger's connection is nobody's: {:?}", recorder.opened);
+    puppet.end();
+    stranger.end();
+}
+
+fn every_byte_value_of_many_short_connections(mode: CaptureMode) {
+    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    for round in 0..200_u64 {
+        let mut peer = TcpStream::connect(address).expect("it listens");
+        let fd = puppet.must(&format!("accept {listener}"));
+        peer.write_all(&pattern(round, 0, 256)).expect("room");
+        puppet.must(&format!("receive_all {fd} 256 100 read"));
+        puppet.must(&format!("close {fd}"));
+    }
+    recorder.pump_until("all endings", |r| r.closed.len() == 200);
+    let sockets: Vec<_> = recorder.opened.keys().copied().collect();
+    for (round, socket) in sockets.into_iter().enumerate() {
+        recorder.received(socket).verify_whole(round as u64, 256);
+    }
+    assert_eq!(recorder.probe.lost_notices(), 0);
+    puppet.end();
+}
+
+#[test]
+fn executed_programs_are_told_when_asked_for() {
+    let mut recorder = Recorder::with(NetworkOptions { exec_events: true, ..NetworkOptions::default() });
+    let mut child = Command::new("true").spawn().expect("a program");
+    recorder.pump_until("it", |r| r.executed.contains(&child.id()));
+    child.wait().expect("it ends");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let ours = || {
+        let links = std::fs::read_dir("/proc/self/fd").expect("own descriptors");
+        let of_bpf = |link: &std::path::Path| link.to_string_lossy().contains("bpf");
+        links.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok()).filter(|link| of_bpf(link)).count()
+    };
+    // Other tests of this process have probes of their own, in threads that come and go: count those of a process alone.
+    if std::env::var_os("CHAINSCOPE_TEST_ALONE").is_none() {
+        let own = std::env::current_exe().expect("own path");
+        let mut alone = Command::new(own);
+        alone.args(["--exact", "nothing_is_left_behind"]).env("CHAINSCOPE_TEST_ALONE", "1");
+        assert!(alone.status().expect("it runs").success());
+        return;
+    }
+    for mode in [CaptureMode::Sock, CaptureMode::Syscall] {
+        let recorder = Recorder::new(mode);
+        assert!(ours() > 10);
+        drop(recorder);
+        assert_eq!(ours(), 0);
+    }
+}
+
+#[test]
+fn a_ring_of_an_odd_size_is_refused() {
+    for ring_bytes in [0, 1000, 3 << 20] {
+        let error = chainscope_ebpf::NetworkProbe::load(&NetworkOptions { ring_bytes, ..NetworkOptions::default() });
+        let text = error.expect_err("not a power of two").to_string();
+        assert!(text.contains(&ring_bytes.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn this_host_passes_its_own_check() {
+    let findings = chainscope_ebpf::self_check();
+    assert!(findings.len() > 8);
+    let bad: Vec<_> = findings.iter().filter(|finding| !finding.ok).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+#[test]
+fn without_rights_the_missing_ones_are_named() {
+    if std::env::var_os("CHAINSCOPE_TEST_ALONE").is_some() {
+        let error = chainscope_ebpf::NetworkProbe::load(&NetworkOptions::default()).expect_err("no rights");
+        let text = error.to_string();
+        assert!(text.contains("missing here: CAP_BPF, CAP_PERFMON") && text.len() < 300, "{text}");
+        return;
+    }
+    let own = std::env::current_exe().expect("own path");
+    let mut alone = Command::new("setpriv");
+    alone.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(own);
+    alone.args(["--exact", "without_rights_the_missing_ones_are_named"]).env("CHAINSCOPE_TEST_ALONE", "1");
+    assert!(alone.status().expect("setpriv").success());
+}
