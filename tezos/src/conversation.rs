@@ -297,9 +297,11 @@ impl Conversation {
         if length == 0 {
             return;
         }
+        let other_protocol = self.stage == Stage::NotTezos;
         let half = self.half(direction);
         half.account.lost += length;
         match &half.place {
+            _ if other_protocol => {}
             Place::Opening { .. } => {
                 half.give_up();
                 half.hole(length);

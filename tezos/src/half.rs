@@ -337,7 +337,9 @@ impl Half {
             self.place = Place::Deaf;
             self.skip(waiting);
         }
-        if let Some(gap) = self.gap.take() {
+        // A direction that was given up without a byte has nothing to report.
+        let gap = self.gap.take().filter(|gap| gap.lost_bytes + gap.skipped_bytes > 0);
+        if let Some(gap) = gap {
             self.account.gaps += 1;
             let missed_chunks = match self.place {
                 Place::Framed(_) | Place::Skipping(_) => self.next.saturating_sub(gap.first_chunk),

@@ -111,6 +111,16 @@ pub(crate) struct Found {
     pub(crate) role: Role,
 }
 
+/// Why scanning stopped.
+enum Scan {
+    /// There is something to verify.
+    Candidate,
+    /// No more bytes.
+    End,
+    /// No more budget.
+    Broke,
+}
+
 /// Where a search begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
@@ -156,8 +166,9 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Ciphers of the direction: one, or one for each role that it may have. The window begins with `bytes`.
-    pub(crate) fn new(start: Start, ciphers: &[(Role, Cipher)], bytes: Vec<u8>) -> Self {
+    /// Ciphers of the direction: one, or one for each role that it may have. The window begins with a chunk that did not open; if only
+    /// its content is wrong, the next one follows it.
+    pub(crate) fn new(start: Start, ciphers: &[(Role, Cipher)], broken: Vec<u8>) -> Self {
         let trials = ciphers
             .iter()
             .map(|(role, cipher)| Trial { role: *role, cipher: cipher.clone(), heads: Vec::new(), table: Vec::new() })
@@ -167,10 +178,10 @@ impl Search {
             start: Start { least: start.least.max(METADATA), ..start },
             trials,
             size: 0,
-            window: bytes,
+            calls: if broken.is_empty() { VecDeque::new() } else { VecDeque::from([broken.len()]) },
+            window: broken,
             scanned: 0,
             since_growth: 0,
-            calls: VecDeque::new(),
             candidates: VecDeque::new(),
             limited: false,
         }
@@ -217,8 +228,13 @@ impl Search {
             if let Some(found) = self.verify_candidates(budget).or_else(|| self.try_calls(budget)) {
                 return Some(found);
             }
-            if !self.fill_tables(budget, limits) || !self.scan(budget) {
+            if !self.fill_tables(budget, limits) {
                 return None;
+            }
+            match self.scan(budget) {
+                Scan::Candidate => {}
+                Scan::End if self.grow_tables(budget, limits) => {}
+                Scan::End | Scan::Broke => return None,
             }
         }
     }
@@ -319,63 +335,79 @@ impl Search {
         found
     }
 
-    /// Makes the tables as large as they should be by now. False if the budget does not allow it.
+    /// Counters that a chunk at this place of the window can have.
+    fn possible(&self, at: usize, limits: &Limits) -> u64 {
+        let counters = self.greatest(at).saturating_sub(self.start.least).saturating_add(1);
+        counters.min(limits.search_counters.min(u64::from(u32::MAX)))
+    }
+
+    /// Makes the tables for the first counters. False if the budget does not allow it.
     fn fill_tables(&mut self, budget: &mut Budget, limits: &Limits) -> bool {
-        let possible = self.greatest(self.window.len()).saturating_sub(self.start.least).saturating_add(1);
-        let possible = possible.min(limits.search_counters.min(u64::from(u32::MAX)));
         let first = if self.start.span.is_some() { 4096 } else { 256 };
+        let wanted = self.possible(self.window.len(), limits).min(first);
+        self.size >= wanted || self.extend_tables(wanted, budget, limits)
+    }
+
+    /// Makes the tables larger once enough bytes went by in vain. True if they are.
+    fn grow_tables(&mut self, budget: &mut Budget, limits: &Limits) -> bool {
         let patience = (2 * self.size).min(64 << 10);
-        let wanted = if self.size < first {
-            first
-        } else if self.since_growth >= patience {
-            4 * self.size
-        } else {
-            self.size
-        };
-        let wanted = wanted.min(possible);
+        let wanted = self.possible(self.window.len(), limits).min(4 * self.size);
+        self.since_growth >= patience && wanted > self.size && self.extend_tables(wanted, budget, limits)
+    }
+
+    /// False if the budget does not allow it.
+    fn extend_tables(&mut self, wanted: u64, budget: &mut Budget, limits: &Limits) -> bool {
+        let ciphers = self.trials.len().max(1) as u64;
+        // A key stream each, and the whole table is sorted again. No step that a full budget could not pay for.
+        let payable = (limits.search_units / 2).saturating_sub(self.size / 8) / (ciphers + 1);
+        let wanted = wanted.min(self.size.saturating_add(payable));
         if wanted <= self.size {
-            return true;
+            return false;
         }
-        let price = (wanted - self.size) * self.trials.len() as u64 + wanted / 8;
-        if !budget.spend(price) {
+        if !budget.spend((wanted - self.size) * ciphers + wanted / 8) {
             self.limited = true;
             return false;
         }
+        // Offsets that were compared already may have one of the new counters.
+        if self.possible(self.scanned, limits) > self.size {
+            self.scanned = 0;
+        }
+        self.since_growth = 0;
         for trial in &mut self.trials {
             trial.extend(self.start.least, wanted);
-        }
-        // A table that follows the bound in small steps is no reason to begin again.
-        if wanted >= 2 * self.size {
-            self.scanned = 0;
-            self.since_growth = 0;
         }
         self.size = wanted;
         true
     }
 
-    /// Step 2. True if there is a candidate to verify now.
-    fn scan(&mut self, budget: &mut Budget) -> bool {
+    /// Step 2.
+    fn scan(&mut self, budget: &mut Budget) -> Scan {
         let end = (self.window.len() + 1).saturating_sub(TAG_BYTES + PREFIX_BYTES + 1);
         while self.scanned < end {
             let stop = end.min(self.scanned + STRIDE);
-            if !budget.spend((stop - self.scanned) as u64 * self.trials.len() as u64 / 2 + 1) {
+            // A larger table is slower to look up; one offset in a thousand is compared with all of it.
+            let offsets = (stop - self.scanned) as u64;
+            let price = offsets * (1 + self.size / 65_536) / 2 + self.size / 256;
+            if !budget.spend(price * self.trials.len() as u64 + 1) {
                 self.limited = true;
-                return false;
+                return Scan::Broke;
             }
             let mut ready = false;
             while self.scanned < stop {
                 let at = self.scanned;
                 // Too near the end to tell: comes again with more bytes.
-                let Some(seen) = self.compare(at) else { return ready };
+                let Some(seen) = self.compare(at) else {
+                    return if ready { Scan::Candidate } else { Scan::End };
+                };
                 self.scanned += 1;
                 self.since_growth += 1;
                 ready |= seen && self.content(at).is_some();
             }
             if ready {
-                return true;
+                return Scan::Candidate;
             }
         }
-        false
+        Scan::End
     }
 
     /// Compares one offset with the tables. Nothing if more bytes are needed; true if it left a candidate.

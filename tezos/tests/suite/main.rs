@@ -3,3 +3,5 @@ mod bodies;
 mod carthagenet;
 mod common;
 mod crypto;
+mod losses;
+mod sessions;

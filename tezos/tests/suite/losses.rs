@@ -1,0 +1,486 @@
+//! Holes: every record of a session dropped in turn, random losses, damage; what does not touch a hole comes out, nothing wrong does.
+use std::collections::HashSet;
+
+use chainscope_tezos::{
+    Category, Direction, Limits, Output, Piece, Role,
+    generate::Generator,
+    message::PEER_KINDS,
+    seal::{MAX_PLAIN_BYTES, frame},
+};
+use proptest::prelude::*;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    common::{Recorder, calls, carthagenet, identity},
+    sessions::{Pair, pair},
+};
+
+/// Where the messages of a direction are in its stream.
+struct Placed {
+    sha256: [u8; 32],
+    start: u64,
+    end: u64,
+}
+
+/// The messages of a whole recording, by direction.
+fn placed(recorder: &Recorder) -> [Vec<Placed>; 2] {
+    [Direction::Sent, Direction::Received].map(|direction| {
+        let mut ends = vec![0];
+        for chunk in recorder.chunks(direction) {
+            ends.push(ends.last().unwrap() + chunk.wire.len() as u64);
+        }
+        recorder
+            .messages(direction)
+            .iter()
+            .map(|message| Placed {
+                sha256: message.sha256,
+                start: ends[message.first_chunk as usize],
+                end: ends[message.last_chunk as usize + 1],
+            })
+            .collect()
+    })
+}
+
+/// Every message outside the holes came out, in order, and no other.
+fn check(recorder: &Recorder, placed: &[Vec<Placed>; 2], holes: &[(Direction, u64, u64)], case: &str) {
+    for direction in [Direction::Sent, Direction::Received] {
+        let untouched: Vec<_> = placed[direction as usize]
+            .iter()
+            .filter(|message| {
+                !holes.iter().any(|(of, start, end)| *of == direction && *start < message.end && message.start < *end)
+            })
+            .map(|message| message.sha256)
+            .collect();
+        let got: Vec<_> = recorder.messages(direction).iter().map(|message| message.sha256).collect();
+        assert_eq!(got.len(), untouched.len(), "{case}: {direction:?} {:?}", recorder.gaps());
+        assert_eq!(got, untouched, "{case}: {direction:?}");
+    }
+    let lost: u64 = holes.iter().map(|(_, start, end)| end - start).sum();
+    let account = recorder.conversation.account();
+    assert!(account.holds());
+    assert_eq!(account.lost, lost, "{case}");
+    let reported: u64 = recorder.gaps().iter().map(|gap| gap.lost_bytes).sum();
+    assert_eq!(reported, lost, "{case}: {:?}", recorder.gaps());
+    let skipped: u64 = recorder.gaps().iter().map(|gap| gap.skipped_bytes).sum();
+    assert_eq!(account.skipped, skipped, "{case}");
+    assert_eq!(account.gaps, recorder.gaps().len() as u64);
+}
+
+fn record(calls: &[(Direction, Vec<u8>)]) -> Recorder {
+    let mut recorder =
+        Recorder::new(Some(Role::Initiator), Limits::default(), identity("synthetic-two-way/identity.json"));
+    for (direction, bytes) in calls {
+        recorder.next(*direction, bytes);
+    }
+    recorder.finish();
+    recorder
+}
+
+#[test]
+fn every_record_dropped_in_turn() {
+    let calls = calls("outgoing-all-messages");
+    let whole = record(&calls);
+    let placed = placed(&whole);
+    // The first four are the connection messages.
+    for dropped in 4..calls.len() {
+        for (role, as_jump) in [(Some(Role::Initiator), true), (Some(Role::Initiator), false), (None, true)] {
+            let mut recorder = Recorder::new(role, Limits::default(), identity("synthetic-two-way/identity.json"));
+            let mut hole = (Direction::Sent, 0, 0);
+            for (at, (direction, bytes)) in calls.iter().enumerate() {
+                if at != dropped {
+                    recorder.next(*direction, bytes);
+                    continue;
+                }
+                let start = recorder.offsets[*direction as usize];
+                hole = (*direction, start, start + bytes.len() as u64);
+                if as_jump {
+                    recorder.jump(*direction, bytes.len());
+                } else {
+                    recorder.lose(*direction, bytes.len());
+                }
+            }
+            recorder.finish();
+            check(&recorder, &placed, &[hole], &format!("record {dropped}, {role:?}, {as_jump}"));
+            let gaps = recorder.gaps();
+            assert_eq!(gaps.len(), 1);
+            // At the end of a stream there is nothing to find.
+            let last = calls.iter().rposition(|call| call.0 == calls[dropped].0).unwrap();
+            assert_eq!(gaps[0].recovered, dropped < last, "{dropped} {gaps:?}");
+        }
+    }
+}
+
+/// A record that vanishes without a trace: no offset tells of it.
+#[test]
+fn every_record_dropped_in_silence() {
+    let calls = calls("outgoing-all-messages");
+    let whole = record(&calls);
+    let all: HashSet<_> = placed(&whole).iter().flatten().map(|message| message.sha256).collect();
+    for dropped in (4..calls.len()).step_by(3) {
+        let kept: Vec<_> =
+            calls.iter().enumerate().filter(|(at, _)| *at != dropped).map(|(_, call)| call.clone()).collect();
+        let recorder = record(&kept);
+        let messages: Vec<_> =
+            [Direction::Sent, Direction::Received].iter().flat_map(|d| recorder.messages(*d)).collect();
+        assert!(messages.iter().all(|message| all.contains(&message.sha256)), "{dropped}");
+        // At most the messages that the record touched, and those in a false chunk that its rest began and nothing ended.
+        let waits = recorder.conversation.account().pending > 0;
+        assert!(waits || messages.len() + 6 >= all.len(), "{dropped}: {} of {}", messages.len(), all.len());
+    }
+}
+
+#[test]
+fn random_holes_in_the_real_session() {
+    let session = carthagenet();
+    let mut whole = Recorder::new(Some(Role::Initiator), Limits::default(), session.identity.clone());
+    for (direction, bytes) in &session.payloads {
+        whole.next(*direction, bytes);
+    }
+    let placed = placed(&whole);
+    let stream: Vec<u8> =
+        session.payloads.iter().filter(|payload| payload.0 == Direction::Sent).flat_map(|p| p.1.clone()).collect();
+    let mut generator = Generator::new(11);
+    let mut recorder = Recorder::new(Some(Role::Initiator), Limits::default(), session.identity.clone());
+    for (direction, bytes) in session.payloads.iter().take(4) {
+        if *direction == Direction::Received {
+            recorder.next(*direction, bytes);
+        }
+    }
+    recorder.next(Direction::Sent, &stream[..175]);
+    let mut at = 175;
+    let mut holes = Vec::new();
+    while at < stream.len() {
+        let bytes = generator.below(3_000).min(stream.len() - at);
+        // No read or write boundary helps.
+        let offset = recorder.offsets[0];
+        let time_ns = recorder.time_ns;
+        let piece =
+            Piece { call_start: false, ..Piece::whole(Direction::Sent, offset, &stream[at..at + bytes], time_ns) };
+        recorder.push(piece);
+        recorder.offsets[0] += bytes as u64;
+        at += bytes;
+        let hole = generator.below(2_000).min(stream.len() - at);
+        if hole > 0 {
+            holes.push((Direction::Sent, at as u64, (at + hole) as u64));
+        }
+        recorder.jump(Direction::Sent, hole);
+        at += hole;
+    }
+    recorder.finish();
+    assert!(holes.len() > 200);
+    // The responder's single message is not there.
+    let placed = [placed.into_iter().next().unwrap(), Vec::new()];
+    let untouched =
+        placed[0].iter().filter(|m| !holes.iter().any(|(_, start, end)| *start < m.end && m.start < *end)).count();
+    let sent: Vec<_> = recorder.messages(Direction::Sent).iter().map(|m| m.sha256).collect();
+    assert_eq!(sent.len(), untouched);
+    let account = recorder.conversation.account_of(Direction::Sent);
+    assert_eq!(account.lost, holes.iter().map(|(_, start, end)| end - start).sum::<u64>());
+    assert!(!recorder.comments().iter().any(|comment| comment.contains("budget")), "{:?}", recorder.comments());
+}
+
+/// A loss of thousands of small chunks, of which nobody knows the length.
+#[test]
+fn a_long_silent_loss_is_found_in_a_growing_window() {
+    for lost in [10_u16, 1_000, 20_000] {
+        let Pair { mut recorder, mut ours, .. } = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
+        for number in 0..lost + 3_000 {
+            let wire = ours.chunk(&frame(0x10, &[[0, 0], number.to_be_bytes()].concat()));
+            if number >= lost {
+                recorder.next(Direction::Sent, &wire);
+            }
+        }
+        recorder.finish();
+        let messages = recorder.messages(Direction::Sent).len() - 3;
+        assert!(messages > 1_000, "{lost}: {messages}");
+        let gap = recorder.gaps()[0];
+        assert!(gap.recovered && gap.first_chunk == 3 && gap.missed_chunks >= u64::from(lost), "{gap:?}");
+        assert_eq!(gap.missed_chunks, u64::from(lost) + 3_000 - messages as u64);
+        assert_eq!(recorder.comments().last(), Some(&"outgoing chunk cannot decrypt, position: 3"));
+    }
+}
+
+#[test]
+fn a_hole_over_many_chunks_with_long_messages_around() {
+    let Pair { mut recorder, mut ours, .. } = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
+    let mut generator = Generator::new(5);
+    let long = generator.operation(3 * MAX_PLAIN_BYTES + 17);
+    let short = generator.message(0x20);
+    let wires: Vec<u8> = [&long, &short, &long, &long, &short].iter().flat_map(|m| ours.message(m).concat()).collect();
+    // From the middle of the first to the middle of the third.
+    let (from, to) = (100_000, 300_000);
+    for (range, captured) in [(0..from, true), (from..to, false), (to..wires.len(), true)] {
+        for piece in wires[range].chunks(16_384) {
+            if captured {
+                let offset = recorder.offsets[0];
+                recorder.push(Piece { call_start: false, ..Piece::whole(Direction::Sent, offset, piece, 5) });
+                recorder.offsets[0] += piece.len() as u64;
+            } else {
+                recorder.jump(Direction::Sent, piece.len());
+            }
+        }
+    }
+    recorder.finish();
+    let got: Vec<_> = recorder.messages(Direction::Sent)[3..].iter().map(|m| m.sha256).collect();
+    let hash = |message: &[u8]| <[u8; 32]>::from(Sha256::digest(message));
+    assert_eq!(got, [hash(&long), hash(&short)]);
+    assert!(recorder.gaps()[0].recovered);
+}
+
+#[test]
+fn a_spent_budget_slows_the_search_and_is_said_once() {
+    let limits =
+        Limits { search_units: 10_000, search_units_per_byte: 0, search_units_per_second: 1_000, ..Limits::default() };
+    let Pair { mut recorder, mut ours, .. } = pair(Some(Role::Initiator), limits, "TEZOS");
+    for _ in 0..500 {
+        ours.chunk(&frame(0x02, b""));
+    }
+    // Garbage: nothing to find, whatever it costs.
+    for _ in 0..1_000 {
+        recorder.next(Direction::Sent, &[0, 40, 1, 2, 3, 4, 5, 6, 7, 8].repeat(100));
+        assert!(recorder.conversation.account().pending <= limits.search_window as u64);
+    }
+    let slowed = "outgoing search for the next chunk is slowed down: its processing budget is spent";
+    assert_eq!(recorder.comments().iter().filter(|comment| **comment == slowed).count(), 1);
+    // Time brings it back.
+    for _ in 0..200 {
+        recorder.time_ns += 10_000_000_000;
+        let wire = ours.chunk(&frame(0x10, &[1; 4]));
+        recorder.next(Direction::Sent, &wire);
+    }
+    recorder.finish();
+    assert!(recorder.gaps()[0].recovered, "{:?}", recorder.gaps());
+    assert!(recorder.messages(Direction::Sent).len() > 10);
+}
+
+#[test]
+fn bytes_that_come_twice_are_skipped() {
+    let calls = calls("outgoing-all-messages");
+    let whole = record(&calls);
+    let mut recorder =
+        Recorder::new(Some(Role::Initiator), Limits::default(), identity("synthetic-two-way/identity.json"));
+    for (direction, bytes) in &calls {
+        recorder.next(*direction, bytes);
+        recorder.offsets[*direction as usize] -= bytes.len().min(3) as u64;
+        let last = &bytes[bytes.len() - bytes.len().min(3)..];
+        recorder.next(*direction, last);
+    }
+    recorder.finish();
+    assert_eq!(recorder.messages(Direction::Received), retimed(&whole, &recorder));
+    assert!(recorder.conversation.account().skipped > 0);
+    assert_eq!(recorder.gaps(), []);
+}
+
+/// The messages of one recording with the times of another.
+fn retimed(of: &Recorder, times: &Recorder) -> Vec<chainscope_tezos::MessageOut> {
+    let times = times.messages(Direction::Received);
+    of.messages(Direction::Received)
+        .into_iter()
+        .zip(times)
+        .map(|(message, other)| chainscope_tezos::MessageOut { time_ns: other.time_ns, ..message })
+        .collect()
+}
+
+/// Traffic of both directions, and where to cut it.
+fn traffic(seed: u64, messages: usize) -> (Pair, [Vec<u8>; 2]) {
+    let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
+    let mut generator = Generator::new(seed);
+    let mut streams = pair.handshake.clone();
+    for _ in 0..messages {
+        let tag = generator.tag();
+        let message = if generator.below(16) == 0 {
+            let length = generator.below(150_000);
+            generator.operation(length)
+        } else {
+            generator.message(tag)
+        };
+        let (stream, sealer) = if generator.below(2) == 0 {
+            (&mut streams[0], &mut pair.ours)
+        } else {
+            (&mut streams[1], &mut pair.theirs)
+        };
+        stream.extend(sealer.message(&message).concat());
+    }
+    (pair, streams)
+}
+
+/// One side may go far ahead of the other here.
+fn fresh() -> Recorder {
+    let limits = Limits { held: 100 << 20, ..Limits::default() };
+    Recorder::new(Some(Role::Initiator), limits, identity("synthetic-two-way/identity.json"))
+}
+
+/// What came out, without times, by direction.
+fn facts(recorder: &Recorder) -> [Vec<Output>; 2] {
+    let mut facts = [Vec::new(), Vec::new()];
+    for output in &recorder.outputs {
+        match output.clone() {
+            Output::Chunk(mut chunk) => {
+                chunk.time_ns = 0;
+                facts[chunk.direction as usize].push(Output::Chunk(chunk));
+            }
+            Output::Message(mut message) => {
+                message.time_ns = 0;
+                facts[message.direction as usize].push(Output::Message(message));
+            }
+            _ => {}
+        }
+    }
+    facts
+}
+
+fn random_loss(seed: u64, silent: bool, largest: usize) {
+    let (pair, streams) = traffic(seed, 30);
+    let mut whole = fresh();
+    whole.next(Direction::Sent, &streams[0]);
+    whole.next(Direction::Received, &streams[1]);
+    let placed = placed(&whole);
+    let mut recorder = fresh();
+    for direction in [Direction::Sent, Direction::Received] {
+        let handshake = &pair.handshake[direction as usize];
+        recorder.next(direction, &handshake[..97]);
+    }
+    let mut generator = Generator::new(!seed);
+    let mut holes = Vec::new();
+    for direction in [Direction::Sent, Direction::Received] {
+        let stream = &streams[direction as usize];
+        let mut at = 97;
+        while at < stream.len() {
+            let to = (at + 1 + generator.below(largest)).min(stream.len());
+            let piece = &stream[at..to];
+            if generator.below(8) != 0 {
+                recorder.next(direction, piece);
+            } else if !silent {
+                recorder.jump(direction, piece.len());
+                match holes.last_mut() {
+                    Some((of, _, end)) if *of == direction && *end == at as u64 => *end = to as u64,
+                    _ => holes.push((direction, at as u64, to as u64)),
+                }
+            }
+            at = to;
+        }
+    }
+    recorder.finish();
+    let all: HashSet<_> = placed.iter().flatten().map(|message| message.sha256).collect();
+    for direction in [Direction::Sent, Direction::Received] {
+        for message in recorder.messages(direction) {
+            assert!(all.contains(&message.sha256), "{:?}", message);
+            assert_eq!(&message.error, "");
+        }
+    }
+    if !silent {
+        check(&recorder, &placed, &holes, "random");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    #[test]
+    fn silent_loss_never_gives_a_wrong_message(seed: u64, largest in 1_usize..5_000) {
+        random_loss(seed, true, largest);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_split_gives_the_same(seed: u64, largest in 1_usize..20_000) {
+        let (_, streams) = traffic(seed, 12);
+        let mut whole = fresh();
+        whole.next(Direction::Sent, &streams[0]);
+        whole.next(Direction::Received, &streams[1]);
+        let mut split = fresh();
+        let mut generator = Generator::new(!seed);
+        let mut at = [0, 0];
+        while at[0] < streams[0].len() || at[1] < streams[1].len() {
+            let direction = [Direction::Sent, Direction::Received][generator.below(2)];
+            let stream = &streams[direction as usize];
+            let from = at[direction as usize];
+            let to = (from + 1 + generator.below(largest)).min(stream.len());
+            if from < to {
+                split.next(direction, &stream[from..to]);
+                at[direction as usize] = to;
+            }
+        }
+        // Both sides speak before they listen: what waited for the other's first message comes out all the same.
+        prop_assert!(facts(&whole) == facts(&split));
+        prop_assert_eq!(split.conversation.account().pending, 0);
+    }
+
+    #[test]
+    fn random_loss_never_gives_a_wrong_message(seed: u64, largest in 1_usize..5_000) {
+        random_loss(seed, false, largest);
+    }
+
+    #[test]
+    fn damaged_bytes_never_give_a_wrong_message(seed: u64, flips in 1_usize..20) {
+        let (_, mut streams) = traffic(seed, 20);
+        let mut whole = fresh();
+        whole.next(Direction::Sent, &streams[0]);
+        whole.next(Direction::Received, &streams[1]);
+        let all: HashSet<_> = placed(&whole).iter().flatten().map(|message| message.sha256).collect();
+        let mut generator = Generator::new(!seed);
+        for _ in 0..flips {
+            let stream = &mut streams[generator.below(2)];
+            let at = 97 + generator.below(stream.len() - 97);
+            stream[at] ^= 1 << generator.below(8);
+        }
+        let mut recorder = fresh();
+        for direction in [Direction::Sent, Direction::Received] {
+            for piece in streams[direction as usize].chunks(4096) {
+                recorder.next(direction, piece);
+            }
+        }
+        recorder.finish();
+        for direction in [Direction::Sent, Direction::Received] {
+            for message in recorder.messages(direction) {
+                prop_assert!(all.contains(&message.sha256));
+            }
+        }
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_borne(
+        pieces in prop::collection::vec((any::<bool>(), 0_u64..300, prop::collection::vec(any::<u8>(), 0..300), 0_u64..50, any::<bool>()), 0..40),
+        opened: bool,
+    ) {
+        let mut recorder = if opened { pair(None, Limits::default(), "TEZOS").recorder } else { fresh() };
+        for (sent, jump, bytes, missing, call_start) in pieces {
+            let direction = if sent { Direction::Sent } else { Direction::Received };
+            // Backwards as well as on.
+            let offset = (recorder.offsets[direction as usize] + jump / 20).saturating_sub(jump % 20);
+            let covers = bytes.len() as u64 + missing;
+            recorder.push(Piece { direction, offset, bytes: &bytes, covers, call_start, time_ns: 1 });
+            recorder.offsets[direction as usize] = offset + covers;
+        }
+        recorder.finish();
+        for direction in [Direction::Sent, Direction::Received] {
+            prop_assert!(recorder.messages(direction).iter().filter(|m| m.category == Category::P2p).count() == 0);
+        }
+    }
+
+    #[test]
+    fn any_message_is_decoded_or_refused(tag in 0_u16..0x100, body in prop::collection::vec(any::<u8>(), 0..400), at: usize, byte: u8) {
+        for plain in [frame(tag, &body), {
+            let (known, _) = PEER_KINDS[usize::from(tag) % PEER_KINDS.len()];
+            let mut message = Generator::new(at as u64).message(known);
+            let length = message.len();
+            message[at % length] = byte;
+            message
+        }] {
+            if let Ok(decoded) = chainscope_tezos::decode(Category::P2p, false, &plain) {
+                let text = serde_json::to_string(&decoded).unwrap();
+                let preview = chainscope_tezos::preview(&decoded).unwrap();
+                prop_assert!(text.starts_with(&preview));
+            }
+            let _ = chainscope_tezos::message::preview_of_prefix(Category::P2p, false, &plain);
+        }
+    }
+}
