@@ -469,6 +469,14 @@ fn a_process_that_is_watched_no_more(mode: CaptureMode) {
     assert_eq!(recorder.until_closed(opened.socket).sent_offset, 200);
     assert_eq!(recorder.sent(opened.socket).captured(), 100);
     drop(peer);
+    // It still listens, but what it accepts is nobody's; a process that is watched later shows that all has been read.
+    let _unseen = TcpStream::connect(address).expect("it listens");
+    let mut other = Puppet::new();
+    recorder.probe.add_process(other.pid()).expect("room for one");
+    other.must(&format!("connect {address}"));
+    recorder.until_opened(other.pid(), 1);
+    assert_eq!(recorder.opened.len(), 2, "{:?}", recorder.opened);
+    other.end();
     puppet.end();
 }
 

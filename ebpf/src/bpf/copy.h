@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Payload into the ring: a record in its exact size up to 4 KiB, above that in pieces of at most 32 KiB.
+ * Payload into the ring: a record in its exact size up to 1 KiB, by way of private memory; above that in pieces of at most
+ * 32 KiB straight into room that is reserved in five sizes (the ring reserves constant sizes only; a second copy costs more
+ * than the slack).
  */
 #pragma once
 #include "calls.h"
 
-#define SMALL 4096
+#define SMALL 1024
 #define LARGE 32768
 
 /* Private to a program and CPU; in a map because the stack is too small and see `struct walk`. */
@@ -13,6 +15,7 @@ struct scratch {
 	struct data_header header;
 	u8 bytes[SMALL];
 	struct walk walk;
+	u64 unasked; /* bytes put in the ring since the backlog was last asked for */
 };
 
 struct {
@@ -22,6 +25,19 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
+/*
+ * Whether to wake the reader. By backlog, not by producer position: so it also slows a sender that outruns the reader.
+ * Asked every 64 KiB (of 2 MiB), because asking and above all waking costs as much as a small record.
+ */
+static __always_inline u64 wake(struct scratch *s, u32 n)
+{
+	s->unasked += n + sizeof s->header;
+	if (s->unasked < wake_bytes / 32)
+		return BPF_RB_NO_WAKEUP;
+	s->unasked = 0;
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
 /* Says that `n` bytes passed which are not in the ring. `reason` is counted even if the record does not fit. */
 static __always_inline void missing(struct scratch *s, struct flow *f, u64 n, u8 reason)
 {
@@ -29,7 +45,7 @@ static __always_inline void missing(struct scratch *s, struct flow *f, u64 n, u8
 	s->header.reason = reason;
 	s->header.length = 0;
 	s->header.covers = n;
-	if (bpf_ringbuf_output(&ring, &s->header, sizeof s->header, wake()))
+	if (bpf_ringbuf_output(&ring, &s->header, sizeof s->header, wake(s, 0)))
 		f->dropped_records++;
 	else
 		f->records++;
@@ -64,11 +80,13 @@ static __always_inline void ring_full(struct flow *f, u64 n)
 		s->header.length = n;                                                                 \
 		s->header.covers = n;                                                                 \
 		r->header = s->header;                                                                \
-		bpf_ringbuf_submit(r, wake());                                                        \
+		bpf_ringbuf_submit(r, wake(s, n));                                                      \
 		f->captured += n;                                                                     \
 		f->records++;                                                                         \
 	}
 
+RESERVED_PIECE(2048)
+RESERVED_PIECE(4096)
 RESERVED_PIECE(8192)
 RESERVED_PIECE(16384)
 RESERVED_PIECE(LARGE)
@@ -84,7 +102,7 @@ static __always_inline void piece_small(struct scratch *s, struct flow *f, u64 f
 	}
 	s->header.length = n;
 	s->header.covers = n;
-	if (bpf_ringbuf_output(&ring, &s->header, sizeof s->header + n, wake())) {
+	if (bpf_ringbuf_output(&ring, &s->header, sizeof s->header + n, wake(s, n))) {
 		ring_full(f, n);
 		return;
 	}
@@ -145,6 +163,10 @@ static __always_inline long copy_step(struct copy *c)
 	s->header.offset = w->offset;
 	if (n <= SMALL)
 		piece_small(s, c->f, w->base, n);
+	else if (n <= 2048)
+		piece_2048(s, c->f, w->base, n);
+	else if (n <= 4096)
+		piece_4096(s, c->f, w->base, n);
 	else if (n <= 8192)
 		piece_8192(s, c->f, w->base, n);
 	else if (n <= 16384)

@@ -402,8 +402,10 @@ static __always_inline void on_accept(const struct sock *sk)
 
 	if (!l)
 		return;
-	st.id = new_id();
 	st.pid = l->pid;
+	if (!bpf_map_lookup_elem(&processes, &st.pid)) /* it is watched no more */
+		return;
+	st.id = new_id();
 	st.role = ROLE_RESPONDER;
 	begin(sk, &st);
 	if (!wanted_port(st.pid, key.netns, key.port)) {

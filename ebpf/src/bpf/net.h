@@ -193,9 +193,3 @@ struct {
 	__type(key, u64); /* thread */
 	__type(value, struct cursor);
 } cursors SEC(".maps");
-
-/* By backlog, not by producer position: it also slows a sender that outruns the reader. */
-static __always_inline u64 wake(void)
-{
-	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
-}

@@ -155,7 +155,7 @@ static __always_inline void keep_orphan(const struct socket_state *opened, const
 
 static __always_inline long emit(struct notice *n)
 {
-	return bpf_ringbuf_output(&ring, n, sizeof *n, wake());
+	return bpf_ringbuf_output(&ring, n, sizeof *n, BPF_RB_NO_WAKEUP); /* the reader looks every 10 ms */
 }
 
 static __always_inline void emit_or_keep(struct notice *n)

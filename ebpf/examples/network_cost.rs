@@ -1,0 +1,218 @@
+//! What recording costs: throughput of a sender with recording on against off, for several sizes of writes, lost bytes,
+//! and the time of system calls that have nothing to do with sockets.
+//!
+//! ```text
+//! cargo run --release -p chainscope-ebpf --example network_cost -- [sock|syscall] [pairs] [milliseconds a run]
+//! ```
+//!
+//! Sender and receiver are two processes on loopback; only the sender is watched. Runs with and without alternate, so that
+//! whatever else the machine does falls on both; printed is the median of the pairs' ratios (and the least).
+#![allow(clippy::print_stdout, unsafe_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use chainscope_ebpf::{CaptureMode, Event, NetworkOptions, NetworkProbe, Verdict};
+
+const SIZES: [usize; 4] = [256, 4 << 10, 64 << 10, 1 << 20];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    match arguments.get(1).map(String::as_str) {
+        Some("send") => return send(&arguments),
+        Some("receive") => return receive(),
+        _ => {}
+    }
+    let mode = match arguments.get(1).map(String::as_str) {
+        Some("syscall") => CaptureMode::Syscall,
+        _ => CaptureMode::Sock,
+    };
+    let number = |at: usize, default: u64| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(default);
+    let (pairs, run) = (number(2, 7), Duration::from_millis(number(3, 1000)));
+
+    println!("capture mode {mode}, {pairs} pairs of {} ms, only the sender is watched", run.as_millis());
+    println!(
+        "{:>9} {:>10} {:>10} {:>7} {:>7} {:>10} {:>10} {:>7} {:>14} {:>10}",
+        "write", "off MB/s", "on MB/s", "median", "least", "off ns/wr", "on ns/wr", "off/on", "recorded B", "lost B"
+    );
+    for size in SIZES {
+        let (mut off, mut on, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut cost_off, mut cost_on, mut cost_ratios) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut captured, mut lost) = (0, 0);
+        for _ in 0..pairs {
+            let without = measure(size, run, None);
+            let with = measure(size, run, Some(mode));
+            ratios.push(with.rate / without.rate);
+            cost_ratios.push(without.cost / with.cost);
+            off.push(without.rate);
+            on.push(with.rate);
+            cost_off.push(without.cost);
+            cost_on.push(with.cost);
+            captured += with.captured;
+            lost += with.lost;
+        }
+        let (ratio, cost_ratio) = (median(&mut ratios), median(&mut cost_ratios));
+        println!(
+            "{size:>9} {:>10.1} {:>10.1} {ratio:>7.2} {:>7.2} {:>10.0} {:>10.0} {cost_ratio:>7.2} {captured:>14} {lost:>10}",
+            median(&mut off) / 1e6,
+            median(&mut on) / 1e6,
+            ratios[0],
+            median(&mut cost_off),
+            median(&mut cost_on),
+        );
+    }
+
+    println!("\nsystem calls of a process that is not watched, ns (least of {pairs})");
+    println!("{:>9} {:>9} {:>14}", "", "getppid", "read /dev/zero");
+    for (name, mode) in [("none", None), ("sock", Some(CaptureMode::Sock)), ("syscall", Some(CaptureMode::Syscall))] {
+        let _probe = mode.map(|mode| load(Some(mode)));
+        let (getppid, read) = unrelated(pairs);
+        println!("{name:>9} {getppid:>9.1} {read:>14.1}");
+    }
+}
+
+struct Measured {
+    /// Bytes a second.
+    rate: f64,
+    /// The sender's processor time a write, ns.
+    cost: f64,
+    captured: u64,
+    lost: u64,
+}
+
+fn load(mode: Option<CaptureMode>) -> NetworkProbe {
+    NetworkProbe::load(&NetworkOptions { mode, ..NetworkOptions::default() }).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn role(arguments: &[&str]) -> Child {
+    let own = std::env::current_exe().expect("own path");
+    Command::new(own).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("own program")
+}
+
+fn line_of(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    line.trim().to_owned()
+}
+
+fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
+    let mut receiver = role(&["receive"]);
+    let address = line_of(&mut receiver);
+    let mut sender = role(&["send", &address, &size.to_string(), &run.as_millis().to_string()]);
+    let pid = sender.id();
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = mode.map(|mode| {
+        let mut probe = load(Some(mode));
+        probe.add_process(pid).expect("room for one");
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            // As a consumer would: every byte is looked at once, by copying it.
+            let (mut copy, mut captured, mut opened) = (Vec::new(), 0_u64, None);
+            loop {
+                let last = stop.load(Ordering::Relaxed);
+                let events = probe.poll(Duration::from_millis(10), &mut |event| match event {
+                    Event::Data(data) => {
+                        copy.clear();
+                        copy.extend_from_slice(data.bytes);
+                        captured += copy.len() as u64;
+                    }
+                    Event::Opened(event) => opened = Some(event.socket),
+                    _ => {}
+                });
+                // As a consumer does who has seen the first bytes.
+                if let Some(socket) = opened.take() {
+                    probe.decide(socket, Verdict::Keep).expect("room for one");
+                }
+                if last && events.expect("the ring") == 0 {
+                    break;
+                }
+            }
+            let account = probe.account(pid).expect("watched");
+            assert_eq!(account.captured, captured, "what the kernel put in came out");
+            assert_eq!(account.seen, account.captured + account.dropped_bytes());
+            account
+        })
+    });
+    sender.stdin.as_mut().expect("piped").write_all(b"go\n").expect("the sender");
+    let result = line_of(&mut sender);
+    sender.wait().expect("the sender ends");
+    receiver.wait().expect("the receiver ends");
+    stop.store(true, Ordering::Relaxed);
+    let account = reader.map(|thread| thread.join().expect("the reader"));
+    let numbers: Vec<f64> = result.split(' ').map(|word| word.parse().expect("a number")).collect();
+    let [sent, seconds, cost] = numbers[..] else { panic!("the sender said {result:?}") };
+    if let Some(account) = &account {
+        assert_eq!(account.seen, sent as u64, "the kernel saw what was sent");
+    }
+    Measured {
+        rate: sent / seconds,
+        cost,
+        captured: account.as_ref().map_or(0, |account| account.captured),
+        lost: account.as_ref().map_or(0, chainscope_ebpf::KernelAccount::dropped_bytes),
+    }
+}
+
+fn send(arguments: &[String]) {
+    let size: usize = arguments[3].parse().expect("a size");
+    let run = Duration::from_millis(arguments[4].parse().expect("milliseconds"));
+    std::io::stdin().read_line(&mut String::new()).expect("go");
+    let mut stream = TcpStream::connect(&arguments[2]).expect("the receiver");
+    let bytes = vec![7; size];
+    let (start, busy, mut sent) = (Instant::now(), processor_time(), 0_u64);
+    // The clock is read every 16 KiB at the most often: it should not be what is measured.
+    let writes = (16_usize << 10).div_ceil(size);
+    while start.elapsed() < run {
+        for _ in 0..writes {
+            stream.write_all(&bytes).expect("the receiver");
+            sent += size as u64;
+        }
+    }
+    let cost = (processor_time() - busy) / (sent / size as u64) as f64;
+    println!("{sent} {} {cost}", start.elapsed().as_secs_f64());
+}
+
+/// Of this thread, in ns.
+fn processor_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+fn receive() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    println!("{}", listener.local_addr().expect("an address"));
+    let (mut stream, _) = listener.accept().expect("the sender");
+    let mut bytes = vec![0; 256 << 10];
+    while stream.read(&mut bytes).is_ok_and(|n| n > 0) {}
+}
+
+fn unrelated(rounds: u64) -> (f64, f64) {
+    const CALLS: u32 = 1_000_000;
+    let mut zero = std::fs::File::open("/dev/zero").expect("/dev/zero");
+    let least = |call: &mut dyn FnMut()| {
+        (0..rounds)
+            .map(|_| {
+                let start = Instant::now();
+                for _ in 0..CALLS {
+                    call();
+                }
+                start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+            })
+            .fold(f64::INFINITY, f64::min)
+    };
+    // SAFETY: getppid has no arguments and cannot fail.
+    let getppid = least(&mut || {
+        unsafe { libc::syscall(libc::SYS_getppid) };
+    });
+    let mut byte = [0];
+    let read = least(&mut || zero.read_exact(&mut byte).expect("/dev/zero"));
+    (getppid, read)
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
