@@ -253,7 +253,8 @@ pub(crate) fn plausible_start(plain: &[u8]) -> bool {
             return first && known && is_full(plain.len());
         }
         // A message alone in its chunk may have any tag; packed ones must have known tags.
-        if !known && !(first && length == left) {
+        let alone = first && length == left;
+        if !(known || alone) {
             return false;
         }
         rest = usize::try_from(length).ok().and_then(|length| rest.get(length..)).unwrap_or_default();

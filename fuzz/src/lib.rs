@@ -1,0 +1,169 @@
+//! What the targets share: keys, a session, and the reading of an input as a list of pieces.
+use std::sync::{Arc, LazyLock};
+
+use chainscope_tezos::{
+    Conversation, Direction, Identity, Keyring, Limits, Output, Piece, Role,
+    generate::Generator,
+    message::PEER_KINDS,
+    seal::{Announcement, connection_chunk, session},
+};
+
+/// Any public key is the local node's: a peer's bytes must not matter to that.
+#[derive(Default)]
+pub struct Keys(());
+
+impl Keyring for Keys {
+    fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String> {
+        if public_key[0] & 1 == 1 { Err("odd".to_owned()) } else { Ok(Arc::clone(&SESSION.identity)) }
+    }
+}
+
+/// A session of the local node, which connected.
+pub struct Session {
+    /// The local node's. Its public key is even, so that [`Keys`] gives it.
+    pub identity: Arc<Identity>,
+    /// Length of each direction's connection message.
+    pub connection: [usize; 2],
+    /// Length of each direction's handshake.
+    pub handshake: [usize; 2],
+    /// Both byte streams: sent, received.
+    pub streams: [Vec<u8>; 2],
+    /// SHA-256 of every message in them.
+    pub messages: Vec<[u8; 32]>,
+}
+
+pub static SESSION: LazyLock<Session> = LazyLock::new(|| {
+    let identity = (0..)
+        .map(|secret| Identity::from_secret_key([secret; 32], [0; 24]))
+        .find(|identity| identity.public_key()[0] & 1 == 0)
+        .map(Arc::new)
+        .expect("half of the keys are even");
+    let remote = Identity::from_secret_key([0xaa; 32], [0; 24]);
+    let announcement = |nonce| Announcement {
+        port: 9732,
+        message_nonce: [nonce; 24],
+        chain_name: "TEZOS_MAINNET",
+        distributed_db_version: 2,
+        p2p_version: 1,
+    };
+    let mut streams = [connection_chunk(&identity, &announcement(1)), connection_chunk(&remote, &announcement(2))];
+    let connection = [streams[0].len(), streams[1].len()];
+    let (mut ours, _) = session(&identity, Role::Initiator, &streams[0], &streams[1]).expect("session");
+    let (mut theirs, _) = session(&remote, Role::Responder, &streams[1], &streams[0]).expect("session");
+    for (stream, sealer) in streams.iter_mut().zip([&mut ours, &mut theirs]) {
+        stream.extend(sealer.chunk(&[0, 0]));
+        stream.extend(sealer.chunk(&[0]));
+    }
+    let handshake = [streams[0].len(), streams[1].len()];
+    let mut generator = Generator::new(1);
+    for (stream, sealer) in streams.iter_mut().zip([&mut ours, &mut theirs]) {
+        for _ in 0..2 {
+            for (tag, _) in PEER_KINDS {
+                stream.extend(sealer.message(&generator.message(tag)).concat());
+            }
+        }
+        stream.extend(sealer.message(&generator.operation(70_000)).concat());
+        stream.extend(sealer.message(&generator.message(0x20)).concat());
+    }
+    let mut session = Session { identity, connection, handshake, streams, messages: Vec::new() };
+    session.messages = session.read();
+    session
+});
+
+impl Session {
+    /// The handshake of both directions; the rest is [`script`]'s.
+    pub fn handshake(&self) -> [Piece<'_>; 4] {
+        let part = |direction: Direction, from: usize, to: usize| {
+            let bytes = &self.streams[direction as usize][from..to];
+            Piece::whole(direction, from as u64, bytes, 1)
+        };
+        [
+            part(Direction::Sent, 0, self.connection[0]),
+            part(Direction::Received, 0, self.connection[1]),
+            part(Direction::Sent, self.connection[0], self.handshake[0]),
+            part(Direction::Received, self.connection[1], self.handshake[1]),
+        ]
+    }
+
+    fn read(&self) -> Vec<[u8; 32]> {
+        let mut keys = Arc::clone(&self.identity);
+        let mut conversation = Conversation::new(Some(Role::Initiator), Limits::default());
+        let mut messages = Vec::new();
+        let rest = [Direction::Sent, Direction::Received].map(|direction| {
+            let from = self.handshake[direction as usize];
+            Piece::whole(direction, from as u64, &self.streams[direction as usize][from..], 1)
+        });
+        for piece in self.handshake().into_iter().chain(rest) {
+            conversation.push(piece, &mut keys, &mut |output| {
+                if let Output::Message(message) = output {
+                    messages.push(message.sha256);
+                }
+            });
+        }
+        assert_eq!(messages.len(), 2 * (3 + 2 * PEER_KINDS.len() + 2));
+        messages
+    }
+}
+
+/// Reads an input as pieces of raw bytes: flags, jump, length, missing, then the bytes.
+pub fn pieces(mut data: &[u8], offsets: &mut [u64; 2], mut each: impl FnMut(Piece<'_>)) {
+    while let [flags, jump, length, missing, rest @ ..] = data {
+        let length = (usize::from(*length) << (flags >> 4 & 0x7)).min(rest.len());
+        let (bytes, rest) = rest.split_at(length);
+        data = rest;
+        let direction = if flags & 1 == 0 { Direction::Sent } else { Direction::Received };
+        let position = &mut offsets[direction as usize];
+        let jump = u64::from(*jump);
+        let offset = match flags >> 1 & 3 {
+            0 | 1 => *position,
+            2 => *position + jump,
+            _ => position.saturating_sub(jump),
+        };
+        let covers = length as u64 + if flags & 8 == 0 { 0 } else { u64::from(*missing) };
+        each(Piece { direction, offset, bytes, covers, call_start: flags & 0x80 == 0, time_ns: offset + 1 });
+        *position = offset + covers;
+    }
+}
+
+/// Reads an input as what happens to the session's bytes after the handshake, 4 bytes a step: what, how many, and where it hurts.
+/// Returns where the streams end.
+pub fn script(data: &[u8], mut each: impl FnMut(Piece<'_>)) -> [u64; 2] {
+    let mut at = SESSION.handshake;
+    for step in data.chunks_exact(4) {
+        let direction = if step[0] & 1 == 0 { Direction::Sent } else { Direction::Received };
+        let position = &mut at[direction as usize];
+        let stream = &SESSION.streams[direction as usize];
+        let length = usize::from(step[1]) << (step[0] >> 4 & 0x7);
+        let end = (*position + length).min(stream.len());
+        let offset = *position as u64;
+        let mut bytes = stream[*position..end].to_vec();
+        let covers = bytes.len() as u64;
+        let call_start = step[0] & 0x80 == 0;
+        match step[0] >> 1 & 7 {
+            // Lost, with a record of it and without.
+            0 => each(Piece { direction, offset, bytes: &[], covers, call_start, time_ns: offset }),
+            1 => {}
+            2 => {
+                let half = bytes.len() / 2;
+                each(Piece { direction, offset, bytes: &bytes[..half], covers, call_start, time_ns: offset });
+            }
+            3 => {
+                let place = usize::from(step[2]) % bytes.len().max(1);
+                if let Some(byte) = bytes.get_mut(place) {
+                    *byte ^= step[3];
+                }
+                each(Piece { direction, offset, bytes: &bytes, covers, call_start, time_ns: offset });
+            }
+            4 => {
+                // A little of what came before comes again.
+                let again = usize::from(step[2]).min(*position);
+                let bytes = &stream[*position - again..end];
+                let offset = (*position - again) as u64;
+                each(Piece { direction, offset, bytes, covers: bytes.len() as u64, call_start, time_ns: offset });
+            }
+            _ => each(Piece { direction, offset, bytes: &bytes, covers, call_start, time_ns: offset }),
+        }
+        *position = end;
+    }
+    at.map(|end| end as u64)
+}
