@@ -1,0 +1,226 @@
+//! Measures the store: writes with all indexes against a bare RocksDB write of the same rows, and the time of a 100-row
+//! page for each filter, small database against large.
+//!
+//! `store_bench [small rows] [large rows] [directory]`, by default 100,000, 10,000,000 and a temporary directory.
+
+use std::{
+    hint::black_box,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use chainscope_proto::v1::{Chunk, Initiator, Message, Record, SocketAddress, record::Kind};
+use chainscope_store::{MessageQuery, Order, Store, StoreOptions};
+use prost::Message as _;
+use rand::{Rng as _, RngCore as _, SeedableRng as _, rngs::SmallRng};
+use rocksdb::{DB, Options, WriteBatch, WriteOptions};
+
+const NODE: &str = "9732";
+const PEERS: u64 = 64;
+const KINDS: [&str; 8] = [
+    "operation",
+    "current_head",
+    "get_operations",
+    "operations_for_blocks",
+    "get_block_headers",
+    "block_header",
+    "advertise",
+    "get_current_branch",
+];
+const BATCH: u64 = 1000;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut rows = |default: u64| arguments.next().map_or(default, |text| text.parse().expect("a number of rows"));
+    let (small, large) = (rows(100_000), rows(10_000_000));
+    let temporary = tempfile::tempdir().expect("a directory");
+    let dir = arguments.next().map_or_else(|| temporary.path().to_owned(), Into::into);
+
+    writes(&dir, 200_000);
+    let pages_small = pages(&dir.join("small"), small);
+    let pages_large = pages(&dir.join("large"), large);
+    println!("\n100-row page, ms          {small:>11} rows        {large:>11} rows      p99 grows");
+    println!("{:<24}{:>10}{:>10}{:>14}{:>10}", "", "p50", "p99", "p50", "p99");
+    for ((name, small), (_, large)) in pages_small.iter().zip(&pages_large) {
+        let growth = large.1.as_secs_f64() / small.1.as_secs_f64();
+        println!(
+            "{name:<24}{:>10}{:>10}{:>14}{:>10}{growth:>12.2} x",
+            ms(small.0),
+            ms(small.1),
+            ms(large.0),
+            ms(large.1)
+        );
+    }
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.3}", time.as_secs_f64() * 1e3)
+}
+
+fn message(id: u64, rng: &mut SmallRng) -> Record {
+    let peer = rng.random_range(0..PEERS);
+    // One kind in a thousand messages, besides the usual ones.
+    let kind = if rng.random_ratio(1, 1000) { "protocol" } else { KINDS[(rng.random::<u64>() % 8) as usize] };
+    let mut sha256 = [0; 32];
+    rng.fill_bytes(&mut sha256);
+    let message = Message {
+        connection: peer,
+        incoming: rng.random(),
+        protocol: "tezos".to_owned(),
+        category: "p2p".to_owned(),
+        kind: kind.to_owned(),
+        first_chunk: id,
+        last_chunk: id,
+        length: rng.random_range(10..2000),
+        sha256: sha256.to_vec().into(),
+        preview: Some(format!(
+            r#"{{"type":"{kind}","level":{},"predecessor":"BL{:x}{:x}"}}"#,
+            id,
+            rng.next_u64(),
+            rng.next_u64()
+        )),
+        initiator: if peer % 2 == 0 { Initiator::Local } else { Initiator::Remote }.into(),
+        remote: Some(SocketAddress { ip: vec![10, 0, 0, peer as u8], port: 9732 }),
+        peer_id: format!("idpeer{peer:024}"),
+        ..Message::default()
+    };
+    Record { time_ns: time_of(id), target: "pid 4711".to_owned(), kind: Some(Kind::Message(message)) }
+}
+
+fn time_of(id: u64) -> i64 {
+    1_600_000_000_000_000_000 + id as i64 * 1_000_000
+}
+
+fn chunk(id: u64, message: &Record, rng: &mut SmallRng) -> Record {
+    let Some(Kind::Message(of)) = &message.kind else { unreachable!("made above") };
+    let mut plain = vec![0; 600];
+    rng.fill_bytes(&mut plain);
+    let chunk = Chunk {
+        connection: of.connection,
+        incoming: of.incoming,
+        counter: id,
+        wire: plain.clone().into(),
+        plain: plain.into(),
+        ..Chunk::default()
+    };
+    Record { time_ns: message.time_ns, target: message.target.clone(), kind: Some(Kind::Chunk(chunk)) }
+}
+
+/// Rows/s of the store and of RocksDB alone; both sync their log after each thousand messages.
+fn writes(dir: &Path, count: u64) {
+    for with_chunks in [false, true] {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let records: Vec<Record> = (0..count)
+            .flat_map(|id| {
+                let message = message(id, &mut rng);
+                with_chunks.then(|| chunk(id, &message, &mut rng)).into_iter().chain([message])
+            })
+            .collect();
+        let per_batch = BATCH as usize * if with_chunks { 2 } else { 1 };
+
+        let bare_dir = dir.join(format!("bare {with_chunks}"));
+        let encoded: Vec<Vec<u8>> = records.iter().map(Record::encode_to_vec).collect();
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_compression_type(rocksdb::DBCompressionType::Lz4);
+        options.set_write_buffer_size(8 << 20);
+        let bare = DB::open(&options, &bare_dir).expect("opens");
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        let started = Instant::now();
+        for (number, rows) in encoded.chunks(per_batch).enumerate() {
+            let mut batch = WriteBatch::default();
+            for (at, row) in rows.iter().enumerate() {
+                let mut key = [0; 17];
+                key[9..].copy_from_slice(&((number * per_batch + at) as u64).to_be_bytes());
+                batch.put(key, row);
+            }
+            bare.write_opt(batch, &synced).expect("writes");
+        }
+        let bare_time = started.elapsed();
+        drop((bare, encoded));
+
+        let store = Store::open(dir.join(format!("indexed {with_chunks}")), StoreOptions::default()).expect("opens");
+        let started = Instant::now();
+        let mut mark = 0;
+        for rows in records.chunks(per_batch) {
+            mark = store.append(NODE, "host", b"epoch", mark, rows).expect("appends");
+            store.sync().expect("syncs");
+        }
+        let store_time = started.elapsed();
+        let rate = |time: Duration| count as f64 / time.as_secs_f64();
+        println!(
+            "writes{}: store {:.0} messages/s, bare RocksDB {:.0} messages/s, ratio {:.2}",
+            if with_chunks { " with a chunk of 2 x 600 B each" } else { ", rows only" },
+            rate(store_time),
+            rate(bare_time),
+            bare_time.as_secs_f64() / store_time.as_secs_f64(),
+        );
+    }
+}
+
+/// p50 and p99 of a page for each filter.
+fn pages(dir: &Path, count: u64) -> Vec<(&'static str, (Duration, Duration))> {
+    let store = Store::open(dir, StoreOptions::default()).expect("opens");
+    let mut rng = SmallRng::seed_from_u64(2);
+    let started = Instant::now();
+    let mut mark = store.mark(NODE, "host", b"epoch");
+    while mark < count {
+        let rows: Vec<Record> = (mark..count.min(mark + BATCH)).map(|id| message(id, &mut rng)).collect();
+        mark = store.append(NODE, "host", b"epoch", mark, &rows).expect("appends");
+        store.sync().expect("syncs");
+    }
+    println!(
+        "filled {count} rows in {:.1} s, {} segments, {:.0} bytes a row on disk, {:.0} MB resident",
+        started.elapsed().as_secs_f64(),
+        store.nodes()[0].segments,
+        store.disk_bytes(NODE) as f64 / count as f64,
+        resident_megabytes(),
+    );
+    let peer = |rng: &mut SmallRng| rng.random_range(0..PEERS);
+    type Fill<'a> = &'a dyn Fn(&mut SmallRng, &mut MessageQuery);
+    let cases: [(&str, Fill<'_>); 11] = [
+        ("newest", &|_, query| query.cursor = None),
+        ("cursor", &|_, _| ()),
+        ("kind", &|_, query| query.kinds = vec!["operation".to_owned()]),
+        ("two kinds", &|_, query| query.kinds = vec!["operation".to_owned(), "advertise".to_owned()]),
+        ("rare kind", &|_, query| query.kinds = vec!["protocol".to_owned()]),
+        ("incoming", &|_, query| query.incoming = Some(true)),
+        ("initiator", &|_, query| query.initiator = Some(Initiator::Local)),
+        ("remote", &|rng, query| query.remote = format!("10.0.0.{}:9732", peer(rng)).parse().ok()),
+        ("peer", &|rng, query| query.peer_id = Some(format!("idpeer{:024}", peer(rng)))),
+        ("peer, kind, incoming", &|rng, query| {
+            query.peer_id = Some(format!("idpeer{:024}", peer(rng)));
+            query.kinds = vec!["operation".to_owned()];
+            query.incoming = Some(false);
+        }),
+        ("time", &|rng, query| {
+            query.cursor = None;
+            query.to_ns = Some(time_of(rng.random_range(0..count)));
+        }),
+    ];
+    cases
+        .iter()
+        .map(|(name, fill)| {
+            let mut times: Vec<Duration> = (0..1000)
+                .map(|round| {
+                    let order = if round % 2 == 0 { Order::NewestFirst } else { Order::OldestFirst };
+                    let mut query =
+                        MessageQuery { cursor: Some(rng.random_range(0..count)), order, ..MessageQuery::default() };
+                    fill(&mut rng, &mut query);
+                    let started = Instant::now();
+                    black_box(store.messages(NODE, &query).expect("answers"));
+                    started.elapsed()
+                })
+                .collect();
+            times.sort();
+            (*name, (times[times.len() / 2], times[times.len() * 99 / 100]))
+        })
+        .collect()
+}
+
+fn resident_megabytes() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: f64 = status.split(' ').nth(1).and_then(|text| text.parse().ok()).unwrap_or(0.0);
+    pages * 4096.0 / 1e6
+}

@@ -1,0 +1,172 @@
+//! The engine on RocksDB.
+
+use std::{ops::Range, path::Path};
+
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, Options, ReadOptions,
+    SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint,
+};
+
+use super::{Batch, Cursor, Engine, Snapshot, Write};
+use crate::{Error, StoreOptions};
+
+/// One RocksDB database with a single column family.
+pub(crate) struct Rocks {
+    db: DB,
+    synced: WriteOptions,
+}
+
+impl Rocks {
+    /// Opens or creates the database.
+    pub(crate) fn open(dir: &Path, options: &StoreOptions) -> Result<Self, Error> {
+        let db = DB::open(&database_options(options), dir).map_err(|error| open_error(dir, error))?;
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        Ok(Self { db, synced })
+    }
+}
+
+fn database_options(options: &StoreOptions) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(options.block_cache_bytes));
+    table.set_block_size(16 << 10);
+    table.set_bloom_filter(10.0, false);
+    // Index and filter blocks count against the cache, so that memory is bounded whatever the database holds.
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_format_version(5);
+
+    let mut db = Options::default();
+    db.create_if_missing(true);
+    db.set_block_based_table_factory(&table);
+    db.set_compression_type(DBCompressionType::Lz4);
+    db.set_write_buffer_size((options.write_buffer_bytes / 3).max(64 << 10));
+    db.set_max_write_buffer_number(3);
+    db.set_db_write_buffer_size(options.write_buffer_bytes);
+    // The log is kept for what is not flushed yet; a table that is written rarely must not hold it back for ever.
+    db.set_max_total_wal_size(4 * options.write_buffer_bytes as u64);
+    db.set_level_compaction_dynamic_level_bytes(true);
+    db.set_target_file_size_base(32 << 20);
+    db.set_max_open_files(512);
+    db.set_max_background_jobs(2);
+    db.set_bytes_per_sync(1 << 20);
+    db.set_keep_log_file_num(2);
+    db.set_max_log_file_size(4 << 20);
+    db.set_stats_dump_period_sec(0);
+    db
+}
+
+fn open_error(dir: &Path, error: rocksdb::Error) -> Error {
+    // The engine names a held lock only in its text: "While lock file: …/LOCK: Resource temporarily unavailable", or
+    // "lock hold by current process".
+    let text = error.to_string();
+    if text.contains("lock file") || text.contains("lock hold by") {
+        return Error::Locked { path: dir.to_owned() };
+    }
+    engine_error(error)
+}
+
+fn engine_error(error: rocksdb::Error) -> Error {
+    let text = error.to_string();
+    if text.contains("No space left on device") {
+        return Error::DiskFull { free_bytes: 0 };
+    }
+    match error.kind() {
+        ErrorKind::Corruption => Error::Corrupt(text),
+        _ => Error::Engine(text),
+    }
+}
+
+impl Engine for Rocks {
+    fn snapshot(&self) -> Box<dyn Snapshot + '_> {
+        Box::new(RocksSnapshot { snapshot: self.db.snapshot() })
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), Error> {
+        let mut writes = WriteBatch::with_capacity_bytes(batch.len() + batch.len() / 4);
+        for write in batch.iter() {
+            match write {
+                Write::Put(key, value) => writes.put(key, value),
+                Write::Delete(key) => writes.delete(key),
+                Write::DeleteRange(from, to) => writes.delete_range(from, to),
+            }
+        }
+        self.db.write_opt(writes, &self.synced).map_err(engine_error)
+    }
+
+    fn reclaim(&self, range: Range<&[u8]>) -> Result<(), Error> {
+        self.db.delete_file_in_range(range.start, range.end).map_err(engine_error)
+    }
+
+    fn checkpoint(&self, dir: &Path) -> Result<(), Error> {
+        Checkpoint::new(&self.db).and_then(|checkpoint| checkpoint.create_checkpoint(dir)).map_err(engine_error)
+    }
+
+    fn approximate_bytes(&self, range: Range<&[u8]>) -> u64 {
+        self.db.get_approximate_sizes(&[rocksdb::Range::new(range.start, range.end)]).iter().sum()
+    }
+}
+
+struct RocksSnapshot<'a> {
+    snapshot: SnapshotWithThreadMode<'a, DB>,
+}
+
+impl Snapshot for RocksSnapshot<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.snapshot.get(key).map_err(engine_error)
+    }
+
+    fn cursor(&self, range: Range<&[u8]>) -> Box<dyn Cursor + '_> {
+        let mut read = ReadOptions::default();
+        read.set_iterate_lower_bound(range.start);
+        read.set_iterate_upper_bound(range.end);
+        Box::new(RocksCursor { raw: self.snapshot.raw_iterator_opt(read) })
+    }
+}
+
+struct RocksCursor<'a> {
+    raw: DBRawIterator<'a>,
+}
+
+impl RocksCursor<'_> {
+    /// A cursor that stands nowhere is either past the end or broken.
+    fn checked(&self) -> Result<(), Error> {
+        if self.raw.valid() { Ok(()) } else { self.raw.status().map_err(engine_error) }
+    }
+}
+
+impl Cursor for RocksCursor<'_> {
+    fn seek(&mut self, key: &[u8]) -> Result<(), Error> {
+        self.raw.seek(key);
+        self.checked()
+    }
+
+    fn seek_back(&mut self, key: &[u8]) -> Result<(), Error> {
+        self.raw.seek_for_prev(key);
+        self.checked()
+    }
+
+    fn first(&mut self) -> Result<(), Error> {
+        self.raw.seek_to_first();
+        self.checked()
+    }
+
+    fn last(&mut self) -> Result<(), Error> {
+        self.raw.seek_to_last();
+        self.checked()
+    }
+
+    fn next(&mut self) -> Result<(), Error> {
+        self.raw.next();
+        self.checked()
+    }
+
+    fn prev(&mut self) -> Result<(), Error> {
+        self.raw.prev();
+        self.checked()
+    }
+
+    fn entry(&self) -> Option<(&[u8], &[u8])> {
+        self.raw.item()
+    }
+}

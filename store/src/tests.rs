@@ -1,0 +1,7 @@
+//! Tests of the whole crate on real databases. The property test against a naive model is in `tests/model.rs`.
+
+mod crash;
+mod disk;
+mod lanes;
+mod life;
+mod support;

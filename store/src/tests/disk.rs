@@ -1,0 +1,127 @@
+//! A disk that fills up. Needs root: it mounts a small file system of its own.
+
+use std::{path::Path, process::Command};
+
+use super::support::*;
+use crate::{Error, MessageQuery, Retention, StoreOptions};
+
+/// A file system in memory, gone when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new(megabytes: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let size = format!("size={megabytes}m");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).status().unwrap();
+        assert!(mounted.success(), "mounting a tmpfs needs root");
+        Self(dir)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(self.path()).status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+fn bulky(counter: u64) -> [chainscope_proto::v1::Record; 2] {
+    let mut record = chunk(1, false, counter);
+    if let Some(chainscope_proto::v1::record::Kind::Chunk(chunk)) = &mut record.kind {
+        use rand::{RngCore as _, SeedableRng as _};
+        let mut wire = vec![0; 20_000];
+        rand::rngs::SmallRng::seed_from_u64(counter).fill_bytes(&mut wire);
+        chunk.wire = wire.into();
+    }
+    [record, message(1, false, counter, counter)]
+}
+
+fn small() -> StoreOptions {
+    StoreOptions {
+        write_buffer_bytes: 3 << 20,
+        stage_bytes: 512 << 10,
+        reserve_bytes: 8 << 20,
+        min_free_bytes: 4 << 20,
+        ..small_segments(50)
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
+    let disk = SmallDisk::new(40);
+    let db = disk.path().join("db");
+    let store = open(&db, small());
+    assert_eq!(store.disk().unwrap().reserve_bytes, 8 << 20);
+    let mut counter = 0;
+    let error = loop {
+        assert!(counter < 10_000, "40 MB took 200 MB");
+        let mark = store.mark(NODE, AGENT, EPOCH);
+        let result = store.append(NODE, AGENT, EPOCH, mark, &bulky(counter)).and_then(|_| store.sync());
+        match result {
+            Ok(()) => counter += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    assert!(store.disk().unwrap().full);
+    let (_, visible) = store.visible(NODE);
+    assert_eq!(visible, counter);
+    assert_eq!(store.messages(NODE, &MessageQuery::default()).unwrap().len(), 100);
+    assert!(store.message_chunks(NODE, 0).unwrap().is_some_and(|chunks| chunks.len() == 1));
+
+    // A limit that a quarter fits in: eviction runs on the space kept aside.
+    store.set_retention(NODE, Retention { rows: Some(counter / 4), ..Retention::default() }).unwrap();
+    let evicted = store.evict(0).unwrap();
+    assert!(evicted.rows > counter / 2, "{evicted:?}");
+    assert_sound(&store);
+    let disk = store.disk().unwrap();
+    assert!(!disk.full);
+
+    // It goes on, as often as need be. What was refused is taken again from the mark on.
+    let mut refused = 0;
+    let mark = |store: &crate::Store| store.mark(NODE, AGENT, EPOCH) / 2;
+    while mark(&store) < 4 * counter {
+        let next = mark(&store);
+        let result = store.append(NODE, AGENT, EPOCH, 2 * next, &bulky(next)).and_then(|_| store.sync());
+        match result {
+            Ok(()) => {}
+            Err(Error::DiskFull { .. }) => {
+                refused += 1;
+                assert!(refused < 1000, "eviction does not help");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        if next % 20 == 0 || refused > 0 {
+            store.evict(0).unwrap();
+        }
+    }
+    store.sync().unwrap();
+    assert_eq!(store.visible(NODE).1, mark(&store));
+    store.evict(0).unwrap();
+    assert_eq!(store.disk().unwrap().reserve_bytes, 8 << 20, "kept aside again");
+    assert_sound(&store);
+    drop(store);
+    assert_sound(&open(&db, small()));
+}
+
+#[test]
+fn room_is_made_within_the_limits_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), small_segments(10));
+    assert_eq!(store.make_room().unwrap().segments, 0);
+    put(&store, &[opened(1)]);
+    put(&store, &traffic(1, 0, 25));
+    for (first, rows) in [(10, 10), (20, 10), (25, 5)] {
+        let evicted = store.make_room().unwrap();
+        assert_eq!((evicted.segments, evicted.rows), (1, rows));
+        assert_eq!(store.visible(NODE), (first, 25));
+    }
+    assert_eq!(store.make_room().unwrap().segments, 0);
+    assert!(store.connection(NODE, 1).unwrap().is_some());
+    assert_sound(&store);
+}
