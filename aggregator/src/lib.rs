@@ -1,1 +1,37 @@
-//! chainscope-aggregator
+//! Takes records from agents, stores them, and answers questions about them over HTTP.
+//!
+//! ```text
+//! agents ══ gRPC or channels ══▶ ingest ─▶ writer thread ─▶ store (RocksDB)
+//!                                                            │
+//! people, dashboards, TezEdge Explorer ◀── http ◀── query pool
+//! ```
+//!
+//! [`Aggregator::start`] puts it together. [`ingest`] is the way in; the modules below `http` are the way out, and the API's
+//! description is committed under `openapi/`. Messages are decoded late, from the plain bytes of their chunks, when they
+//! are asked for. Nothing here knows where records come from: the same code serves one machine and a cluster.
+
+#![forbid(unsafe_code)]
+
+mod aggregator;
+mod clock;
+mod config;
+mod decode;
+mod error;
+mod http;
+pub mod ingest;
+mod metrics;
+mod nodes;
+mod pool;
+mod quiet;
+mod retention;
+
+pub use aggregator::{Aggregator, Running};
+pub use config::{Config, Limits, NodeConfig};
+pub use error::Error;
+
+/// The OpenAPI documents, generated from the handlers: the whole API, and the part that the original had. What is served
+/// is the committed copy of these; a test compares them.
+#[must_use]
+pub fn openapi() -> (String, String) {
+    http::openapi::generate()
+}

@@ -1,0 +1,110 @@
+//! What an aggregator is started with.
+
+use std::{net::SocketAddr, time::Duration};
+
+use chainscope_store::{Retention, Store};
+
+/// What an aggregator is started with.
+#[derive(Clone)]
+pub struct Config {
+    /// Where records go and answers come from.
+    pub store: Store,
+    /// Address of the HTTP API; port 0 lets the system choose.
+    pub http: SocketAddr,
+    /// Address on which agents deliver records over gRPC; none: in-process only.
+    pub ingest: Option<SocketAddr>,
+    /// Nodes known beforehand; others are added by their first record.
+    pub nodes: Vec<NodeConfig>,
+    /// What `/v2/version` answers: the commit this was built from, or a version.
+    pub build: String,
+    /// What the aggregator takes on at most.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// A configuration without nodes and without gRPC, with every limit at its default.
+    #[must_use]
+    pub fn new(store: Store, http: SocketAddr) -> Self {
+        let build = option_env!("CHAINSCOPE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned();
+        Self { store, http, ingest: None, nodes: Vec::new(), build, limits: Limits::default() }
+    }
+}
+
+/// A node known beforehand.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Its name, `name` or `namespace/name`.
+    pub name: String,
+    /// Other names that `node_name` may use.
+    pub aliases: Vec<String>,
+    /// How long its records are kept.
+    pub retention: Retention,
+    /// A further listener whose API is about this node alone.
+    pub listen: Option<SocketAddr>,
+}
+
+impl NodeConfig {
+    /// A node without aliases whose records are kept for ever.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), aliases: Vec::new(), retention: Retention::default(), listen: None }
+    }
+}
+
+impl From<&chainscope_spec::NodeConfig> for NodeConfig {
+    /// The P2P port becomes an alias: TezEdge Explorer names a node by it.
+    fn from(node: &chainscope_spec::NodeConfig) -> Self {
+        let mut aliases = node.aliases.clone();
+        aliases.extend(node.target.p2p_port.map(|port| port.to_string()));
+        aliases.retain(|alias| *alias != node.name);
+        let keep = &node.observe.retention;
+        Self {
+            name: node.name.clone(),
+            aliases,
+            retention: Retention { rows: keep.rows, bytes: keep.bytes.map(|bytes| bytes.as_u64()), age: keep.age },
+            listen: node.listen,
+        }
+    }
+}
+
+/// What the aggregator takes on at most. Beyond it requests are refused with 503, and agents wait.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Threads that read the store for requests.
+    pub query_threads: usize,
+    /// Requests that wait for such a thread.
+    pub query_queue: usize,
+    /// How long one read of the store may take, its wait included.
+    pub query_time: Duration,
+    /// HTTP connections open at a time, a listener.
+    pub connections: usize,
+    /// Live streams open at a time.
+    pub streams: usize,
+    /// How long a client may take for its request's head, and how long it may leave an answer unread.
+    pub patience: Duration,
+    /// Time between the signs of life on a quiet stream.
+    pub heartbeat: Duration,
+    /// Bytes of batches that wait for the writer, all agents together.
+    pub ingest_bytes: usize,
+    /// Nodes there may be; a batch for one more is refused.
+    pub nodes: usize,
+    /// Time between two looks for what retention lets go.
+    pub eviction: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            query_threads: 4,
+            query_queue: 128,
+            query_time: Duration::from_secs(10),
+            connections: 1024,
+            streams: 256,
+            patience: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(15),
+            ingest_bytes: 32 << 20,
+            nodes: 10_000,
+            eviction: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Late decoding: the JSON of a message from the plain bytes of its chunks, when it is asked for.
+
+use std::io::{self, Write};
+
+use chainscope_proto::v1::Message;
+use chainscope_tezos::message::{Category, decode, locate};
+
+/// Protocols that can be decoded, by their names in records, and whether they are the data availability layer's.
+const PROTOCOLS: [(&str, bool); 2] = [("tezos", false), ("tezos-dal", true)];
+
+/// Writes the JSON of a message, or gives why it has none. `plain` are the plain bytes of all its chunks.
+///
+/// # Errors
+/// What `out` says; the inner error is the decoder's, and then nothing was written.
+pub(crate) fn write_json(message: &Message, plain: &[u8], out: &mut dyn Write) -> io::Result<Result<(), String>> {
+    let Some((_, dal)) = PROTOCOLS.iter().find(|(name, _)| *name == message.protocol) else {
+        return Ok(Err(format!("no decoder for protocol {:?}", message.protocol)));
+    };
+    let Some(category) = Category::from_name(&message.category) else {
+        return Ok(Err(format!("no decoder for category {:?}", message.category)));
+    };
+    match decode(category, *dal, bytes_of(message, plain)) {
+        Ok(decoded) => {
+            serde_json::to_writer(out, &decoded)?;
+            Ok(Ok(()))
+        }
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+/// The bytes of the message among those of its chunks: nearly always all of them, but a sender may put several messages
+/// into one chunk.
+fn bytes_of<'a>(message: &Message, plain: &'a [u8]) -> &'a [u8] {
+    <&[u8; 32]>::try_from(&*message.sha256)
+        .ok()
+        .filter(|_| plain.len() as u64 != message.length)
+        .and_then(|sha256| locate(plain, message.length, sha256))
+        .unwrap_or(plain)
+}

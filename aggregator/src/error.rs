@@ -1,0 +1,42 @@
+//! Why the aggregator could not start.
+
+use std::{io, net::SocketAddr};
+
+/// Why the aggregator could not start, or did not end as it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cannot start the thread {name}: {source}")]
+    Thread {
+        /// Its name.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A configured name cannot be a node's.
+    #[error("{name:?} cannot be the name of a node: {why}")]
+    NodeName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Two configured nodes have one name.
+    #[error("two nodes are called {name:?}")]
+    DuplicateNode {
+        /// The name.
+        name: String,
+    },
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] chainscope_store::Error),
+}

@@ -1,0 +1,120 @@
+//! Errors as `application/problem+json` (RFC 9457).
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use chainscope_store::Error as StoreError;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    nodes::Unclear,
+    pool::PoolError,
+    quiet::{Clean, warn_limited},
+};
+
+/// An error, as clients see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct Problem {
+    /// Always `about:blank`: the status says what kind of error it is.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    /// The status in words.
+    pub(crate) title: &'static str,
+    /// The HTTP status.
+    pub(crate) status: u16,
+    /// What is wrong with this request.
+    pub(crate) detail: String,
+    /// The parameter that is at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) parameter: Option<String>,
+    /// Names that would have been possible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nodes: Option<Vec<String>>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        let status = status.as_u16();
+        Self { kind: "about:blank", title, status, detail: detail.into(), parameter: None, nodes: None }
+    }
+
+    /// A malformed parameter: 400.
+    pub(crate) fn parameter(name: &str, why: impl std::fmt::Display) -> Self {
+        let mut problem = Self::new(StatusCode::BAD_REQUEST, format!("{name}: {why}"));
+        problem.parameter = Some(name.to_owned());
+        problem
+    }
+
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(crate) fn busy(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        // A struct of strings and numbers always serialises.
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl From<PoolError> for Problem {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Full => Self::busy("too many requests wait for the store: try again"),
+            PoolError::Gone => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Deadline { .. } | StoreError::Budget { .. } => {
+                Self::busy(format!("{error}: narrow it by time or cursor"))
+            }
+            StoreError::Cancelled => Self::busy("the query was cancelled"),
+            other => {
+                warn_limited!(error = %other, "a read of the store failed");
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string())
+            }
+        }
+    }
+}
+
+impl From<Unclear> for Problem {
+    fn from(unclear: Unclear) -> Self {
+        let with = |mut problem: Self, nodes| {
+            problem.nodes = Some(nodes);
+            problem
+        };
+        match unclear {
+            Unclear::Unknown(name) => Self::not_found(format!("no such node: \"{}\"", Clean(&name))),
+            Unclear::NoNodes => Self::not_found("no node is configured, and none has sent records yet"),
+            Unclear::Unsaid(nodes) => {
+                let list = nodes.join(", ");
+                with(Self::parameter("node_name", format!("there are several nodes, say which: {list}")), nodes)
+            }
+            Unclear::Ambiguous(name, nodes) => {
+                let list = nodes.join(", ");
+                with(Self::parameter("node_name", format!("\"{}\" fits several nodes: {list}", Clean(&name))), nodes)
+            }
+            Unclear::Many(_) | Unclear::Bad(..) => Self::parameter("node_name", "no node can be called so"),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Why a session with an agent ended.
+
+use tonic::{Code, Status};
+
+use crate::quiet::Clean;
+
+/// Why a session with an agent ended. The text is meant for the agent's log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The first message was not a hello.
+    #[error("a session begins with a hello")]
+    NoHello,
+    /// A hello came later than first.
+    #[error("a session has one hello, this is a second")]
+    SecondHello,
+    /// A message was neither a hello nor a batch.
+    #[error("a request is neither hello nor batch: it is of a later version than the one agreed on")]
+    UnknownRequest,
+    /// The agent's name or epoch is unusable.
+    #[error("the hello's {field} is unusable: {why}")]
+    BadHello {
+        /// Its field.
+        field: &'static str,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// There is no version that both speak.
+    #[error(
+        "no common version: agent {} (build {}) speaks {agent_least} to {agent_greatest}, this aggregator (build {build}) \
+         {least} to {greatest}: bring the older one to within one version of the newer",
+        Clean(agent),
+        Clean(agent_build)
+    )]
+    NoCommonVersion {
+        /// The agent's name.
+        agent: String,
+        /// The agent's build.
+        agent_build: String,
+        /// Least version of the agent.
+        agent_least: u32,
+        /// Greatest version of the agent.
+        agent_greatest: u32,
+        /// This aggregator's build.
+        build: String,
+        /// Least version of this aggregator.
+        least: u32,
+        /// Greatest version of this aggregator.
+        greatest: u32,
+    },
+    /// A node cannot be called so.
+    #[error("{} cannot be the name of a node: {why}", Clean(node))]
+    BadNode {
+        /// The name.
+        node: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// There are as many nodes as there may be.
+    #[error("node {} would be one more than the {most} nodes that this aggregator takes", Clean(node))]
+    TooManyNodes {
+        /// The name.
+        node: String,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Records of a lane are missing.
+    #[error(
+        "a hole in the lane of node {}: sequence {expected} should come next, the batch begins with {found}",
+        Clean(node)
+    )]
+    Hole {
+        /// The lane's node.
+        node: String,
+        /// The sequence that should have come next.
+        expected: u64,
+        /// The first sequence of the batch.
+        found: u64,
+    },
+    /// Sequence numbers end.
+    #[error("the batch of node {} goes beyond the last possible sequence", Clean(node))]
+    Overflow {
+        /// The lane's node.
+        node: String,
+    },
+    /// The store refused; trying again may help.
+    #[error("not stored: {0}")]
+    Store(String),
+    /// The aggregator ends.
+    #[error("the aggregator ends")]
+    Ending,
+}
+
+impl From<SessionError> for Status {
+    fn from(error: SessionError) -> Self {
+        use SessionError as E;
+        let code = match &error {
+            E::NoHello | E::SecondHello | E::UnknownRequest | E::BadHello { .. } | E::BadNode { .. } => {
+                Code::InvalidArgument
+            }
+            E::NoCommonVersion { .. } => Code::FailedPrecondition,
+            E::TooManyNodes { .. } => Code::ResourceExhausted,
+            E::Hole { .. } | E::Overflow { .. } => Code::OutOfRange,
+            E::Store(_) | E::Ending => Code::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,63 @@
+//! The gRPC service that agents of other machines talk to: [`session`] behind tonic.
+
+use std::pin::Pin;
+
+use chainscope_proto::v1::{RecordReply, RecordRequest, ingest_server};
+use futures::Stream;
+use tokio::net::TcpListener;
+use tokio_stream::{StreamExt as _, wrappers::TcpListenerStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+
+use super::{Ingest, MAX_MESSAGE_BYTES, session};
+use crate::{config::Limits, quiet::warn_limited};
+
+/// Streams of one agent at a time: one, and a few that are being given up.
+const STREAMS: u32 = 8;
+
+struct Service {
+    ingest: Ingest,
+}
+
+#[tonic::async_trait]
+impl ingest_server::Ingest for Service {
+    type RecordStream = Pin<Box<dyn Stream<Item = Result<RecordReply, Status>> + Send>>;
+
+    async fn record(&self, request: Request<Streaming<RecordRequest>>) -> Result<Response<Self::RecordStream>, Status> {
+        let peer = request.remote_addr();
+        // A cut connection ends the requests; what came before is stored all the same, and the rest is sent again.
+        let requests = request.into_inner().map_while(move |request| match request {
+            Ok(request) => Some(request),
+            Err(status) => {
+                tracing::debug!(?peer, code = ?status.code(), "an agent's stream was cut");
+                None
+            }
+        });
+        let replies = session(&self.ingest, requests).map(move |reply| {
+            reply.map_err(|error| {
+                warn_limited!(?peer, %error, "the session of an agent ended");
+                error.into()
+            })
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+}
+
+/// Serves until `stop`, then lets the open sessions finish.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    ingest: Ingest,
+    limits: &Limits,
+    stop: CancellationToken,
+) -> Result<(), tonic::transport::Error> {
+    let service = ingest_server::IngestServer::new(Service { ingest })
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    Server::builder()
+        .max_concurrent_streams(STREAMS)
+        .http2_keepalive_interval(Some(limits.heartbeat))
+        .http2_keepalive_timeout(Some(limits.patience))
+        .add_service(service)
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.cancelled_owned())
+        .await
+}

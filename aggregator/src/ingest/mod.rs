@@ -1,0 +1,139 @@
+//! Taking records from agents.
+//!
+//! ```text
+//! agent ══ hello, batches ══▶ session ─┐                       ┌─▶ store.append … append, then one sync
+//! agent ══ hello, batches ══▶ session ─┼─▶ bounded queue ─▶ writer
+//!       ◀═ welcome, acks ════          ┘                       └─▶ an ack a lane, and the rows become visible
+//! ```
+//!
+//! [`session`] is one conversation; the gRPC service and the in-process channel pair both run it. One writer thread
+//! appends everything that waits, syncs once, and then acknowledges: the more agents send, the more share a sync.
+//! An agent forgets only what was acknowledged, so whatever a cut or a kill leaves in between is sent again and
+//! recognised by its sequence.
+
+mod agents;
+mod error;
+pub(crate) mod grpc;
+mod session;
+mod writer;
+
+use std::sync::Arc;
+
+use chainscope_proto::v1::{RecordReply, RecordRequest};
+use chainscope_store::Store;
+use futures::Stream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::error::SessionError;
+pub(crate) use self::{
+    agents::{AgentInfo, Agents},
+    writer::Writer,
+};
+use crate::{Error, metrics::IngestMetrics, nodes::Nodes, quiet::warn_limited};
+
+/// Largest message that an agent may send: batches are of at most 1 MiB, unless a single record is larger.
+pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);
+
+/// Messages that an in-process agent may have on the way.
+const CHANNEL: usize = 16;
+
+/// What all sessions share. Cheap to clone.
+#[derive(Clone)]
+pub struct Ingest {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) build: String,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) writer: Writer,
+    pub(crate) agents: Agents,
+    pub(crate) metrics: Arc<IngestMetrics>,
+    /// A permit is a KiB of batches that wait for the writer.
+    pub(crate) room: Arc<Semaphore>,
+    pub(crate) room_kib: u32,
+    pub(crate) stop: CancellationToken,
+    pub(crate) sessions: TaskTracker,
+}
+
+impl Ingest {
+    pub(crate) fn start(
+        store: Store,
+        nodes: Arc<Nodes>,
+        metrics: Arc<IngestMetrics>,
+        build: String,
+        bytes: usize,
+    ) -> Result<Self, Error> {
+        let room_kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).max(1);
+        let writer = Writer::start(store, Arc::clone(&nodes), Arc::clone(&metrics))?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                build,
+                nodes,
+                writer,
+                agents: Agents::default(),
+                metrics,
+                room: Arc::new(Semaphore::new(room_kib as usize)),
+                room_kib,
+                stop: CancellationToken::new(),
+                sessions: TaskTracker::new(),
+            }),
+        })
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// A session with an agent of this process: where its requests go in, and where the replies come out. The replies
+    /// end when the session does; why it ended early is in the log.
+    pub fn connect(&self) -> (mpsc::Sender<RecordRequest>, mpsc::Receiver<RecordReply>) {
+        let (requests, incoming) = mpsc::channel(CHANNEL);
+        let (outgoing, replies) = mpsc::channel(CHANNEL);
+        let mut session = Box::pin(session(self, ReceiverStream::new(incoming)));
+        self.shared.sessions.spawn(async move {
+            while let Some(reply) = session.next().await {
+                match reply {
+                    Ok(reply) => {
+                        if outgoing.send(reply).await.is_err() {
+                            break;
+                        }
+                    }
+                    Err(error) => warn_limited!(%error, "the session of the agent in this process ended"),
+                }
+            }
+        });
+        (requests, replies)
+    }
+
+    /// Ends all sessions after what they have already received, and the writer after what it was given.
+    pub(crate) async fn stop(&self) {
+        self.shared.stop.cancel();
+        self.shared.sessions.close();
+        self.shared.sessions.wait().await;
+        self.shared.writer.stop().await;
+    }
+}
+
+/// One conversation with an agent: a hello is answered by a welcome that says where its lanes stand; each batch, once it
+/// is durable, by an acknowledgement (one for several, if they came fast). An error ends the stream.
+///
+/// Must be called within a Tokio runtime. The session ends when `requests` does (after the last acknowledgement), when
+/// the returned stream is dropped, or when the aggregator ends.
+pub fn session<S>(ingest: &Ingest, requests: S) -> impl Stream<Item = Result<RecordReply, SessionError>> + Send + use<S>
+where
+    S: Stream<Item = RecordRequest> + Send + 'static,
+{
+    let (replies, stream) = mpsc::channel(CHANNEL);
+    let shared = Arc::clone(&ingest.shared);
+    ingest.shared.sessions.spawn(async move {
+        let closed = replies.clone();
+        tokio::select! {
+            () = session::run(&shared, requests, &replies) => {}
+            () = closed.closed() => {}
+        }
+    });
+    ReceiverStream::new(stream)
+}

@@ -1,0 +1,232 @@
+//! One conversation with one agent.
+
+use std::{pin::pin, sync::Arc};
+
+use chainscope_proto::{
+    VERSIONS,
+    v1::{Ack, Batch, Hello, LaneMark, RecordReply, RecordRequest, Welcome, record_reply, record_request::Request},
+};
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use prost::Message as _;
+use tokio::sync::mpsc;
+
+use super::{
+    SessionError, Shared,
+    agents::Connected,
+    writer::{Append, Outcome},
+};
+use crate::{clock::now_ns, nodes::Unclear};
+
+/// Batches of one session that may wait for their sync.
+const IN_FLIGHT: usize = 32;
+
+/// Bytes of a session epoch.
+const EPOCH_BYTES: usize = 16;
+
+/// Longest name of an agent, in bytes.
+const LONGEST_AGENT: usize = 253;
+
+type Replies = mpsc::Sender<Result<RecordReply, SessionError>>;
+
+/// Runs a session to its end; an error is its last reply.
+pub(super) async fn run<S: Stream<Item = RecordRequest>>(shared: &Shared, requests: S, replies: &Replies) {
+    shared.metrics.sessions.inc();
+    if let Err(error) = talk(shared, requests, replies).await {
+        shared.metrics.session_errors.inc();
+        // Whoever asked may be gone; then nobody is there to be told.
+        let _ = replies.send(Err(error)).await;
+    }
+    shared.metrics.sessions.dec();
+}
+
+async fn talk<S: Stream<Item = RecordRequest>>(
+    shared: &Shared,
+    requests: S,
+    replies: &Replies,
+) -> Result<(), SessionError> {
+    let mut requests = pin!(requests);
+    let first = tokio::select! {
+        first = requests.next() => first,
+        () = shared.stop.cancelled() => return Err(SessionError::Ending),
+    };
+    let hello = match first.map(|request| request.request) {
+        None => return Ok(()),
+        Some(Some(Request::Hello(hello))) => hello,
+        Some(_) => return Err(SessionError::NoHello),
+    };
+    let mut lanes = Lanes::greet(shared, hello, replies).await?;
+    loop {
+        tokio::select! {
+            biased;
+            Some(outcome) = lanes.outcomes.recv() => lanes.tell(outcome, replies).await?,
+            () = shared.stop.cancelled() => break,
+            request = requests.next(), if lanes.in_flight < IN_FLIGHT => match request {
+                Some(request) => lanes.take(shared, request).await?,
+                None => break,
+            },
+        }
+    }
+    // What was received before the end is still stored and acknowledged.
+    loop {
+        if lanes.in_flight < IN_FLIGHT
+            && let Some(Some(request)) = requests.next().now_or_never()
+        {
+            lanes.take(shared, request).await?;
+        } else if lanes.in_flight > 0
+            && let Some(outcome) = lanes.outcomes.recv().await
+        {
+            lanes.tell(outcome, replies).await?;
+        } else {
+            return Ok(());
+        }
+    }
+}
+
+/// The lanes of the session's agent.
+struct Lanes {
+    agent: Arc<str>,
+    epoch: Arc<[u8]>,
+    /// Batches given to the writer and not yet answered.
+    in_flight: usize,
+    results: mpsc::UnboundedSender<Outcome>,
+    /// At most [`IN_FLIGHT`] at a time.
+    outcomes: mpsc::UnboundedReceiver<Outcome>,
+    connected: Connected,
+}
+
+impl Lanes {
+    /// Checks the hello and answers it.
+    async fn greet(shared: &Shared, hello: Hello, replies: &Replies) -> Result<Self, SessionError> {
+        let received_ns = now_ns();
+        check_hello(&hello)?;
+        let version = common_version(&hello, VERSIONS, &shared.build)?;
+        let agent: Arc<str> = hello.agent.as_str().into();
+        let epoch: Arc<[u8]> = hello.epoch.as_slice().into();
+        // Before the marks are read everything that an earlier session of this agent left in the queue is written.
+        let marks = shared.writer.marks(Arc::clone(&agent), Arc::clone(&epoch), hello.nodes.clone()).await?;
+        let marks =
+            hello.nodes.iter().zip(marks).map(|(node, next_sequence)| LaneMark { node: node.clone(), next_sequence });
+        let connected = shared.agents.connect(&hello, version, received_ns);
+        let welcome = Welcome { version, build: shared.build.clone(), realtime_ns: now_ns(), marks: marks.collect() };
+        send(replies, record_reply::Reply::Welcome(welcome)).await?;
+        let (results, outcomes) = mpsc::unbounded_channel();
+        Ok(Self { agent, epoch, in_flight: 0, results, outcomes, connected })
+    }
+
+    /// Hands a batch to the writer, as soon as there is room.
+    async fn take(&mut self, shared: &Shared, request: RecordRequest) -> Result<(), SessionError> {
+        let batch = match request.request {
+            Some(Request::Batch(batch)) => batch,
+            Some(Request::Hello(_)) => return Err(SessionError::SecondHello),
+            None => return Err(SessionError::UnknownRequest),
+        };
+        check_batch(shared, &batch)?;
+        let bytes = batch.encoded_len();
+        self.connected.count(batch.records.len(), bytes);
+        let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).saturating_add(1).min(shared.room_kib);
+        let room = Arc::clone(&shared.room).acquire_many_owned(kib).await.map_err(|_| SessionError::Ending)?;
+        shared.writer.append(Append {
+            agent: Arc::clone(&self.agent),
+            epoch: Arc::clone(&self.epoch),
+            batch,
+            bytes,
+            result: self.results.clone(),
+            _room: room,
+        })?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    async fn tell(&mut self, outcome: Outcome, replies: &Replies) -> Result<(), SessionError> {
+        let Outcome { node, batches, result } = outcome;
+        self.in_flight = self.in_flight.saturating_sub(batches);
+        let next_sequence = result?;
+        self.connected.acknowledged(&node, next_sequence);
+        send(replies, record_reply::Reply::Ack(Ack { node, next_sequence })).await
+    }
+}
+
+async fn send(replies: &Replies, reply: record_reply::Reply) -> Result<(), SessionError> {
+    replies.send(Ok(RecordReply { reply: Some(reply) })).await.map_err(|_| SessionError::Ending)
+}
+
+fn check_hello(hello: &Hello) -> Result<(), SessionError> {
+    let bad = |field, why| Err(SessionError::BadHello { field, why });
+    if hello.agent.is_empty() || hello.agent.len() > LONGEST_AGENT {
+        return bad("agent", "it has 1 to 253 bytes");
+    }
+    if hello.agent.chars().any(char::is_control) {
+        return bad("agent", "it has control characters");
+    }
+    if hello.epoch.len() != EPOCH_BYTES {
+        return bad("epoch", "it has 16 bytes");
+    }
+    Ok(())
+}
+
+fn check_batch(shared: &Shared, batch: &Batch) -> Result<(), SessionError> {
+    shared.nodes.register(&batch.node).map_err(|unclear| match unclear {
+        Unclear::Many(most) => SessionError::TooManyNodes { node: batch.node.clone(), most },
+        Unclear::Bad(node, why) => SessionError::BadNode { node, why },
+        _ => SessionError::BadNode { node: batch.node.clone(), why: "it is refused" },
+    })?;
+    match batch.first_sequence.checked_add(batch.records.len() as u64) {
+        Some(_) => Ok(()),
+        None => Err(SessionError::Overflow { node: batch.node.clone() }),
+    }
+}
+
+/// The greatest version that both speak.
+fn common_version(hello: &Hello, (least, greatest): (u32, u32), build: &str) -> Result<u32, SessionError> {
+    let common = greatest.min(hello.greatest_version);
+    if common >= least.max(hello.least_version) {
+        return Ok(common);
+    }
+    Err(SessionError::NoCommonVersion {
+        agent: hello.agent.clone(),
+        agent_build: hello.build.clone(),
+        agent_least: hello.least_version,
+        agent_greatest: hello.greatest_version,
+        build: build.to_owned(),
+        least,
+        greatest,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use chainscope_proto::v1::Hello;
+
+    use super::{SessionError, common_version};
+
+    fn agree(agent: (u32, u32), own: (u32, u32)) -> Option<u32> {
+        let hello = Hello { least_version: agent.0, greatest_version: agent.1, ..Hello::default() };
+        common_version(&hello, own, "b").ok()
+    }
+
+    #[test]
+    fn the_greatest_common_version_is_used() {
+        assert_eq!(agree((1, 1), (1, 1)), Some(1));
+        assert_eq!(agree((1, 3), (2, 4)), Some(3));
+        assert_eq!(agree((2, 4), (1, 3)), Some(3));
+        assert_eq!(agree((1, 9), (2, 3)), Some(3));
+        for (agent, own) in [((2, 3), (1, 1)), ((1, 1), (2, 3)), ((0, 0), (1, 1)), ((3, 1), (1, 3))] {
+            assert_eq!(agree(agent, own), None, "{agent:?} and {own:?}");
+        }
+    }
+
+    #[test]
+    fn a_version_error_says_who_speaks_what() {
+        let hello = Hello {
+            least_version: 2,
+            greatest_version: 3,
+            build: "9.9\n".into(),
+            agent: "host-7".into(),
+            ..Hello::default()
+        };
+        let text = common_version(&hello, (1, 1), "0.1").unwrap_err().to_string();
+        assert!(text.contains("agent host-7 (build 9.9\\u{a}) speaks 2 to 3"), "{text}");
+        assert!(text.contains("this aggregator (build 0.1) 1 to 1"), "{text}");
+        assert!(matches!(common_version(&hello, (1, 1), ""), Err(SessionError::NoCommonVersion { .. })));
+    }
+}

@@ -1,0 +1,147 @@
+//! The aggregator's own metrics, in Prometheus' naming and base units.
+//!
+//! Labels are bounded: nodes (checked names, at most [`crate::Limits::nodes`]), routes, status codes. What peers say is
+//! never one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use chainscope_proto::v1::Record;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+/// What happens at the ingest.
+#[derive(Debug)]
+pub(crate) struct IngestMetrics {
+    pub(crate) sessions: Gauge,
+    pub(crate) session_errors: Counter,
+    pub(crate) batches: Counter,
+    pub(crate) records: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) unknown_kinds: Counter,
+    pub(crate) store_errors: Counter,
+    pub(crate) sync_seconds: Histogram,
+}
+
+impl IngestMetrics {
+    fn new() -> Self {
+        Self {
+            sessions: Gauge::default(),
+            session_errors: Counter::default(),
+            batches: Counter::default(),
+            records: Counter::default(),
+            bytes: Counter::default(),
+            unknown_kinds: Counter::default(),
+            store_errors: Counter::default(),
+            sync_seconds: Histogram::new(SECONDS),
+        }
+    }
+
+    /// A batch was appended, or recognised as a resend.
+    pub(crate) fn batch(&self, bytes: usize, records: &[Record]) {
+        self.batches.inc();
+        self.records.inc_by(records.len() as u64);
+        self.bytes.inc_by(bytes as u64);
+        self.unknown_kinds.inc_by(records.iter().filter(|record| record.kind.is_none()).count() as u64);
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("ingest");
+        registry.register("sessions", "Open sessions with agents", self.sessions.clone());
+        registry.register("session_errors", "Sessions that ended by an error", self.session_errors.clone());
+        registry.register("batches", "Batches received", self.batches.clone());
+        registry.register("records", "Records received, resent ones included", self.records.clone());
+        registry.register_with_unit("received", "Size of the batches received", Unit::Bytes, self.bytes.clone());
+        registry.register(
+            "unknown_kinds",
+            "Records of a kind that this build does not know",
+            self.unknown_kinds.clone(),
+        );
+        registry.register("store_errors", "Writes that the store refused", self.store_errors.clone());
+        registry.register_with_unit("sync", "Time that a commit took", Unit::Seconds, self.sync_seconds.clone());
+    }
+}
+
+/// One answered request.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct RequestLabels {
+    /// A route's template, or "other".
+    pub(crate) route: String,
+    /// The status code.
+    pub(crate) code: u16,
+}
+
+/// Where requests go.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct RouteLabels {
+    /// A route's template, or "other".
+    pub(crate) route: String,
+}
+
+/// Upper bounds of the buckets of durations, in seconds.
+const SECONDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+
+/// What happens at the API.
+#[derive(Debug)]
+pub(crate) struct HttpMetrics {
+    pub(crate) requests: Family<RequestLabels, Counter>,
+    pub(crate) seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    pub(crate) connections: Gauge,
+    pub(crate) streams: Gauge,
+    pub(crate) refused: Counter,
+    /// Rows that streams have sent; exported as a counter at each scrape.
+    pub(crate) streamed: AtomicU64,
+}
+
+impl HttpMetrics {
+    fn new() -> Self {
+        Self {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            connections: Gauge::default(),
+            streams: Gauge::default(),
+            refused: Counter::default(),
+            streamed: AtomicU64::new(0),
+        }
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("http");
+        registry.register("requests", "Requests answered", self.requests.clone());
+        registry.register_with_unit(
+            "request_duration",
+            "Time until an answer began",
+            Unit::Seconds,
+            self.seconds.clone(),
+        );
+        registry.register("connections", "Open connections", self.connections.clone());
+        registry.register("streams", "Open live streams", self.streams.clone());
+        registry.register("refused", "Requests refused because too much was going on", self.refused.clone());
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) ingest: std::sync::Arc<IngestMetrics>,
+    pub(crate) http: HttpMetrics,
+    pub(crate) registry: Registry,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let ingest = std::sync::Arc::new(IngestMetrics::new());
+        let http = HttpMetrics::new();
+        let mut registry = Registry::with_prefix("chainscope");
+        ingest.register(&mut registry);
+        http.register(&mut registry);
+        Self { ingest, http, registry }
+    }
+
+    /// Rows that live streams have sent.
+    pub(crate) fn streamed(&self) -> u64 {
+        self.http.streamed.load(Ordering::Relaxed)
+    }
+}
