@@ -14,44 +14,43 @@ pub fn self_check() -> Vec<Finding> {
     findings
 }
 
-/// Passes if something useful can run.
+/// Passes if something useful can run. What only some processes may refuse is no reason to stop: it is told where it
+/// matters, as an identity that cannot be read.
 ///
 /// # Errors
-/// [`Error::Unfit`] with one sentence that names everything that is missing.
+/// [`Error::Unfit`] with one sentence that says what is missing.
 pub fn require_fit() -> Result<(), Error> {
-    let missing: Vec<String> = access()
-        .into_iter()
-        .filter(|finding| !finding.ok)
-        .map(|finding| format!("{}: {}", finding.name, finding.detail))
-        .collect();
-    if missing.is_empty() { Ok(()) } else { Err(Error::Unfit(missing.join("; "))) }
+    let finding = processes();
+    if finding.ok { Ok(()) } else { Err(Error::Unfit(format!("{}: {}", finding.name, finding.detail))) }
+}
+
+fn processes() -> Finding {
+    look("processes", "/proc/1/stat", fs::read("/proc/1/stat").map(drop), "the host's /proc is needed (hostPID in a pod)")
+}
+
+fn look(name: &str, path: &str, result: std::io::Result<()>, without: &str) -> Finding {
+    match result {
+        Ok(()) => Finding { name: name.to_owned(), ok: true, detail: "readable".to_owned() },
+        Err(cause) => Finding { name: name.to_owned(), ok: false, detail: format!("{path}: {cause}; {without}") },
+    }
 }
 
 /// Whether other processes can be looked at. The first process is looked at: it is there, and another user's unless
 /// the agent is root.
 fn access() -> Vec<Finding> {
-    let probe = |name: &str, path: &str, result: std::io::Result<()>, without: &str| match result {
-        Ok(()) => Finding { name: name.to_owned(), ok: true, detail: "readable".to_owned() },
-        Err(cause) => Finding { name: name.to_owned(), ok: false, detail: format!("{path}: {cause}; {without}") },
-    };
     vec![
-        probe(
-            "processes",
-            "/proc/1/stat",
-            fs::read("/proc/1/stat").map(drop),
-            "the host's /proc is needed (hostPID in a pod)",
-        ),
-        probe(
+        processes(),
+        look(
             "descriptors of other processes",
             "/proc/1/fd",
             fs::read_dir("/proc/1/fd").map(drop),
-            "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH are needed",
+            "without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH such processes are not found by their port",
         ),
-        probe(
+        look(
             "root of other processes",
             "/proc/1/root",
             fs::metadata("/proc/1/root/").map(drop),
-            "CAP_SYS_PTRACE is needed, or identities cannot be read",
+            "without CAP_SYS_PTRACE the identities of such processes cannot be read",
         ),
     ]
 }
@@ -61,10 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_passes_as_root() {
+    fn this_machine_passes() {
         require_fit().unwrap();
         let findings = self_check();
-        assert!(findings.iter().any(|finding| finding.name == "root of other processes" && finding.ok));
+        assert!(findings.iter().any(|finding| finding.name == "processes" && finding.ok));
         assert!(findings.iter().any(|finding| finding.name.starts_with("capability")));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_what_follows() {
+        let cause = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let finding = look("root", "/proc/1/root", Err(cause), "then identities cannot be read");
+        assert!(!finding.ok);
+        assert_eq!(finding.detail, "/proc/1/root: permission denied; then identities cannot be read");
     }
 }

@@ -96,6 +96,25 @@ impl Config {
         }
     }
 
+    /// Takes the value of the variable `TEZEDGE_NODE_NAME`, with which the TezEdge tools name the node's container: it
+    /// says which container is meant where there is one node and nothing but its port is known of it.
+    ///
+    /// Returns whether it was of use.
+    pub fn name_container(&mut self, container: &str) -> bool {
+        match self.nodes.as_mut_slice() {
+            [] => {
+                let name = container.to_owned();
+                self.nodes.push(NodeConfig { container: Some(name.clone()), name, ..NodeConfig::default() });
+                true
+            }
+            [node] if !node.is_narrowed() => {
+                node.container = Some(container.to_owned());
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Refuses what cannot work.
     ///
     /// # Errors
@@ -165,4 +184,54 @@ impl From<&spec::NodeConfig> for NodeConfig {
 
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str) -> NodeConfig {
+        NodeConfig { name: name.to_owned(), p2p_port: Some(9732), ..NodeConfig::default() }
+    }
+
+    fn refusal(nodes: Vec<NodeConfig>) -> String {
+        Config::new("/tmp".into(), nodes).check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_by_name_and_value() {
+        assert_eq!(refusal(vec![]), "configuration: no node to observe");
+        assert_eq!(refusal(vec![node("a"), node("a")]), "configuration: node 1: the name \"a\" is taken");
+        assert_eq!(refusal(vec![node("a\nb")]), "configuration: node 0: \"a\\nb\" is no name");
+        let nothing = NodeConfig { p2p_port: None, ..node("a") };
+        assert_eq!(refusal(vec![nothing]), "configuration: node \"a\": needs a p2p_port, pid, exe or container");
+        assert_eq!(refusal(vec![NodeConfig { p2p_port: Some(0), ..node("a") }]), "configuration: node \"a\": p2p_port 0 is no port");
+        let odd = Config { ring_bytes: 100_000, ..Config::new("/tmp".into(), vec![node("a")]) };
+        assert!(odd.check().unwrap_err().to_string().contains("100000"));
+        Config::new("/tmp".into(), vec![node("a"), node("b")]).check().unwrap();
+    }
+
+    #[test]
+    fn the_file_of_one_machine_is_taken_over() {
+        let text = "ring_buffer = \"16MiB\"\ncapture = \"syscall\"\n[[nodes]]\np2p_port = 9732\nnetwork = { store = \"plain\" }\n";
+        let (file, _) = spec::Config::parse(text).unwrap();
+        let config = Config::from(&file);
+        assert_eq!((config.ring_bytes, config.wake_bytes), (16 << 20, 2 << 20));
+        assert_eq!(config.capture, Some(CaptureMode::Syscall));
+        assert_eq!(config.nodes, [NodeConfig { store: Store::Plain, ..node("9732") }]);
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn a_container_may_be_named_by_the_environment() {
+        let mut none = Config::new("/tmp".into(), vec![]);
+        assert!(none.name_container("tezedge"));
+        assert_eq!(none.nodes[0].container.as_deref(), Some("tezedge"));
+        none.check().unwrap();
+        let mut one = Config::new("/tmp".into(), vec![node("a")]);
+        assert!(one.name_container("tezedge"));
+        assert!(!one.name_container("other"), "said already");
+        assert_eq!(one.nodes[0].container.as_deref(), Some("tezedge"));
+        assert!(!Config::new("/tmp".into(), vec![node("a"), node("b")]).name_container("tezedge"));
+    }
 }

@@ -37,6 +37,11 @@ fn main() -> anyhow::Result<()> {
         return check();
     }
     let mut config = read_config(arguments.config)?;
+    if let Ok(container) = std::env::var("TEZEDGE_NODE_NAME")
+        && !config.name_container(&container)
+    {
+        tracing::warn!("TEZEDGE_NODE_NAME is of no use: the nodes' targets are named in the configuration");
+    }
     if let Some(host) = arguments.host {
         config.host = host;
     }

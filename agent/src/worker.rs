@@ -20,7 +20,7 @@ use crate::{
     interpreter::{Interpreter, Sink, Target, records},
     journal::{self, Waiting},
     lanes::shared::SharedLanes,
-    quiet::warn_limited,
+    quiet::{Clean, warn_limited},
     reader::{Batch, Command, News},
     targets::{Found, Machine, Roster, proc},
 };
@@ -179,9 +179,10 @@ impl Worker {
         });
         let mut keys = ProcessKeys::new(pid, entry.identity.clone());
         keys.look();
-        tracing::info!(%node, pid, exe = %facts.exe.display(), netns = facts.netns, event, "observing");
+        let exe = Clean(&facts.exe.to_string_lossy()).to_string();
+        tracing::info!(%node, pid, exe, netns = facts.netns, event, "observing");
         let target = Target { node, label, pid, p2p_port: entry.p2p_port, store: entry.store, keys: Box::new(keys) };
-        let detail = format!("{} in network namespace {}", facts.exe.display(), facts.netns);
+        let detail = format!("{exe} in network namespace {}", facts.netns);
         self.interpreter.start_target(target, event, detail);
         Ok(())
     }

@@ -6,6 +6,9 @@
 //! Accounts are read after the ring was drained and travel in the same channel as the events, so that whoever receives
 //! one has every event that came before it.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeSet,
     ops::Range,
@@ -269,6 +272,8 @@ impl<P: Probe> Reader<P> {
                 }
                 Command::AddProcess { pid, .. } => {
                     self.pids.insert(pid);
+                    // Dismissed a moment ago, and now meant after all.
+                    removed.retain(|other| *other != pid);
                 }
                 _ => {}
             }

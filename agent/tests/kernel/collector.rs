@@ -1,0 +1,136 @@
+//! An aggregator in memory: keeps what an agent delivers, lane by lane, and lets tests wait for it.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use chainscope_agent::{Link, Uplink};
+use chainscope_proto::v1::{
+    Ack, ConnectionEvent, LaneMark, Message, NetworkAccount, Record, RecordReply, RecordRequest, TargetEvent, Welcome,
+    connection_event::Event, record::Kind, record_reply::Reply, record_request::Request,
+};
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::mpsc;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Default)]
+pub(crate) struct Collector(Arc<(Mutex<BTreeMap<String, Vec<Record>>>, Condvar)>);
+
+impl Collector {
+    /// For any number of agents, one after the other.
+    pub(crate) fn link(&self) -> Link {
+        let collector = self.clone();
+        Link::Reopen(Box::new(move || {
+            let (requests, incoming) = mpsc::channel(4);
+            let (outgoing, replies) = mpsc::channel(4);
+            tokio::spawn(collector.clone().serve(incoming, outgoing));
+            Some(Uplink { requests, replies })
+        }))
+    }
+
+    async fn serve(self, mut requests: mpsc::Receiver<RecordRequest>, replies: mpsc::Sender<RecordReply>) {
+        while let Some(RecordRequest { request: Some(request) }) = requests.recv().await {
+            let reply = {
+                let mut lanes = self.0.0.lock();
+                match request {
+                    Request::Hello(hello) => {
+                        let mark = |node: &String| {
+                            let next_sequence = lanes.get(node).map_or(0, Vec::len) as u64;
+                            LaneMark { node: node.clone(), next_sequence }
+                        };
+                        let marks = hello.nodes.iter().map(mark).collect();
+                        Reply::Welcome(Welcome { version: 1, build: "test".to_owned(), realtime_ns: 0, marks })
+                    }
+                    Request::Batch(batch) => {
+                        let lane = lanes.entry(batch.node.clone()).or_default();
+                        assert_eq!(batch.first_sequence, lane.len() as u64, "lane {}", batch.node);
+                        lane.extend(batch.records);
+                        Reply::Ack(Ack { node: batch.node, next_sequence: lane.len() as u64 })
+                    }
+                }
+            };
+            self.0.1.notify_all();
+            if replies.send(RecordReply { reply: Some(reply) }).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until `found` finds something in what was delivered.
+    #[track_caller]
+    pub(crate) fn wait<T>(&self, what: &str, mut found: impl FnMut(&Delivered) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        let mut lanes = self.0.0.lock();
+        loop {
+            let delivered = Delivered(lanes.clone());
+            if let Some(found) = found(&delivered) {
+                return found;
+            }
+            if self.0.1.wait_until(&mut lanes, deadline).timed_out() {
+                panic!("waited in vain for {what}; delivered: {:#?}", delivered.summary());
+            }
+        }
+    }
+
+    pub(crate) fn now(&self) -> Delivered {
+        Delivered(self.0.0.lock().clone())
+    }
+}
+
+/// What was delivered at one moment.
+pub(crate) struct Delivered(BTreeMap<String, Vec<Record>>);
+
+impl Delivered {
+    pub(crate) fn nodes(&self) -> Vec<&str> {
+        self.0.keys().map(String::as_str).collect()
+    }
+
+    pub(crate) fn kinds(&self, node: &str) -> impl DoubleEndedIterator<Item = &Kind> {
+        self.0.get(node).into_iter().flatten().filter_map(|record| record.kind.as_ref())
+    }
+
+    pub(crate) fn connection_events(&self, node: &str) -> Vec<(u64, &Event)> {
+        let event = |kind| match kind {
+            &Kind::Connection(ConnectionEvent { connection, event: Some(ref event) }) => Some((connection, event)),
+            _ => None,
+        };
+        self.kinds(node).filter_map(event).collect()
+    }
+
+    /// (connection, incoming, first chunk, SHA-256) of the messages between peers, in order of these.
+    pub(crate) fn messages(&self, node: &str) -> Vec<(u64, bool, u64, Vec<u8>)> {
+        let peer = |kind| match kind {
+            &Kind::Message(ref message @ Message { .. }) if message.category == "p2p" => {
+                Some((message.connection, message.incoming, message.first_chunk, message.sha256.to_vec()))
+            }
+            _ => None,
+        };
+        let mut messages: Vec<_> = self.kinds(node).filter_map(peer).collect();
+        messages.sort();
+        messages
+    }
+
+    pub(crate) fn target_events(&self, node: &str) -> Vec<&TargetEvent> {
+        self.kinds(node).filter_map(|kind| if let Kind::TargetEvent(event) = kind { Some(event) } else { None }).collect()
+    }
+
+    pub(crate) fn account(&self, node: &str) -> Option<&NetworkAccount> {
+        self.kinds(node).rev().find_map(|kind| if let Kind::NetworkAccount(account) = kind { Some(account) } else { None })
+    }
+
+    fn summary(&self) -> Vec<String> {
+        let line = |(node, lane): (&String, &Vec<Record>)| {
+            let told: Vec<String> = lane
+                .iter()
+                .filter(|record| !matches!(record.kind, Some(Kind::Chunk(_) | Kind::Message(_))))
+                .map(|record| format!("{:?}", record.kind))
+                .collect();
+            format!("{node}: {} records, of these {}", lane.len(), told.join("\n  "))
+        };
+        self.0.iter().map(line).collect()
+    }
+}
