@@ -1,10 +1,12 @@
 # Chainscope. The two commands of the README are `make demo` and `make test`; the rest is for those who change it.
 #
-# Everything is built with one profile, so that RocksDB is compiled once. Set CARGO_TARGET_DIR to share a build folder.
+# Everything is built with one profile and one set of features (`--workspace --all-targets`), so that RocksDB, which takes
+# minutes, is compiled once. Set CARGO_TARGET_DIR to share a build folder.
 
 SHELL := /bin/bash -euo pipefail
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+BUILT = $${CARGO_TARGET_DIR:-target}/debug
 
 .PHONY: help setup build demo test lint bench soak fuzz openapi clean
 
@@ -14,12 +16,11 @@ help: ## list the targets
 setup: ## install the system packages and mount what the kernel tests need (Debian 12; root or sudo)
 	@scripts/setup
 
-build: setup ## build every program
-	$(CARGO) build --workspace --bins --examples
+build: setup ## build every program and test
+	$(CARGO) build --workspace --all-targets
 
-demo: setup ## record a demo node and show its decoded messages
-	$(CARGO) build -p chainscope-cli -p chainscope-e2e --bins
-	$(CARGO) run -q -p chainscope-cli -- demo
+demo: build ## record a demo node and show its decoded messages
+	scripts/as-root $(BUILT)/chainscope demo
 
 test: build ## every test there is: unit, property, kernel (as root), API, end to end
 	scripts/as-root $(CARGO) test --workspace
@@ -34,7 +35,7 @@ bench: build ## ratios against the physical limit and other tools, as a table (d
 	scripts/as-root scripts/bench
 
 soak: build ## the long runs: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s
-	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test -p chainscope-e2e -- --nocapture
+	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --test 'soak*' -- --nocapture
 
 fuzz: setup ## every parser, FUZZ_SECONDS (300) each
 	scripts/tool cargo-fuzz 0.13.2

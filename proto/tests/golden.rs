@@ -53,7 +53,9 @@ fn add_message(scope: &str, message: &DescriptorProto, lines: &mut BTreeSet<Stri
         let type_name = field.type_name.as_deref().unwrap_or_default();
         let kind = field.r#type().as_str_name();
         let label = field.label().as_str_name();
-        lines.insert(format!("{name} {} {} {label} {kind} {type_name}", field.number(), field.name()).trim_end().to_owned());
+        lines.insert(
+            format!("{name} {} {} {label} {kind} {type_name}", field.number(), field.name()).trim_end().to_owned(),
+        );
     }
     for nested in &message.nested_type {
         add_message(&name, nested, lines);

@@ -1,0 +1,169 @@
+//! The command line. Help is written for someone who has never used Chainscope.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// See inside a running blockchain node without touching it.
+///
+/// Chainscope records a Tezos node's peer-to-peer messages from outside, by eBPF: the node is neither changed nor
+/// restarted. Messages are decrypted with the node's own identity, decoded, stored, and served over HTTP.
+#[derive(Debug, Parser)]
+#[command(name = "chainscope", version, propagate_version = true, after_help = FIRST_STEPS)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const FIRST_STEPS: &str = "\
+First steps:
+  chainscope run --p2p-port 9732          record the node that listens for peers on port 9732
+  chainscope p2p                          follow its messages in this terminal
+  curl 'localhost:17732/v2/p2p?limit=5'   the newest five, as JSON
+  http://localhost:17732/docs             the API, in a browser";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Record the nodes of this machine and serve the API
+    Run(RunArgs),
+    /// Start a demo node, record it, and show its messages
+    Demo(DemoArgs),
+    /// Follow the messages of a node in this terminal
+    P2p(P2pArgs),
+    /// Write a file with what helps to find a fault: configuration, self-check, counters, own logs; no secrets
+    SupportBundle(SupportBundleArgs),
+    /// Print completions for a shell
+    Completions { shell: Shell },
+    /// Print the manual page
+    Man,
+}
+
+/// Record the nodes of this machine and serve the API.
+///
+/// What to record is said by a file (./chainscope.toml, ./config.toml, /etc/chainscope/chainscope.toml, or --config), or for
+/// a single node by --p2p-port. A node that already runs is picked up; its sessions that began earlier cannot be
+/// decrypted and are shown as such.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_NEEDS)]
+pub(crate) struct RunArgs {
+    /// Configuration file
+    #[arg(long, short, value_name = "FILE", env = "CHAINSCOPE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Record the node that listens for peers on this port; no file is needed
+    #[arg(long, value_name = "PORT", conflicts_with = "config")]
+    pub(crate) p2p_port: Option<u16>,
+    /// The node's identity.json [default: found by the node's own arguments]
+    #[arg(long, value_name = "FILE", requires = "p2p_port")]
+    pub(crate) identity: Option<PathBuf>,
+    /// Folder of the database, instead of the configured one
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Address of the API, instead of the configured one
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+    /// Say whether this machine has what is needed, and end
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+const RUN_NEEDS: &str = "\
+Needs Linux 5.17 or newer with BTF, and root or the capabilities BPF, PERFMON, SYS_PTRACE and DAC_READ_SEARCH;
+`chainscope run --check` says what is missing. RUST_LOG=debug shows more of what it does.";
+
+/// Start a demo node, record it, and show its messages.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Address of the API
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17732")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// End after so many messages [default: 40, or never in a terminal]
+    #[arg(long, value_name = "N")]
+    pub(crate) messages: Option<u64>,
+    /// Messages a second that the demo node sends and receives
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) rate: u32,
+    /// The demo node's program [default: chainscope-demo-node beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) demo_node: Option<PathBuf>,
+}
+
+/// Follow the messages of a node in this terminal.
+///
+/// Prints the last messages, then each new one as it is recorded. All filters given must hold.
+#[derive(Debug, Args)]
+#[command(after_help = P2P_EXAMPLES)]
+pub(crate) struct P2pArgs {
+    /// Where Chainscope serves its API
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:17732", env = "CHAINSCOPE_URL")]
+    pub(crate) url: String,
+    /// The node, by name or alias [default: the only one]
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// Only these types of message, separated by commas: connection_message, metadata, ack_message, current_head, …
+    #[arg(long, short, value_name = "TYPES")]
+    pub(crate) types: Option<String>,
+    /// Only messages from the peer, or only those from the node
+    #[arg(long, value_enum)]
+    pub(crate) sender: Option<Sender>,
+    /// Only connections that this side opened
+    #[arg(long, value_enum)]
+    pub(crate) initiator: Option<Initiator>,
+    /// Only this peer's address, as ADDRESS:PORT or [ADDRESS]:PORT
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) remote: Option<String>,
+    /// Begin with so many messages of the past
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) last: u64,
+    /// End after the messages of the past
+    #[arg(long)]
+    pub(crate) no_follow: bool,
+    /// One JSON object a line, as the API gives it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const P2P_EXAMPLES: &str = "\
+Examples:
+  chainscope p2p --types current_head,current_branch --sender remote
+  chainscope p2p --last 1000 --no-follow --json | jq -r .kind | sort | uniq -c";
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Sender {
+    /// The peer sent it
+    Remote,
+    /// The node sent it
+    Local,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Initiator {
+    /// The node connected to the peer
+    Local,
+    /// The peer connected to the node
+    Remote,
+}
+
+/// Write a file with what helps to find a fault.
+#[derive(Debug, Args)]
+pub(crate) struct SupportBundleArgs {
+    /// The file to write
+    #[arg(long, short, value_name = "FILE", default_value = "chainscope-support.tar.gz")]
+    pub(crate) output: PathBuf,
+    /// Configuration file, as for `run`
+    #[arg(long, short, value_name = "FILE", env = "CHAINSCOPE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where Chainscope serves its API [default: as configured]
+    #[arg(long, value_name = "URL", env = "CHAINSCOPE_URL")]
+    pub(crate) url: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,1 +1,0 @@
-//! chainscope-cli

@@ -1,0 +1,108 @@
+//! `chainscope support-bundle`: one archive with what helps to find a fault, and nothing that is secret.
+//!
+//! Configuration names where an identity lies, never what it holds; records and messages are left out.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    path::Path,
+};
+
+use anyhow::Context as _;
+use flate2::{Compression, write::GzEncoder};
+use tar::{Builder, Header};
+
+use crate::{api::Api, args::SupportBundleArgs, logs, run, terminal};
+
+/// What is asked of the API, and under which name it is kept.
+const ANSWERS: [(&str, &str); 5] = [
+    ("/v2/version", "version.json"),
+    ("/nodes", "nodes.json"),
+    ("/v2/stats", "stats.json"),
+    ("/metrics", "metrics.txt"),
+    ("/readyz", "ready.json"),
+];
+
+/// Of each log file, at most its last so many bytes.
+const LOG_BYTES: u64 = 8 << 20;
+
+pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
+    let file = File::create(&args.output).with_context(|| format!("cannot write {}", args.output.display()))?;
+    let mut bundle = Bundle { archive: Builder::new(GzEncoder::new(file, Compression::default())), notes: Vec::new() };
+
+    let found = run::read_config(args.config.as_deref());
+    let config = match &found {
+        Ok((path, text, config)) => {
+            bundle.add("chainscope.toml", text.as_bytes())?;
+            bundle.notes.push(format!("configuration: {}", path.display()));
+            Some(config)
+        }
+        Err(error) => {
+            bundle.notes.push(format!("configuration: {error:#}"));
+            None
+        }
+    };
+    bundle.add("self-check.txt", run::self_check_text().as_bytes())?;
+    let url = args.url.unwrap_or_else(|| match config {
+        Some(config) => format!("http://{}", run::reachable(config.listen)),
+        None => String::from("http://127.0.0.1:17732"),
+    });
+    let api = Api::new(&url);
+    for (path, name) in ANSWERS {
+        match api.text(path, &[]) {
+            Ok(text) => bundle.add(name, text.as_bytes())?,
+            Err(error) => bundle.notes.push(format!("{name}: {error:#}")),
+        }
+    }
+    if let Some(config) = config {
+        bundle.add_logs(&logs::folder(&config.data_dir))?;
+    }
+    let kernel = fs::read("/proc/version").unwrap_or_default();
+    bundle.add("kernel.txt", &kernel)?;
+    let notes = bundle.notes.join("\n") + "\n";
+    bundle.add("notes.txt", notes.as_bytes())?;
+    bundle.archive.into_inner()?.finish()?.sync_all()?;
+    for note in notes.lines() {
+        terminal::line(&terminal::safe(note))?;
+    }
+    terminal::line(&format!("wrote {}", args.output.display()))
+}
+
+struct Bundle {
+    archive: Builder<GzEncoder<File>>,
+    notes: Vec<String>,
+}
+
+impl Bundle {
+    fn add(&mut self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        let mut header = Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o600);
+        self.archive.append_data(&mut header, Path::new("chainscope-support").join(name), bytes)?;
+        Ok(())
+    }
+
+    fn add_logs(&mut self, folder: &Path) -> anyhow::Result<()> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.notes.push(format!("own logs: {}: {error}", folder.display()));
+                return Ok(());
+            }
+        };
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let mut bytes = Vec::new();
+            let mut file = File::open(entry.path())?;
+            let length = file.metadata()?.len();
+            if length > LOG_BYTES {
+                std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(length - LOG_BYTES))?;
+                self.notes.push(format!("{name}: its first {} bytes are left out", length - LOG_BYTES));
+            }
+            file.take(LOG_BYTES).read_to_end(&mut bytes)?;
+            self.add(&format!("logs/{name}"), &bytes)?;
+        }
+        Ok(())
+    }
+}
