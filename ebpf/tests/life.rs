@@ -26,6 +26,7 @@ both_modes!(
     a_descriptor_that_was_duplicated_and_closed_by_a_thread,
     half_closed,
     refused,
+    one_socket_that_connects_twice,
     connecting_without_waiting,
     reset_by_the_peer,
     reset_by_the_process,
@@ -392,6 +393,32 @@ fn refused(mode: CaptureMode) {
     let opened = recorder.until_opened(puppet.pid(), 1);
     assert_eq!(opened.remote, address);
     assert_eq!((recorder.opened.len(), recorder.closed.len()), (1, 0));
+    puppet.end();
+}
+
+fn one_socket_that_connects_twice(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let (out, address) = listener("127.0.0.1:0");
+    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    let fd = puppet.must(&format!("connect {address}"));
+    let (mut peer, _) = out.accept().expect("a connection");
+    puppet.must(&format!("send {fd} 1 0 1000 1 write"));
+    peer.write_all(&pattern(2, 0, 30)).expect("room");
+    puppet.must(&format!("receive {fd} 30 1 0 read"));
+    puppet.must(&format!("disconnect {fd}"));
+    puppet.must(&format!("connect_again {fd} {address}"));
+    let (_second, _) = out.accept().expect("a connection");
+    puppet.must(&format!("send {fd} 3 0 500 1 write"));
+    puppet.must(&format!("close {fd}"));
+    let first = recorder.until_opened(puppet.pid(), 1);
+    let again = recorder.until_opened(puppet.pid(), 2);
+    let closed = recorder.until_closed(first.socket);
+    assert_eq!((closed.sent_offset, closed.received_offset, closed.by), (1000, 30, ClosedBy::Local));
+    recorder.sent(first.socket).verify_whole(1, 1000);
+    assert_eq!(recorder.until_closed(again.socket).sent_offset, 500);
+    recorder.sent(again.socket).verify_whole(3, 500);
+    assert_eq!(recorder.account(puppet.pid()).dropped_bytes(), 0);
     puppet.end();
 }
 

@@ -21,6 +21,7 @@ both_modes!(
     a_thirty_two_bit_call,
     a_buffer_that_ends_too_early,
     a_buffer_that_is_gone,
+    two_threads_on_one_socket,
     a_ring_that_nobody_reads,
     openings_and_endings_in_a_full_ring,
 );
@@ -190,6 +191,24 @@ fn a_buffer_that_is_gone(mode: CaptureMode) {
     assert_eq!(stream.holes(0, total as u64), 0);
     assert_eq!(stream.missing(MissingReason::Unreadable), gone as u64, "what follows is still captured");
     assert_eq!(account.dropped, [("unreadable", gone as u64)]);
+    puppet.end();
+}
+
+/// Which of two writers at once was first is not known for certain; how much they wrote is, to the byte.
+fn two_threads_on_one_socket(mode: CaptureMode) {
+    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+    let each = 2_000_000;
+    puppet.order(&format!("two_threads_send {fd} {fd} {each} 777"));
+    peer.read_exact(&mut vec![0; 2 * each]).expect("all of it");
+    assert_eq!(puppet.reply(), [each as i64; 2]);
+    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    let total = 2 * each as u64;
+    assert_eq!(account.seen, total, "{account:?}");
+    assert_eq!(recorder.closed[&socket].sent_offset, total);
+    let stream = recorder.sent(socket);
+    assert_eq!(stream.captured(), account.captured);
+    assert_eq!(stream.holes(0, total) + stream.missing(MissingReason::Concurrent), account.dropped_bytes());
+    assert!(account.captured > total / 4, "{account:?}");
     puppet.end();
 }
 

@@ -56,6 +56,15 @@ fn obey(words: &[&str]) -> Vec<i64> {
             "dup" => vec![result(libc::dup(fd))],
             "shutdown" => vec![result(libc::shutdown(fd, a as i32))],
             "nonblocking" => vec![result(libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK))],
+            "disconnect" => {
+                // SAFETY: all-zero is a value, and AF_UNSPEC.
+                let nowhere: libc::sockaddr = std::mem::zeroed();
+                vec![result(libc::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as u32))]
+            }
+            "connect_again" => {
+                let (raw, size) = sockaddr(words[2].parse().expect("an address"));
+                vec![result(libc::connect(fd, (&raw const raw).cast(), size))]
+            }
             "linger0" => {
                 let linger = libc::linger { l_onoff: 1, l_linger: 0 };
                 let size = size_of::<libc::linger>() as u32;
