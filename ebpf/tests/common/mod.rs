@@ -57,7 +57,10 @@ impl Puppet {
             .expect("the puppet starts");
         let orders = child.stdin.take().expect("piped");
         let replies = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, orders, replies }
+        let mut puppet = Self { child, orders, replies };
+        // Before this reply it may still be a shell that has not even changed its namespace.
+        assert_eq!(puppet.tell("ready"), [0]);
+        puppet
     }
 
     pub fn pid(&self) -> u32 {
