@@ -16,8 +16,10 @@ cargo fuzz build --sanitizer none
 printf '| target | seconds | executions | corpus |\n| --- | ---: | ---: | ---: |\n'
 for target in "${targets[@]}"; do
     log=$(mktemp)
+    # The last two read an input as steps of 4 bytes: long ones only do the same again.
+    case $target in conversation | resume) longest=512 ;; *) longest=65536 ;; esac
     if ! cargo fuzz run --sanitizer none "$target" -- \
-        -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 >"$log" 2>&1; then
+        -max_total_time="$seconds" -max_len="$longest" -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 >"$log" 2>&1; then
         cat "$log"
         echo "fuzz: $target has a finding; the input is in fuzz/artifacts/$target" >&2
         exit 1

@@ -8,6 +8,17 @@ use chainscope_tezos::{
     seal::{Announcement, connection_chunk, session},
 };
 
+/// Limits that keep searches short, so that many inputs are tried; the budget runs out in some of them.
+pub fn thrifty() -> Limits {
+    Limits {
+        search_units: 20_000,
+        search_units_per_byte: 0,
+        search_units_per_second: 0,
+        search_counters: 2048,
+        ..Limits::default()
+    }
+}
+
 /// Any public key is the local node's: a peer's bytes must not matter to that.
 #[derive(Default)]
 pub struct Keys(());

@@ -3,13 +3,13 @@
 use std::{collections::HashSet, sync::LazyLock};
 
 use chainscope_fuzz::{Keys, SESSION, script};
-use chainscope_tezos::{Conversation, Limits, Output, Role};
+use chainscope_tezos::{Conversation, Output, Role};
 use libfuzzer_sys::fuzz_target;
 
 static SENT: LazyLock<HashSet<[u8; 32]>> = LazyLock::new(|| SESSION.messages.iter().copied().collect());
 
 fuzz_target!(|data: &[u8]| {
-    let limits = Limits { search_units: 20_000, search_counters: 4096, ..Limits::default() };
+    let limits = chainscope_fuzz::thrifty();
     let mut conversation = Conversation::new(Some(Role::Initiator), limits).with_start(0, 0);
     let mut keys = Keys::default();
     let mut out = |output: Output| {

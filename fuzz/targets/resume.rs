@@ -1,12 +1,12 @@
 //! A session that is saved somewhere and resumed elsewhere.
 #![no_main]
 use chainscope_fuzz::{Keys, SESSION, script};
-use chainscope_tezos::{Conversation, Limits, Offsets, Output, Role};
+use chainscope_tezos::{Conversation, Offsets, Output, Role};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first() else { return };
-    let limits = Limits { search_units: 20_000, search_counters: 4096, ..Limits::default() };
+    let limits = chainscope_fuzz::thrifty();
     let mut keys = Keys::default();
     let mut first = Conversation::new(Some(Role::Initiator), limits);
     for piece in SESSION.handshake() {
