@@ -2,7 +2,7 @@
 //! in a while looks around: ends of processes, journal, clock, new processes.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -50,6 +50,8 @@ pub(crate) struct Worker {
     lanes: SharedLanes,
     folder: Folder,
     watched: BTreeSet<(Option<u32>, u16)>,
+    /// Beginnings of observation that are told once the kernel captures: event and detail by process.
+    unsaid: HashMap<u32, (&'static str, String)>,
     written: Journal,
     looked: Instant,
     noted: Instant,
@@ -84,6 +86,7 @@ impl Worker {
             lanes,
             folder,
             watched: BTreeSet::new(),
+            unsaid: HashMap::new(),
             written: Journal::default(),
             looked: now,
             noted: now,
@@ -149,11 +152,17 @@ impl Worker {
                 }
                 self.interpreter.event(event);
             }
+            News::Watched { pid } => {
+                if let Some((event, detail)) = self.unsaid.remove(pid) {
+                    self.interpreter.tell(*pid, event, detail);
+                }
+            }
             News::Account { pid, account } => self.interpreter.account(*pid, (*account).clone()),
             News::Settled { pid, account } => {
                 if let Some(account) = account {
                     self.interpreter.account(*pid, (*account).clone());
                 }
+                self.unsaid.remove(pid);
                 self.interpreter.end_target(*pid, "process exited", "exited");
             }
         }
@@ -167,7 +176,7 @@ impl Worker {
         }
     }
 
-    fn start(&mut self, found: Found, event: &str) -> Result<(), Error> {
+    fn start(&mut self, found: Found, event: &'static str) -> Result<(), Error> {
         let Found { facts, node, label, entry } = found;
         let pid = facts.pid;
         self.lanes.open_lane(&node)?;
@@ -183,7 +192,8 @@ impl Worker {
         tracing::info!(%node, pid, exe, netns = facts.netns, event, "observing");
         let target = Target { node, label, pid, p2p_port: entry.p2p_port, store: entry.store, keys: Box::new(keys) };
         let detail = format!("{exe} in network namespace {}", facts.netns);
-        self.interpreter.start_target(target, event, detail);
+        self.unsaid.insert(pid, (event, detail));
+        self.interpreter.start_target(target);
         Ok(())
     }
 

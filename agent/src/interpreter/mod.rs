@@ -161,8 +161,8 @@ impl<S: Sink> Interpreter<S> {
     }
 
     /// Begins to observe a process.
-    pub(crate) fn start_target(&mut self, target: Target, event: &str, detail: String) {
-        let (node, label, pid) = (Arc::clone(&target.node), Arc::clone(&target.label), target.pid);
+    pub(crate) fn start_target(&mut self, target: Target) {
+        let (node, pid) = (Arc::clone(&target.node), target.pid);
         for key in self.waiting.keys_of(&node) {
             self.keys.entry(Arc::clone(&node)).or_default().give(key);
         }
@@ -176,9 +176,14 @@ impl<S: Sink> Interpreter<S> {
             undecided_bytes: 0,
         };
         self.targets.insert(pid, observed);
-        let time = self.clock.now();
-        self.push(&node, records::target_event(time, &label, event, pid, detail));
         self.tell_news(pid);
+    }
+
+    /// Tells something about a target.
+    pub(crate) fn tell(&mut self, pid: u32, event: &str, detail: String) {
+        let Some(observed) = self.targets.get(&pid) else { return };
+        let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
+        self.push(&node, records::target_event(self.clock.now(), &label, event, pid, detail));
     }
 
     pub(crate) fn is_target(&self, pid: u32) -> bool {

@@ -83,7 +83,7 @@ fn bench_with(keys: OneKey, limits: TargetLimits, waiting: Waiting, store: Store
         store,
         keys: Box::new(keys),
     };
-    bench.start_target(target, "found", String::new());
+    bench.start_target(target);
     bench
 }
 

@@ -56,6 +56,7 @@ enum Item {
     Inode { socket: SocketId, inode: u64 },
     Data(Piece),
     Closed(Closed),
+    Watched { pid: u32 },
     Account { pid: u32, account: KernelAccount },
     Settled { pid: u32, account: Option<KernelAccount> },
 }
@@ -77,6 +78,8 @@ struct Piece {
 #[derive(Debug)]
 pub(crate) enum News<'a> {
     Event(Event<'a>),
+    /// From here on the kernel captures a process that was added.
+    Watched { pid: u32 },
     /// A running account, read after all events before it were taken.
     Account { pid: u32, account: &'a KernelAccount },
     /// A process that was removed did nothing after this.
@@ -147,6 +150,7 @@ impl Batch {
                 socket_call: piece.socket_call,
                 time_ns: piece.time_ns,
             })),
+            Item::Watched { pid } => News::Watched { pid: *pid },
             Item::Account { pid, account } => News::Account { pid: *pid, account },
             Item::Settled { pid, account } => News::Settled { pid: *pid, account: account.as_ref() },
         })
@@ -265,20 +269,18 @@ impl<P: Probe> Reader<P> {
     fn obey(&mut self) -> Vec<u32> {
         let mut removed = Vec::new();
         while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::RemoveProcess { pid } => {
-                    removed.push(pid);
-                    continue;
-                }
-                Command::AddProcess { pid, .. } => {
-                    self.pids.insert(pid);
-                    // Dismissed a moment ago, and now meant after all.
-                    removed.retain(|other| *other != pid);
-                }
-                _ => {}
+            if let Command::RemoveProcess { pid } = command {
+                removed.push(pid);
+                continue;
             }
             if let Err(cause) = self.probe.obey(&command) {
                 warn_limited!(?command, %cause, "the kernel part refused");
+            }
+            if let Command::AddProcess { pid, .. } = command {
+                // Dismissed a moment ago, perhaps, and now meant after all.
+                removed.retain(|other| *other != pid);
+                self.pids.insert(pid);
+                self.out.batch.items.push(Item::Watched { pid });
             }
         }
         removed

@@ -88,7 +88,7 @@ fn read(batches: impl Iterator<Item = Batch>) -> (Vec<u8>, Vec<(usize, u64)>, Ve
                     assert_eq!(data.offset, bytes.len() as u64);
                     bytes.extend_from_slice(data.bytes);
                 }
-                News::Event(_) => {}
+                News::Event(_) | News::Watched { .. } => {}
                 News::Account { account, .. } => accounts.push((bytes.len(), account.captured)),
                 News::Settled { pid, account } => {
                     accounts.push((bytes.len(), account.unwrap().captured));

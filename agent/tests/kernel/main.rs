@@ -17,6 +17,7 @@ use collector::{Collector, Delivered};
 use puppet::Puppet;
 use session::{another_identity, identity, messages, play, steps};
 
+const REQUEST: &[u8] = b"GET /chains/main/blocks/head/header HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Stage {
@@ -156,8 +157,8 @@ fn accepted_connections_are_the_node_s_and_other_protocols_are_left_alone() {
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let connection = node.accept(1);
     for _ in 0..200 {
-        client.write_all(b"GET /chains/main/blocks/head/header HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        node.read(connection, 69);
+        client.write_all(REQUEST).unwrap();
+        node.read(connection, REQUEST.len());
         node.write(connection, &[b'x'; 10_000]);
         session::Peer::take(&mut client, 10_000);
     }
