@@ -29,8 +29,11 @@ impl Scene {
         let port = free_port();
         machine.observe("node", port);
         let chainscope = machine.start();
-        let node =
-            Demo::new("load").listen(port).identity(&machine.identity("node")).with("--messages 5 --linger").start();
+        let node = Demo::new("load")
+            .listen(port)
+            .identity(&machine.identity("node"))
+            .with("--messages 5 --linger")
+            .start_observed(&chainscope.api, "node");
         Self { chainscope, node, port, honest: 0, _machine: machine }
     }
 

@@ -37,7 +37,7 @@ fn two_nodes_on_one_port_in_two_namespaces() {
     let mut nodes = Vec::new();
     for ((name, namespace), count) in names.iter().zip(&namespaces).zip(messages) {
         let node = Demo::inside(namespace, "load").listen(port).identity(&machine.identity(name));
-        let node = node.with(&format!("--messages {count} --exit-after 1")).start();
+        let node = node.with(&format!("--messages {count} --exit-after 1")).start_observed(api, name);
         let peer = Demo::inside(namespace, "load").peer(port).with(&format!("--messages {count}")).start();
         nodes.push((node, peer));
     }
@@ -124,7 +124,7 @@ fn a_live_session_survives_chainscope(capture: &str) {
     let peer = Demo::new("load").listen(peer_port).with("--rate 100 --seed 3").start();
     let transcript = machine.path("transcript");
     let node = Demo::new("load").listen(port).peer(peer_port).identity(&machine.identity("node")).with("--rate 100");
-    let node = node.option("--transcript", &transcript).start();
+    let node = node.option("--transcript", &transcript).start_observed(&chainscope.api, "node");
     // Long enough for the journal, which is written every second, to know the session.
     wait::until("messages", || (chainscope.api.count("node") >= 400).then_some(()));
 
@@ -181,7 +181,7 @@ fn the_identity_may_come_late_or_be_wrong() {
     let chainscope = machine.start();
     let api = &chainscope.api;
     let right = machine.path("right.json");
-    let mut node = Demo::new("load").listen(port).identity(&right).with("--rate 50").start();
+    let mut node = Demo::new("load").listen(port).identity(&right).with("--rate 50").start_observed(api, "node");
     let session = || -> Program { Demo::new("load").peer(port).with("--rate 50").start() };
 
     let unlucky = [

@@ -18,7 +18,11 @@ fn curl_examples_work_as_printed() {
     let port = free_port();
     machine.observe("9732", port);
     let chainscope = machine.start();
-    let node = Demo::new("load").listen(port).identity(&machine.identity("9732")).with("--rate 100").start();
+    let node = Demo::new("load")
+        .listen(port)
+        .identity(&machine.identity("9732"))
+        .with("--rate 100")
+        .start_observed(&chainscope.api, "9732");
     let peer = Demo::new("load").peer(port).with("--rate 100").start();
     wait::until("messages", || (chainscope.api.count("9732") >= 100).then_some(()));
 

@@ -32,8 +32,8 @@ fn every_plaintext_comes_out(capture: &str) {
         Demo::new("replay").option("--dir", &vectors::tezos("carthagenet-2020")).with(&format!("--side {side}"))
     };
     let remote = side("remote").listen(peer).start();
-    let local = side("local").listen(port).peer(peer).identity(&machine.identity("tezedge")).start();
-    local.join(PATIENCE).expect_success("local side");
+    let local = side("local").listen(port).peer(peer).identity(&machine.identity("tezedge"));
+    local.start_observed(&chainscope.api, "tezedge").join(PATIENCE).expect_success("local side");
     remote.join(PATIENCE).expect_success("remote side");
 
     let api = &chainscope.api;

@@ -24,7 +24,13 @@ fn no_secret_leaves_the_agent() {
     let remote = side("remote").listen(peer).start();
     // The identity is kept outside the folder that is searched.
     let identity = machine.identity("node");
-    side("local").listen(port).peer(peer).identity(&identity).start().join(PATIENCE).expect_success("local");
+    side("local")
+        .listen(port)
+        .peer(peer)
+        .identity(&identity)
+        .start_observed(api, "node")
+        .join(PATIENCE)
+        .expect_success("local");
     remote.join(PATIENCE).expect_success("remote");
     wait::until("all messages", || (api.count("node") >= 38).then_some(()));
 

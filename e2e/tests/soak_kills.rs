@@ -22,8 +22,12 @@ fn what_was_served_is_there_after_every_kill() {
     let peer = Demo::new("load").listen(peer_port).with("--rate 200 --seed 3").start();
     let mut chainscope = machine.start();
     let options = "--rate 200 --connections 4";
-    let mut node =
-        Demo::new("load").listen(port).peer(peer_port).identity(&machine.identity("node")).with(options).start();
+    let mut node = Demo::new("load")
+        .listen(port)
+        .peer(peer_port)
+        .identity(&machine.identity("node"))
+        .with(options)
+        .start_observed(&chainscope.api, "node");
     // Every row that an answer ever showed.
     let mut served: BTreeMap<u64, Value> = BTreeMap::new();
     for kill in 0..kills() {

@@ -22,7 +22,7 @@ fn memory_is_flat_at_5000_messages_a_second() {
     let options = format!("--rate {}", RATE / 20);
     let remote = Demo::new("load").listen(peer).with(&options).with("--trusting --seed 2").start();
     let local = Demo::new("load").listen(port).peer(peer).identity(&machine.identity("node"));
-    let local = local.with(&options).with("--trusting --connections 10").start();
+    let local = local.with(&options).with("--trusting --connections 10").start_observed(&chainscope.api, "node");
     let resident = || {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", chainscope.program.pid())).expect("chainscope runs");

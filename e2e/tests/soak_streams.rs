@@ -43,7 +43,8 @@ fn every_byte_is_captured_or_counted(capture: &str) {
     let side = |seed: u64| Demo::new("raw").with(&format!("--tezos --bytes {each} --seed {seed}"));
     let remote = side(1).listen(peer).with(&format!("--exit-after {CONNECTIONS} --trusting")).start();
     let options = format!("--connections {CONNECTIONS} --close-elsewhere --trusting");
-    let local = side(2).listen(port).peer(peer).identity(&machine.identity("node")).with(&options).start();
+    let local =
+        side(2).listen(port).peer(peer).identity(&machine.identity("node")).with(&options).start_observed(api, "node");
     let long = Duration::from_secs(if soak() { 1800 } else { 240 });
     let started = Instant::now();
     let local = local.join(long).expect_success("local side");
@@ -118,7 +119,7 @@ fn a_stopped_consumer_costs_counted_bytes(capture: &str) {
     let remote = side(1).listen(peer).with("--exit-after 4").start();
     let transcript = machine.path("transcript");
     let local = side(2).listen(port).peer(peer).identity(&machine.identity("node")).with("--connections 4");
-    let local = local.option("--transcript", &transcript).start();
+    let local = local.option("--transcript", &transcript).start_observed(api, "node");
     local.wait_events("established", 4);
     wait::until("traffic", || (api.count("node") >= 200).then_some(()));
 
@@ -183,7 +184,7 @@ fn other_protocols_are_left_alone() {
     let api = &chainscope.api;
     let side = |seed: u64| Demo::new("raw").with(&format!("--bytes 20000000 --seed {seed}"));
     let remote = side(1).listen(peer).with("--exit-after 4").start();
-    let local = side(2).listen(port).peer(peer).with("--connections 4").start();
+    let local = side(2).listen(port).peer(peer).with("--connections 4").start_observed(api, "node");
     let local = local.join(wait::PATIENCE).expect_success("local side");
     remote.join(wait::PATIENCE).expect_success("remote side");
     let closed = local.events("closed");

@@ -80,9 +80,9 @@ fn play(capture: &str, session: &str, role: &str) -> (Machine, Recorder) {
     let local = side("local").listen(port).identity(&machine.identity("node"));
     let both: [Program; 2] = if role == "initiator" {
         let remote = side("remote").listen(peer).start();
-        [local.peer(peer).start(), remote]
+        [local.peer(peer).start_observed(&chainscope.api, "node"), remote]
     } else {
-        let local = local.start();
+        let local = local.start_observed(&chainscope.api, "node");
         [local, side("remote").listen(peer).peer(port).start()]
     };
     for program in both {

@@ -6,9 +6,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::api::Api;
 use super::binary;
 use super::namespace::Namespace;
 use super::program::Program;
+use super::wait;
 
 /// Command line of a demo node.
 pub struct Demo {
@@ -72,6 +74,27 @@ impl Demo {
         let program = Program::start(&self.name, &mut self.command);
         if listens {
             program.wait_events("listening", 1);
+        }
+        program
+    }
+}
+
+impl Demo {
+    /// Starts it as the node that Chainscope records: it connects to nobody before Chainscope says that it observes this process.
+    ///
+    /// # Panics
+    /// If Chainscope does not find it.
+    #[must_use]
+    pub fn start_observed(self, api: &Api, node: &str) -> Program {
+        let connects = self.command.get_args().any(|a| a == "--peer");
+        let mut program = if connects { self.with("--hold connect").start() } else { self.start() };
+        wait::until(&format!("{node} to be observed as pid {}", program.pid()), || {
+            let nodes = api.get("/nodes");
+            let node = nodes.as_array()?.iter().find(|n| n["name"] == node)?;
+            node["targets"].as_array()?.iter().any(|t| t["pid"] == program.pid()).then_some(())
+        });
+        if connects {
+            program.tell("go");
         }
         program
     }
