@@ -26,16 +26,18 @@ struct {
 } scratches SEC(".maps");
 
 /*
- * Whether to wake the reader. By backlog, not by producer position: so it also slows a sender that outruns the reader.
- * Asked every 64 KiB (of 2 MiB), because asking and above all waking costs as much as a small record.
+ * Whether to wake the reader. By backlog, not by producer position: it also slows a sender that outruns the reader, which
+ * is then woken at every record. Below that it is asked for every 64 KiB (of 2 MiB) only: asking is not free.
  */
 static __always_inline u64 wake(struct scratch *s, u32 n)
 {
 	s->unasked += n + sizeof s->header;
 	if (s->unasked < wake_bytes / 32)
 		return BPF_RB_NO_WAKEUP;
+	if (bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= wake_bytes)
+		return BPF_RB_FORCE_WAKEUP;
 	s->unasked = 0;
-	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >= wake_bytes ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+	return BPF_RB_NO_WAKEUP;
 }
 
 /* Says that `n` bytes passed which are not in the ring. `reason` is counted even if the record does not fit. */
