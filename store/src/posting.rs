@@ -109,7 +109,7 @@ impl Bits {
                 *word = u64::from_be_bytes(bytes.try_into().ok()?);
             }
         } else {
-            if value.len() % 2 != 0 || value.len() > BITS_LEN {
+            if !value.len().is_multiple_of(2) || value.len() > BITS_LEN {
                 return None;
             }
             for place in value.chunks_exact(2) {

@@ -165,7 +165,7 @@ impl<'a> Meter<'a> {
             return Err(Error::Budget { examined });
         }
         // The clock is asked now and then: a step takes a microsecond or so.
-        if examined % 64 == 0 {
+        if examined.is_multiple_of(64) {
             if self.budget.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Error::Deadline { examined });
             }
