@@ -1,6 +1,6 @@
 //! Putting the parts together, and taking them apart in order.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{RecordReply, RecordRequest};
 use tokio::{
@@ -8,6 +8,7 @@ use tokio::{
     runtime::Handle,
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +26,9 @@ use crate::{
     quiet::warn_limited,
     retention::Retention,
 };
+
+/// Time that open connections have to end once they should.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// The aggregator: takes records, stores them, answers questions.
 #[derive(Debug)]
@@ -161,7 +165,11 @@ impl Running {
         let Self { ingest, mut servers, pools, mut retention, stop, _watching, .. } = self;
         ingest.stop().await;
         stop.cancel();
-        while servers.join_next().await.is_some() {}
+        let ended = timeout(FAREWELL, async { while servers.join_next().await.is_some() {} });
+        if ended.await.is_err() {
+            warn_limited!("a client holds its connection: it is cut");
+            servers.shutdown().await;
+        }
         let ended = tokio::task::spawn_blocking(move || {
             for pool in &pools {
                 pool.stop();

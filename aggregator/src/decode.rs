@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use chainscope_proto::v1::Message;
 use chainscope_tezos::message::{Category, decode, locate};
 
+use crate::http::json;
+
 /// Protocols that can be decoded, by their names in records, and whether they are the data availability layer's.
 const PROTOCOLS: [(&str, bool); 2] = [("tezos", false), ("tezos-dal", true)];
 
@@ -21,7 +23,7 @@ pub(crate) fn write_json(message: &Message, plain: &[u8], out: &mut dyn Write) -
     };
     match decode(category, *dal, bytes_of(message, plain)) {
         Ok(decoded) => {
-            serde_json::to_writer(out, &decoded)?;
+            json::write(out, &decoded)?;
             Ok(Ok(()))
         }
         Err(error) => Ok(Err(error.to_string())),

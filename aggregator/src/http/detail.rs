@@ -25,7 +25,7 @@ use utoipa::ToSchema;
 
 use super::{
     app::{self, App, Asked},
-    list,
+    json, list,
     openapi::NodeParameter,
     problem::Problem,
     query,
@@ -154,7 +154,7 @@ fn write(store: &Store, node: &str, id: u64, message: &Message, out: &mut dyn Wr
     out.write_all(b"],\"decrypted_bytes\":[")?;
     write_bytes(store, node, id, out, |chunk| &chunk.plain)?;
     out.write_all(b"],\"error\":")?;
-    serde_json::to_writer(&mut *out, &error).map_err(io::Error::from)?;
+    json::write(out, &error)?;
     out.write_all(b"}")?;
     Ok(())
 }

@@ -61,7 +61,7 @@ pub(crate) fn push(json: &mut Vec<u8>, is_first: bool, row: &impl serde::Seriali
         json.push(b',');
     }
     // Rows are structs of strings and numbers: writing them to memory does not fail.
-    let _ = serde_json::to_writer(json, row);
+    let _ = super::json::write(json, row);
 }
 
 /// A body of JSON.

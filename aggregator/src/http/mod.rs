@@ -9,6 +9,7 @@ mod detail;
 mod docs;
 mod entry;
 mod form;
+pub(crate) mod json;
 mod list;
 mod nodes;
 pub(crate) mod openapi;

@@ -60,8 +60,9 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // A struct of strings and numbers always serialises.
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut body = Vec::new();
+        // Writing strings and numbers to memory does not fail.
+        let _ = super::json::write(&mut body, &self);
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

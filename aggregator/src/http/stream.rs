@@ -185,6 +185,6 @@ impl Live {
 fn event(events: &mut Vec<u8>, id: u64, row: &Row<'_>) {
     // Writing to memory does not fail, and JSON has no line breaks.
     let _ = write!(events, "id: {id}\ndata: ");
-    let _ = serde_json::to_writer(&mut *events, row);
+    let _ = super::json::write(events, row);
     events.extend_from_slice(b"\n\n");
 }

@@ -17,12 +17,16 @@ pub(crate) mod grpc;
 mod session;
 mod writer;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{RecordReply, RecordRequest};
 use chainscope_store::Store;
 use futures::Stream;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -38,6 +42,9 @@ pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);
 
 /// Messages that an in-process agent may have on the way.
 const CHANNEL: usize = 16;
+
+/// Time that sessions have to end once they should.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What all sessions share. Cheap to clone.
 #[derive(Clone)]
@@ -56,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) room_kib: u32,
     pub(crate) stop: CancellationToken,
     pub(crate) sessions: TaskTracker,
+    /// Agents of this process connect from threads of their own.
+    runtime: Handle,
 }
 
 impl Ingest {
@@ -79,6 +88,7 @@ impl Ingest {
                 room_kib,
                 stop: CancellationToken::new(),
                 sessions: TaskTracker::new(),
+                runtime: Handle::current(),
             }),
         })
     }
@@ -93,7 +103,7 @@ impl Ingest {
         let (requests, incoming) = mpsc::channel(CHANNEL);
         let (outgoing, replies) = mpsc::channel(CHANNEL);
         let mut session = Box::pin(session(self, ReceiverStream::new(incoming)));
-        self.shared.sessions.spawn(async move {
+        let relay = async move {
             while let Some(reply) = session.next().await {
                 match reply {
                     Ok(reply) => {
@@ -104,7 +114,8 @@ impl Ingest {
                     Err(error) => warn_limited!(%error, "the session of the agent in this process ended"),
                 }
             }
-        });
+        };
+        self.shared.sessions.spawn_on(relay, &self.shared.runtime);
         (requests, replies)
     }
 
@@ -112,7 +123,9 @@ impl Ingest {
     pub(crate) async fn stop(&self) {
         self.shared.stop.cancel();
         self.shared.sessions.close();
-        self.shared.sessions.wait().await;
+        if timeout(FAREWELL, self.shared.sessions.wait()).await.is_err() {
+            warn_limited!("an agent does not take its acknowledgements: it is left alone");
+        }
         self.shared.writer.stop().await;
     }
 }
@@ -120,7 +133,7 @@ impl Ingest {
 /// One conversation with an agent: a hello is answered by a welcome that says where its lanes stand; each batch, once it
 /// is durable, by an acknowledgement (one for several, if they came fast). An error ends the stream.
 ///
-/// Must be called within a Tokio runtime. The session ends when `requests` does (after the last acknowledgement), when
+/// May be called from any thread. The session ends when `requests` does (after the last acknowledgement), when
 /// the returned stream is dropped, or when the aggregator ends.
 pub fn session<S>(ingest: &Ingest, requests: S) -> impl Stream<Item = Result<RecordReply, SessionError>> + Send + use<S>
 where
@@ -128,12 +141,13 @@ where
 {
     let (replies, stream) = mpsc::channel(CHANNEL);
     let shared = Arc::clone(&ingest.shared);
-    ingest.shared.sessions.spawn(async move {
+    let talk = async move {
         let closed = replies.clone();
         tokio::select! {
             () = session::run(&shared, requests, &replies) => {}
             () = closed.closed() => {}
         }
-    });
+    };
+    ingest.shared.sessions.spawn_on(talk, &ingest.shared.runtime);
     ReceiverStream::new(stream)
 }

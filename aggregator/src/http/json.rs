@@ -1,0 +1,62 @@
+//! JSON in which nothing is raw: control characters beyond ASCII's first 32, and those that turn the direction of text
+//! around, are escaped too. What peers say can then be shown on a terminal as it is.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter, Serializer};
+
+/// Compact JSON with harmless strings.
+struct Harmless;
+
+impl Formatter for Harmless {
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, character)) = rest.char_indices().find(|(_, character)| is_harmful(*character)) {
+            let (before, from) = rest.split_at(at);
+            out.write_all(before.as_bytes())?;
+            // All of them are in the first plane.
+            write!(out, "\\u{:04x}", u32::from(character))?;
+            rest = from.get(character.len_utf8()..).unwrap_or_default();
+        }
+        CompactFormatter.write_string_fragment(out, rest)
+    }
+}
+
+fn is_harmful(character: char) -> bool {
+    character >= '\u{7f}'
+        && (character.is_control()
+            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+}
+
+/// Writes a value as compact JSON.
+pub(crate) fn write(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
+    Ok(value.serialize(&mut Serializer::with_formatter(out, Harmless))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::write;
+
+    fn text(value: &str) -> String {
+        let mut out = Vec::new();
+        write(&mut out, &value).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_moves_a_terminal_is_escaped() {
+        assert_eq!(text("a\u{1b}\u{7f}\u{9b}é\u{202e}\"\n"), r#""a\u001b\u007f\u009bé\u202e\"\n""#);
+    }
+
+    proptest! {
+        #[test]
+        fn it_means_the_same(value in any::<String>()) {
+            let text = text(&value);
+            prop_assert!(!text.chars().any(char::is_control));
+            prop_assert_eq!(serde_json::from_str::<String>(&text).unwrap(), value);
+        }
+    }
+}
