@@ -58,7 +58,8 @@ pub struct Status {
 }
 
 impl Agent {
-    /// Loads the kernel part and starts to observe. Records go to `link`.
+    /// Loads the kernel part and starts to observe: a node that begins to listen after this returns is captured from
+    /// its first byte. Records go to `link`.
     ///
     /// # Errors
     /// One clear sentence: what of the configuration cannot work, what the kernel lacks, which right or file is missing.
@@ -69,7 +70,7 @@ impl Agent {
         let names = config.nodes.iter().map(|node| node.name.as_str());
         let lanes = SharedLanes::open(&folder, config.queue_bytes, std::iter::empty())?;
         let (commands, orders) = channel::unbounded();
-        let worker = Worker::new(&config, folder.clone(), lanes.clone(), commands)?;
+        let mut worker = Worker::new(&config, folder.clone(), lanes.clone(), commands)?;
         // After the worker told every lane of the last run what it may have missed.
         for name in names {
             lanes.open_lane(name)?;
@@ -87,7 +88,10 @@ impl Agent {
         let (batches, taken) = channel::bounded(BATCHES);
         let (spare, used) = channel::bounded(BATCHES);
         let (alive, ended) = watch::channel(false);
-        let reader = Reader::new(probe, orders, batches, used, Arc::clone(&stop));
+        let mut reader = Reader::new(probe, orders, batches, used, Arc::clone(&stop));
+        // Ports first: what begins to listen from here on is seen by the kernel, the rest by the worker's look around.
+        worker.watch_ports();
+        reader.prepare();
         let reader = spawn("chainscope-ring", move || {
             let result = reader.run();
             if let Err(error) = &result {

@@ -25,7 +25,12 @@ pub fn require_fit() -> Result<(), Error> {
 }
 
 fn processes() -> Finding {
-    look("processes", "/proc/1/stat", fs::read("/proc/1/stat").map(drop), "the host's /proc is needed (hostPID in a pod)")
+    look(
+        "processes",
+        "/proc/1/stat",
+        fs::read("/proc/1/stat").map(drop),
+        "the host's /proc is needed (hostPID in a pod)",
+    )
 }
 
 fn look(name: &str, path: &str, result: std::io::Result<()>, without: &str) -> Finding {

@@ -205,7 +205,10 @@ mod tests {
         assert_eq!(refusal(vec![node("a\nb")]), "configuration: node 0: \"a\\nb\" is no name");
         let nothing = NodeConfig { p2p_port: None, ..node("a") };
         assert_eq!(refusal(vec![nothing]), "configuration: node \"a\": needs a p2p_port, pid, exe or container");
-        assert_eq!(refusal(vec![NodeConfig { p2p_port: Some(0), ..node("a") }]), "configuration: node \"a\": p2p_port 0 is no port");
+        assert_eq!(
+            refusal(vec![NodeConfig { p2p_port: Some(0), ..node("a") }]),
+            "configuration: node \"a\": p2p_port 0 is no port"
+        );
         let odd = Config { ring_bytes: 100_000, ..Config::new("/tmp".into(), vec![node("a")]) };
         assert!(odd.check().unwrap_err().to_string().contains("100000"));
         Config::new("/tmp".into(), vec![node("a"), node("b")]).check().unwrap();

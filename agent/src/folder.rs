@@ -116,8 +116,7 @@ impl Folder {
         let beside = self.path.join(format!("{name}.new"));
         let path = self.path.join(name);
         let written = || -> io::Result<()> {
-            let mut file =
-                OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
+            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
             file.write_all(bytes)?;
             if durability == Durability::Synced {
                 file.sync_all()?;

@@ -63,10 +63,9 @@ pub(crate) fn session(socket: &Socket, node: &str, connection: u64, saved: &Save
 /// The conversation of an entry; none if the entry is damaged.
 pub(crate) fn resume(entry: &JournalSession) -> Option<Conversation> {
     let direction = |direction: &Option<JournalDirection>| {
-        direction.as_ref().map(|direction| SavedDirection {
-            chunks: direction.chunks,
-            stream_offset: direction.stream_offset,
-        })
+        direction
+            .as_ref()
+            .map(|direction| SavedDirection { chunks: direction.chunks, stream_offset: direction.stream_offset })
     };
     let saved = Saved {
         role: if entry.local_is_initiator { Role::Initiator } else { Role::Responder },
@@ -134,9 +133,8 @@ impl Waiting {
 
     /// Takes out the sessions of a namespace whose sockets are not among those that it has.
     pub(crate) fn drop_vanished(&mut self, netns: u32, inodes: &HashSet<u64>) -> Vec<JournalSession> {
-        let is_gone = |session: &mut JournalSession| {
-            session.netns_inode == netns && !inodes.contains(&session.socket_inode)
-        };
+        let is_gone =
+            |session: &mut JournalSession| session.netns_inode == netns && !inodes.contains(&session.socket_inode);
         self.sessions.extract_if(.., is_gone).collect()
     }
 }

@@ -104,8 +104,6 @@ impl Worker {
     /// # Errors
     /// The data folder cannot be written.
     pub(crate) fn run(mut self, batches: &Receiver<Batch>, spare: &Sender<Batch>) -> Result<(), Error> {
-        // Ports first: what begins to listen after the look around is seen by the kernel.
-        self.watch_ports();
         self.scan()?;
         self.note()?;
         loop {
@@ -227,7 +225,7 @@ impl Worker {
     }
 
     /// Brings the ports that the kernel watches up to date: a named namespace may have appeared.
-    fn watch_ports(&mut self) {
+    pub(crate) fn watch_ports(&mut self) {
         let wanted = self.roster.watched_ports();
         for (netns, port) in wanted.difference(&self.watched) {
             self.send(Command::WatchPort { netns: *netns, port: *port });

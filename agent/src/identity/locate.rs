@@ -108,7 +108,10 @@ mod tests {
         assert_eq!(first(&["octez-node", "run", "--data-dir", "/data"]), Path::new("/data/identity.json"));
         assert_eq!(first(&["octez-node", "run", "--data-dir=/data"]), Path::new("/data/identity.json"));
         assert_eq!(first(&["octez-node", "run", "-d", "./data"]), Path::new("/srv/node/data/identity.json"));
-        assert_eq!(first(&["light-node", "--identity-file", "id/identity.json"]), Path::new("/srv/node/id/identity.json"));
+        assert_eq!(
+            first(&["light-node", "--identity-file", "id/identity.json"]),
+            Path::new("/srv/node/id/identity.json")
+        );
         assert_eq!(first(&["light-node", "--tezos-data-dir=/t"]), Path::new("/t/identity.json"));
         assert_eq!(first(&["octez-node", "run"]), Path::new("/var/tezos/node/data/identity.json"));
         assert_eq!(first(&["octez-node", "run", "--data-dir"]), Path::new("/var/tezos/node/data/identity.json"));

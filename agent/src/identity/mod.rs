@@ -88,9 +88,8 @@ impl ProcessKeys {
         }
         let habits = habits(self.pid);
         let config = habits.said().config.or_else(|| habits.node_dir.as_ref().map(|dir| dir.join("config.json")));
-        let folder = config
-            .and_then(|path| open_in(own, &path).ok()?.content().ok())
-            .and_then(|json| data_dir_of_config(&json));
+        let folder =
+            config.and_then(|path| open_in(own, &path).ok()?.content().ok()).and_then(|json| data_dir_of_config(&json));
         habits.candidates(folder.as_deref()).into_iter().map(|path| (own, path)).collect()
     }
 
@@ -136,9 +135,7 @@ impl ProcessKeys {
             return read.content.clone().map_err(Trouble::Other);
         }
         let content = opened.content().map_err(trouble)?;
-        let content = Identity::from_json(&content)
-            .map(Arc::new)
-            .map_err(|cause| format!("{}: {cause}", shown(path)));
+        let content = Identity::from_json(&content).map(Arc::new).map_err(|cause| format!("{}: {cause}", shown(path)));
         if let Ok(identity) = &content {
             self.remember(identity);
         }

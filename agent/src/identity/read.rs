@@ -82,12 +82,8 @@ pub(crate) fn open_in(root: Root, path: &Path) -> Result<Opened, ReadError> {
     if meta.len() > MAX_BYTES {
         return Err(ReadError::TooLong(meta.len()));
     }
-    let stamp = Stamp {
-        device: meta.dev(),
-        inode: meta.ino(),
-        size: meta.len(),
-        modified: (meta.mtime(), meta.mtime_nsec()),
-    };
+    let stamp =
+        Stamp { device: meta.dev(), inode: meta.ino(), size: meta.len(), modified: (meta.mtime(), meta.mtime_nsec()) };
     Ok(Opened { file, stamp })
 }
 
@@ -96,10 +92,7 @@ impl Opened {
     pub(crate) fn content(self) -> Result<Zeroizing<Vec<u8>>, ReadError> {
         // Of full size from the start: growing would leave copies behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES as usize + 1));
-        self.file
-            .take(MAX_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|cause| ReadError::System(cause.to_string()))?;
+        self.file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|cause| ReadError::System(cause.to_string()))?;
         if bytes.len() as u64 > MAX_BYTES {
             return Err(ReadError::TooLong(bytes.len() as u64));
         }
@@ -143,14 +136,8 @@ mod tests {
         fs::write(&path, vec![b' '; 70_000]).unwrap();
         assert_eq!(open_in(me(), &path).unwrap_err(), ReadError::TooLong(70_000));
         // A file that says it is empty and is not: the limit holds while reading too.
-        rustix::fs::mknodat(
-            CWD,
-            dir.path().join("pipe"),
-            rustix::fs::FileType::Fifo,
-            Mode::RUSR | Mode::WUSR,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(CWD, dir.path().join("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
         assert_eq!(open_in(me(), &dir.path().join("pipe")).unwrap_err(), ReadError::Irregular);
     }
 

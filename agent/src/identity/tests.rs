@@ -4,8 +4,10 @@ use std::fs;
 
 use super::*;
 
-const CARTHAGENET: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/carthagenet-2020/identity.json"));
-const SYNTHETIC: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));
+const CARTHAGENET: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/carthagenet-2020/identity.json"));
+const SYNTHETIC: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));
 
 fn public_key(json: &str) -> [u8; 32] {
     *Identity::from_json(json.as_bytes()).unwrap().public_key()
@@ -76,7 +78,9 @@ fn the_identity_of_another_node_is_named() {
 fn a_malformed_identity_is_named_and_not_quoted() {
     let mut files = Files::new();
     let secret = "8b4622bc512c8621a35fa19ff252129b208c8cdffb57e2d29c7974df718c7ff2";
-    for content in [format!("{{\"secret_key\": \"{secret}\""), format!("{{\"secret_key\": \"{secret}\"}}"), "\0\u{1}".to_owned()] {
+    for content in
+        [format!("{{\"secret_key\": \"{secret}\""), format!("{{\"secret_key\": \"{secret}\"}}"), "\0\u{1}".to_owned()]
+    {
         files.put(&content);
         let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
         assert!(reason.starts_with(&format!("{}: ", files.path.display())), "{reason}");

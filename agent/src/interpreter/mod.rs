@@ -304,9 +304,9 @@ impl<S: Sink> Interpreter<S> {
             // The queue is cleaned of settled and closed sockets, so that it stays as short as the count says.
             let sessions = &self.sessions;
             if observed.undecided.len() > 2 * observed.undecided_count + 64 {
-                observed.undecided.retain(|socket| {
-                    sessions.get(socket).is_some_and(|session| session.counted.is_some())
-                });
+                observed
+                    .undecided
+                    .retain(|socket| sessions.get(socket).is_some_and(|session| session.counted.is_some()));
             }
             let is_within = observed.undecided_count <= self.limits.undecided_connections
                 && observed.undecided_bytes <= self.limits.undecided_bytes;
@@ -482,4 +482,3 @@ fn context<'a, S: Sink>(
 ) -> Context<'a, S> {
     Context { sink, target: &mut observed.target, totals: &mut observed.totals, clock, verdicts }
 }
-

@@ -64,7 +64,8 @@ pub(super) fn kernel_losses(
     before: &KernelAccount,
     after: &KernelAccount,
 ) -> Vec<Record> {
-    let earlier = |reason: &str| before.dropped.iter().find(|(known, _)| *known == reason).map_or(0, |(_, bytes)| *bytes);
+    let earlier =
+        |reason: &str| before.dropped.iter().find(|(known, _)| *known == reason).map_or(0, |(_, bytes)| *bytes);
     let new = after.dropped.iter().filter_map(|(reason, bytes)| {
         let bytes = bytes.saturating_sub(earlier(reason));
         (bytes > 0).then(|| {

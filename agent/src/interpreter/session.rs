@@ -223,12 +223,7 @@ impl Session {
         self.body = Body::Done(self.account());
     }
 
-    fn finish_conversation<S: Sink>(
-        &mut self,
-        ends: Option<(u64, u64)>,
-        time: i64,
-        context: &mut Context<'_, S>,
-    ) {
+    fn finish_conversation<S: Sink>(&mut self, ends: Option<(u64, u64)>, time: i64, context: &mut Context<'_, S>) {
         let Body::Live(conversation) = &mut self.body else { return };
         let mut outputs = Vec::new();
         let (sent, received) = (ends.map(|ends| ends.0), ends.map(|ends| ends.1));
@@ -274,11 +269,7 @@ impl Session {
                     State::Raw => ConnectionState::Raw,
                 };
                 self.is_settled |= state != ConnectionState::Handshake;
-                let changed = v1::ConnectionStateChanged {
-                    state: state.into(),
-                    reason: reason,
-                    remedy: remedy,
-                };
+                let changed = v1::ConnectionStateChanged { state: state.into(), reason, remedy };
                 context.event(time, self.key, ConnectionKind::StateChanged(changed));
             }
             Output::Chunk(chunk) => {
@@ -349,12 +340,7 @@ impl Session {
         if self.inode == 0 {
             return None;
         }
-        let socket = journal::Socket {
-            netns: self.netns,
-            inode: self.inode,
-            local: self.local,
-            remote: self.remote,
-        };
+        let socket = journal::Socket { netns: self.netns, inode: self.inode, local: self.local, remote: self.remote };
         Some(journal::session(&socket, node, self.key, &conversation.saved()?))
     }
 }

@@ -271,7 +271,8 @@ fn the_real_session_of_carthagenet_comes_out_whole() {
     let expected = read("carthagenet-2020/sent.expected.jsonl");
     let expected: Vec<serde_json::Value> = expected.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let messages = bench.messages();
-    let sent: Vec<&&Message> = messages.iter().filter(|message| !message.incoming && message.category != "connection").collect();
+    let sent: Vec<&&Message> =
+        messages.iter().filter(|message| !message.incoming && message.category != "connection").collect();
     assert_eq!(sent.len(), expected.len());
     assert_eq!(sent.len(), 5_474);
     for (message, expected) in sent.iter().zip(&expected) {
@@ -490,7 +491,10 @@ fn half_open_connections_are_bounded_and_counted() {
     let given_up = bench.take_verdicts().iter().filter(|(_, verdict)| *verdict == Verdict::LeaveAlone).count();
     assert_eq!(given_up, 9_900);
     // More on one that was given up is counted as dropped.
-    let data = Data { offset: 100, ..Socket { id: SocketId(0), ends: [0, 100], time_ns: 9 }.data(Direction::Received, &[1; 50]) };
+    let data = Data {
+        offset: 100,
+        ..Socket { id: SocketId(0), ends: [0, 100], time_ns: 9 }.data(Direction::Received, &[1; 50])
+    };
     bench.event(&Event::Data(data));
     real.play(&mut bench, &steps[40..]);
     total += 50 + bytes_of(&steps[40..]);
@@ -611,8 +615,7 @@ fn no_secret_leaves_the_interpreter() {
     let json: serde_json::Value = serde_json::from_str(&read("synthetic-two-way/identity.json")).unwrap();
     let expected: serde_json::Value =
         serde_json::from_str(&read("synthetic-two-way/outgoing-all-messages.expected.json")).unwrap();
-    let mut everything: Vec<u8> =
-        bench.sink.records.iter().flat_map(|(_, record)| record.encode_to_vec()).collect();
+    let mut everything: Vec<u8> = bench.sink.records.iter().flat_map(|(_, record)| record.encode_to_vec()).collect();
     everything.extend(bench.journal().encode_to_vec());
     assert!(everything.len() > 300_000);
     for secret in [&json["secret_key"], &expected["precomputed_key"]] {

@@ -170,8 +170,7 @@ impl Lane {
 
     fn drop_newest(&mut self, record: &Record, encoded: usize) {
         let time = record.time_ns;
-        let overflow =
-            self.overflow.get_or_insert(Overflow { records: 0, bytes: 0, from_ns: time, to_ns: time });
+        let overflow = self.overflow.get_or_insert(Overflow { records: 0, bytes: 0, from_ns: time, to_ns: time });
         overflow.records += 1;
         overflow.bytes += encoded as u64;
         overflow.from_ns = overflow.from_ns.min(time);

@@ -28,7 +28,8 @@ impl Durable {
     }
 
     fn marks(&self) -> Vec<LaneMark> {
-        let mark = |(node, lane): (&String, &Vec<Record>)| LaneMark { node: node.clone(), next_sequence: lane.len() as u64 };
+        let mark =
+            |(node, lane): (&String, &Vec<Record>)| LaneMark { node: node.clone(), next_sequence: lane.len() as u64 };
         self.0.iter().map(mark).collect()
     }
 }
@@ -45,8 +46,15 @@ fn state(target: u8, value: u64) -> Record {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Push { node: usize, size: usize },
-    State { node: usize, target: u8, value: u64 },
+    Push {
+        node: usize,
+        size: usize,
+    },
+    State {
+        node: usize,
+        target: u8,
+        value: u64,
+    },
     Send,
     /// The aggregator makes so many of the batches on the way durable.
     Commit(usize),
@@ -177,7 +185,9 @@ impl World {
             assert_eq!(lost, self.refused.get(node).copied().unwrap_or_default());
             for (&(_, target), value) in self.last_state.iter().filter(|((of, _), _)| *of == node) {
                 let newest = lane.iter().rev().find_map(|record| match &record.kind {
-                    Some(Kind::NetworkAccount(account)) if record.target == format!("t{target}") => Some(account.bytes_seen),
+                    Some(Kind::NetworkAccount(account)) if record.target == format!("t{target}") => {
+                        Some(account.bytes_seen)
+                    }
                     _ => None,
                 });
                 assert_eq!(newest, Some(*value), "the last state of t{target} did not arrive");

@@ -19,7 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chainscope_ebpf::{Closed, Data, Direction, Event, KernelAccount, MissingReason, NetworkProbe, Opened, SocketId, Verdict};
+use chainscope_ebpf::{
+    Closed, Data, Direction, Event, KernelAccount, MissingReason, NetworkProbe, Opened, SocketId, Verdict,
+};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::{Error, quiet::warn_limited};
@@ -38,12 +40,24 @@ const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
 /// What the probe is to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    WatchPort { netns: Option<u32>, port: u16 },
-    UnwatchPort { netns: Option<u32>, port: u16 },
+    WatchPort {
+        netns: Option<u32>,
+        port: u16,
+    },
+    UnwatchPort {
+        netns: Option<u32>,
+        port: u16,
+    },
     /// Capture a process; `port`: of its accepted sockets only those on this local port.
-    AddProcess { pid: u32, port: Option<u16>, listens: Vec<(u32, u16)> },
+    AddProcess {
+        pid: u32,
+        port: Option<u16>,
+        listens: Vec<(u32, u16)>,
+    },
     /// Stop to capture a process. [`Item::Settled`] follows everything that it did.
-    RemoveProcess { pid: u32 },
+    RemoveProcess {
+        pid: u32,
+    },
     Decide(SocketId, Verdict),
 }
 
@@ -79,11 +93,19 @@ struct Piece {
 pub(crate) enum News<'a> {
     Event(Event<'a>),
     /// From here on the kernel captures a process that was added.
-    Watched { pid: u32 },
+    Watched {
+        pid: u32,
+    },
     /// A running account, read after all events before it were taken.
-    Account { pid: u32, account: &'a KernelAccount },
+    Account {
+        pid: u32,
+        account: &'a KernelAccount,
+    },
     /// A process that was removed did nothing after this.
-    Settled { pid: u32, account: Option<&'a KernelAccount> },
+    Settled {
+        pid: u32,
+        account: Option<&'a KernelAccount>,
+    },
 }
 
 /// Events in one piece of memory, to be used again.
@@ -236,6 +258,13 @@ impl<P: Probe> Reader<P> {
     ) -> Self {
         let out = Outlet { batch: Batch::default(), batches, spare, is_shut: false };
         Self { probe, commands, out, pids: BTreeSet::new(), stop }
+    }
+
+    /// Obeys what was ordered so far: afterwards the kernel watches the ports.
+    pub(crate) fn prepare(&mut self) {
+        for pid in self.obey() {
+            self.settle(pid);
+        }
     }
 
     /// Runs until it is told to stop; then takes what the ring still holds and reads the accounts once more.

@@ -79,7 +79,9 @@ mod tests {
             format!("0::/kubepods/burstable/pod{POD}/{ID}"),
             format!("0::/kubepods/besteffort/pod{POD}/{ID}"),
             format!("11:memory:/kubepods/pod{POD}/{ID}"),
-            format!("0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/cri-containerd-{ID}.scope"),
+            format!(
+                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/cri-containerd-{ID}.scope"
+            ),
             format!("0::/kubepods.slice/kubepods-pod{under}.slice/crio-{ID}.scope"),
             format!("0::/kubepods.slice/kubepods-pod{under}.slice/crio-{ID}.scope/container"),
             format!("0::/system.slice/docker-{ID}.scope"),

@@ -79,7 +79,8 @@ mod tests {
             let mut request = [0; 256];
             let length = stream.read(&mut request).unwrap();
             assert!(request[..length].starts_with(b"GET /containers/json HTTP/1.0\r\n"));
-            let body = format!(r#"[{{"Id":"{ID}","Names":["/tezedge","/other/tezedge"],"State":"running"}},{{"Id":"x"}}]"#);
+            let body =
+                format!(r#"[{{"Id":"{ID}","Names":["/tezedge","/other/tezedge"],"State":"running"}},{{"Id":"x"}}]"#);
             stream.write_all(&answer(&body)).unwrap();
         });
         assert_eq!(containers_named(&path, "tezedge").unwrap(), [ContainerId::parse(ID).unwrap()]);

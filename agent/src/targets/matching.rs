@@ -181,7 +181,11 @@ mod tests {
         let id = ContainerId::parse(ID);
         let inside = ProcessFacts { container: id.clone(), ..process(1, 1, &[]) };
         let named = |container: &str| {
-            Entry::new(NodeConfig { name: "n".to_owned(), container: Some(container.to_owned()), ..NodeConfig::default() })
+            Entry::new(NodeConfig {
+                name: "n".to_owned(),
+                container: Some(container.to_owned()),
+                ..NodeConfig::default()
+            })
         };
         assert!(named(&ID[..12]).is_met_by(&inside));
         assert!(!named("tezedge").is_met_by(&inside));
@@ -192,10 +196,8 @@ mod tests {
 
     #[test]
     fn the_entry_that_says_more_comes_first() {
-        let narrow = Entry {
-            netns: Some(6),
-            ..Entry::new(NodeConfig { netns: Some("/run/netns/b".into()), ..by_port("b") })
-        };
+        let narrow =
+            Entry { netns: Some(6), ..Entry::new(NodeConfig { netns: Some("/run/netns/b".into()), ..by_port("b") }) };
         let entries = [Entry::new(by_port("a")), narrow];
         assert_eq!(entry_of(&entries, &process(1, 5, &[9732])), Some(0));
         assert_eq!(entry_of(&entries, &process(2, 6, &[9732])), Some(1));

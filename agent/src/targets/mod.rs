@@ -207,9 +207,7 @@ impl<Y: System> Roster<Y> {
         let entry = self.entries.get(index)?.config.clone();
         let life = self.system.watch(facts.pid)?;
         let is_live = |netns: u32| {
-            self.live
-                .values()
-                .any(|live| live.entry == index && live.facts.netns == netns && !live.life.is_over())
+            self.live.values().any(|live| live.entry == index && live.facts.netns == netns && !live.life.is_over())
         };
         let node = self.names.name(index, &entry, facts.netns, is_live);
         let label = match &facts.container {
@@ -222,8 +220,7 @@ impl<Y: System> Roster<Y> {
 
     /// Processes that ended since the last call.
     pub(crate) fn ended(&mut self) -> Vec<u32> {
-        let over: Vec<u32> =
-            self.live.iter().filter(|(_, live)| live.life.is_over()).map(|(pid, _)| *pid).collect();
+        let over: Vec<u32> = self.live.iter().filter(|(_, live)| live.life.is_over()).map(|(pid, _)| *pid).collect();
         for pid in &over {
             self.live.remove(pid);
         }

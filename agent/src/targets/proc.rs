@@ -147,11 +147,8 @@ pub(crate) fn scan(ports: &BTreeSet<u16>) -> Vec<ProcessFacts> {
     let mut found: Vec<ProcessFacts> = processes.into_iter().map(|(_, facts)| facts).collect();
     for facts in &mut found {
         let Some(inodes) = listening.get(&facts.netns) else { continue };
-        facts.listens = inodes
-            .iter()
-            .filter(|(inode, _)| owners.get(inode) == Some(&facts.pid))
-            .map(|(_, port)| *port)
-            .collect();
+        facts.listens =
+            inodes.iter().filter(|(inode, _)| owners.get(inode) == Some(&facts.pid)).map(|(_, port)| *port).collect();
     }
     // The agent's own namespace first, then the oldest: so the names of nodes do not depend on the order of /proc.
     let own = netns_inode(Path::new("/proc/self/ns/net"));

@@ -120,7 +120,7 @@ fn a_process_on_the_port_that_is_not_meant_is_not_taken() {
     machine.0.borrow_mut().namespaces.insert("/run/netns/a".into(), 1);
     machine.start(20, 2, &[9732], None);
     let entry = NodeConfig { netns: Some("/run/netns/a".into()), ..by_port("a") };
-    let mut roster = Roster::new(machine.clone(), &[entry]);
+    let mut roster = Roster::new(machine, &[entry]);
     assert_eq!(roster.watched_ports(), BTreeSet::from([(Some(1), 9732)]));
     assert!(roster.scan().is_empty());
     assert_eq!(roster.listening(20, 2, 9732), None);

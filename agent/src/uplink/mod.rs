@@ -85,7 +85,9 @@ pub(crate) async fn run(lanes: SharedLanes, mut link: Link, agent: String) {
         let uplink = match &mut link {
             Link::Channels(_) => {
                 is_last = true;
-                let Link::Channels(uplink) = std::mem::replace(&mut link, Link::Reopen(Box::new(|| None))) else { return };
+                let Link::Channels(uplink) = std::mem::replace(&mut link, Link::Reopen(Box::new(|| None))) else {
+                    return;
+                };
                 Ok(uplink)
             }
             Link::Remote(remote) => remote.connect().await.map_err(StreamError::Connect),
@@ -135,7 +137,10 @@ async fn stream(lanes: &SharedLanes, uplink: Uplink, agent: &str, pause: &mut Du
     );
     *pause = PAUSES.0;
     for node in lanes.welcome(&welcome.marks, &asked) {
-        tracing::warn!(node, "the aggregator counts this lane otherwise: it lost its database, or this data folder is in use twice");
+        tracing::warn!(
+            node,
+            "the aggregator counts this lane otherwise: it lost its database, or this data folder is in use twice"
+        );
     }
     let mut next = lanes.next_batch();
     loop {
@@ -143,11 +148,12 @@ async fn stream(lanes: &SharedLanes, uplink: Uplink, agent: &str, pause: &mut Du
             return Ok(());
         }
         tokio::select! {
-            reply = replies.recv() => match reply.ok_or(StreamError::Ended)?.reply {
-                Some(Reply::Ack(ack)) => lanes.acknowledge(&ack.node, ack.next_sequence)?,
-                // A newer aggregator may say more.
-                _ => {}
-            },
+            reply = replies.recv() => {
+                // A newer aggregator may say other things too.
+                if let Some(Reply::Ack(ack)) = reply.ok_or(StreamError::Ended)?.reply {
+                    lanes.acknowledge(&ack.node, ack.next_sequence)?;
+                }
+            }
             permit = requests.reserve(), if next.is_some() => {
                 let permit = permit.map_err(|_| StreamError::Ended)?;
                 if let Some(batch) = next.take() {

@@ -15,7 +15,7 @@ const DEPTH: usize = 4;
 
 /// The address of an aggregator.
 #[derive(Debug, Clone)]
-pub struct Remote(Endpoint);
+pub struct Remote(Box<Endpoint>);
 
 impl Remote {
     /// Takes an address such as `http://aggregator:17733`.
@@ -35,7 +35,7 @@ impl Remote {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(10))
             .keep_alive_while_idle(true);
-        Ok(Self(endpoint))
+        Ok(Self(Box::new(endpoint)))
     }
 
     pub(super) async fn connect(&self) -> Result<Uplink, String> {

@@ -11,7 +11,10 @@ use chainscope_proto::v1::{
 };
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio_stream::{Stream, StreamExt as _, wrappers::{ReceiverStream, TcpListenerStream}};
+use tokio_stream::{
+    Stream, StreamExt as _,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
 use tonic::{Response, Status, Streaming};
 
 use super::*;
@@ -24,7 +27,8 @@ struct Durable(Arc<Mutex<BTreeMap<String, Vec<Record>>>>);
 impl Durable {
     fn welcome(&self, nodes: &[String]) -> RecordReply {
         let lanes = self.0.lock();
-        let mark = |node: &String| LaneMark { node: node.clone(), next_sequence: lanes.get(node).map_or(0, Vec::len) as u64 };
+        let mark =
+            |node: &String| LaneMark { node: node.clone(), next_sequence: lanes.get(node).map_or(0, Vec::len) as u64 };
         let welcome =
             Welcome { version: 1, build: "test".to_owned(), realtime_ns: 0, marks: nodes.iter().map(mark).collect() };
         RecordReply { reply: Some(Reply::Welcome(welcome)) }
@@ -46,7 +50,12 @@ impl Durable {
     }
 
     /// Serves one stream; after `limit` batches it is cut before the last is acknowledged.
-    async fn serve(self, mut requests: mpsc::Receiver<RecordRequest>, replies: mpsc::Sender<RecordReply>, limit: usize) {
+    async fn serve(
+        self,
+        mut requests: mpsc::Receiver<RecordRequest>,
+        replies: mpsc::Sender<RecordReply>,
+        limit: usize,
+    ) {
         let mut batches = 0;
         while let Some(RecordRequest { request: Some(request) }) = requests.recv().await {
             let reply = match request {

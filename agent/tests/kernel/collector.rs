@@ -18,7 +18,9 @@ use tokio::sync::mpsc;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Default)]
-pub(crate) struct Collector(Arc<(Mutex<BTreeMap<String, Vec<Record>>>, Condvar)>);
+pub(crate) struct Collector(Arc<(Mutex<Lanes>, Condvar)>);
+
+type Lanes = BTreeMap<String, Vec<Record>>;
 
 impl Collector {
     /// For any number of agents, one after the other.
@@ -82,7 +84,7 @@ impl Collector {
 }
 
 /// What was delivered at one moment.
-pub(crate) struct Delivered(BTreeMap<String, Vec<Record>>);
+pub(crate) struct Delivered(Lanes);
 
 impl Delivered {
     pub(crate) fn nodes(&self) -> Vec<&str> {
@@ -115,11 +117,15 @@ impl Delivered {
     }
 
     pub(crate) fn target_events(&self, node: &str) -> Vec<&TargetEvent> {
-        self.kinds(node).filter_map(|kind| if let Kind::TargetEvent(event) = kind { Some(event) } else { None }).collect()
+        self.kinds(node)
+            .filter_map(|kind| if let Kind::TargetEvent(event) = kind { Some(event) } else { None })
+            .collect()
     }
 
     pub(crate) fn account(&self, node: &str) -> Option<&NetworkAccount> {
-        self.kinds(node).rev().find_map(|kind| if let Kind::NetworkAccount(account) = kind { Some(account) } else { None })
+        self.kinds(node)
+            .rev()
+            .find_map(|kind| if let Kind::NetworkAccount(account) = kind { Some(account) } else { None })
     }
 
     fn summary(&self) -> Vec<String> {
