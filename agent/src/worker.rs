@@ -102,10 +102,10 @@ impl Worker {
     /// Runs until the reader ends; returns when everything was interpreted.
     ///
     /// # Errors
-    /// The data folder cannot be written.
+    /// A lane cannot be opened, or the last journal cannot be written: the data folder refuses.
     pub(crate) fn run(mut self, batches: &Receiver<Batch>, spare: &Sender<Batch>) -> Result<(), Error> {
         self.scan()?;
-        self.note()?;
+        self.note();
         loop {
             let pause = LOOK_EVERY.saturating_sub(self.looked.elapsed());
             match batches.recv_timeout(pause) {
@@ -218,7 +218,7 @@ impl Worker {
             self.scan()?;
         }
         if self.noted.elapsed() >= NOTE_EVERY {
-            self.note()?;
+            self.note();
         }
         self.pass_verdicts();
         Ok(())
@@ -254,7 +254,7 @@ impl Worker {
     }
 
     /// Samples the clock and writes down what a restart would need.
-    fn note(&mut self) -> Result<(), Error> {
+    fn note(&mut self) {
         self.noted = Instant::now();
         if let Some(jump) = self.interpreter.clock.resample() {
             warn_limited!(jump_ms = jump / 1_000_000, "the clock of this host was set");
@@ -265,7 +265,10 @@ impl Worker {
             }
         }
         let journal = self.interpreter.journal();
-        self.write_journal(journal)
+        // A full disk costs what a restart would need, not the recording.
+        if let Err(error) = self.write_journal(journal) {
+            warn_limited!(%error, "the session journal cannot be written");
+        }
     }
 
     fn write_journal(&mut self, journal: Journal) -> Result<(), Error> {
