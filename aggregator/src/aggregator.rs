@@ -53,9 +53,14 @@ impl Aggregator {
     /// # Errors
     /// [`Error`]: an address cannot be bound, a name is unusable, a thread cannot be started.
     pub async fn start(config: Config) -> Result<Running, Error> {
-        let Config { store, http, ingest: grpc_address, nodes: configured, build, limits } = config;
+        let Config { store, http, ingest: grpc_address, nodes: configured, retention, build, limits } = config;
         let stored = store.nodes().into_iter().map(|node| node.name);
         let nodes = Arc::new(Nodes::new(&configured, stored, limits.nodes)?);
+        for (name, known) in nodes.all() {
+            if !known.configured {
+                store.set_retention(&name, retention)?;
+            }
+        }
         for node in &configured {
             store.set_retention(&node.name, node.retention)?;
         }
@@ -72,13 +77,8 @@ impl Aggregator {
         }
 
         let metrics = Arc::new(Metrics::new());
-        let ingest = Ingest::start(
-            store.clone(),
-            Arc::clone(&nodes),
-            Arc::clone(&metrics.ingest),
-            build.clone(),
-            limits.ingest_bytes,
-        )?;
+        let ingest =
+            Ingest::start(&store, Arc::clone(&nodes), Arc::clone(&metrics.ingest), &build, &limits, retention)?;
         let pool = Arc::new(Pool::start("query", limits.query_threads, limits.query_queue)?);
         let bulk = Arc::new(Pool::start("bulk", BULK_THREADS, BULK_QUEUE)?);
         let retention = Retention::start(store.clone(), limits.eviction)?;

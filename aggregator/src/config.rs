@@ -15,6 +15,8 @@ pub struct Config {
     pub ingest: Option<SocketAddr>,
     /// Nodes known beforehand; others are added by their first record.
     pub nodes: Vec<NodeConfig>,
+    /// How long records of all other nodes are kept.
+    pub retention: Retention,
     /// What `/v2/version` answers: the commit this was built from, or a version.
     pub build: String,
     /// What the aggregator takes on at most.
@@ -22,11 +24,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// A configuration without nodes and without gRPC, with every limit at its default.
+    /// A configuration without nodes and without gRPC, with every limit at its default; 20 GiB are kept of a node.
     #[must_use]
     pub fn new(store: Store, http: SocketAddr) -> Self {
         let build = option_env!("CHAINSCOPE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned();
-        Self { store, http, ingest: None, nodes: Vec::new(), build, limits: Limits::default() }
+        let retention = keep(&chainscope_spec::Retention::default());
+        Self { store, http, ingest: None, nodes: Vec::new(), retention, build, limits: Limits::default() }
     }
 }
 
@@ -57,14 +60,12 @@ impl From<&chainscope_spec::NodeConfig> for NodeConfig {
         let mut aliases = node.aliases.clone();
         aliases.extend(node.target.p2p_port.map(|port| port.to_string()));
         aliases.retain(|alias| *alias != node.name);
-        let keep = &node.observe.retention;
-        Self {
-            name: node.name.clone(),
-            aliases,
-            retention: Retention { rows: keep.rows, bytes: keep.bytes.map(|bytes| bytes.as_u64()), age: keep.age },
-            listen: node.listen,
-        }
+        Self { name: node.name.clone(), aliases, retention: keep(&node.observe.retention), listen: node.listen }
     }
+}
+
+fn keep(limits: &chainscope_spec::Retention) -> Retention {
+    Retention { rows: limits.rows, bytes: limits.bytes.map(|bytes| bytes.as_u64()), age: limits.age }
 }
 
 /// What the aggregator takes on at most. Beyond it requests are refused with 503, and agents wait.

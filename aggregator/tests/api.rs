@@ -1,15 +1,22 @@
 //! The rest of the API: nodes, connections, chunks, stats, metrics, documents, errors, headers.
 
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
 mod common;
 
-use std::{io::Write as _, net::TcpStream};
+use std::{
+    io::Write as _,
+    net::TcpStream,
+    time::{Duration, Instant},
+};
 
 use chainscope_aggregator::NodeConfig;
 use chainscope_proto::v1::{
     ConnectionClosed, ConnectionState, ConnectionStateChanged, Gap, Initiator, Loss, Message, NetworkAccount,
     ReasonCount, TargetEvent, connection_event::Event, record::Kind,
 };
-use common::{CONNECTION, Server, TIME, event, get, identified, message, opened, record, with_chunks};
+use chainscope_store::Retention;
+use common::{CONNECTION, LIMIT, Server, TIME, event, get, identified, message, opened, record, with_chunks};
 use serde_json::{Value, json};
 
 #[test]
@@ -246,7 +253,7 @@ fn stats_show_every_term_every_loss_and_what_is_wrong() {
         "9732",
         0,
         vec![
-            record(TIME, Kind::NetworkAccount(account.clone())),
+            record(TIME, Kind::NetworkAccount(account)),
             loss("kernel", 7, 50),
             loss("kernel", 3, 20),
             found("found", ""),
@@ -333,4 +340,32 @@ fn control_characters_of_peers_are_never_raw() {
     }
     assert_eq!(server.json("/v2/p2p")[0]["message_preview"], loud);
     assert_eq!(server.json("/v3/connections")[0][1]["comments"][0], loud);
+}
+
+#[test]
+fn retention_lets_whole_segments_go_and_ids_go_on() {
+    let server = Server::with(|config| {
+        config.limits.eviction = Duration::from_millis(10);
+        config.retention = Retention { rows: Some(32), ..Retention::default() };
+        config.nodes.push(NodeConfig {
+            retention: Retention { rows: Some(160), ..Retention::default() },
+            ..NodeConfig::new("a")
+        });
+    });
+    let rows = || (0..400).map(|n| record(TIME + n, Kind::Message(message("advertise")))).collect();
+    server.feed("a", rows());
+    server.feed("b", rows());
+    let first_id = |node: &str| server.store.visible(node).0;
+    let start = Instant::now();
+    while first_id("a") < 230 || first_id("b") < 366 {
+        server.store.wait(server.store.generation(), LIMIT.saturating_sub(start.elapsed()));
+        assert!(start.elapsed() < LIMIT, "nothing was let go: {} and {}", first_id("a"), first_id("b"));
+    }
+    for (node, most) in [("a", 170), ("b", 34)] {
+        let ids = server.ids(&format!("/v2/p2p?node_name={node}&limit=1000&direction=forward"));
+        assert_eq!((ids[0], ids.last()), (first_id(node), Some(&399)), "{node}");
+        assert!(ids.len() <= most && ids.windows(2).all(|two| two[0] + 1 == two[1]), "{node}: {ids:?}");
+    }
+    assert_eq!(server.get("/v2/p2p/0?node_name=b").body, "null");
+    assert_eq!(server.get("/v2/p2p?node_name=b&cursor=5").body, "[]");
 }

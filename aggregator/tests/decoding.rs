@@ -1,5 +1,7 @@
 //! Late decoding compared with the vectors: what an independent decoder made of real and made sessions.
 
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
 mod common;
 
 use std::{fs, path::Path};

@@ -1,5 +1,7 @@
 //! Sessions with agents: in-process and over gRPC.
 
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
 mod common;
 
 use chainscope_proto::v1::{
@@ -244,4 +246,16 @@ fn the_end_stores_what_was_received_and_a_new_start_knows_it() {
         other => panic!("no welcome: {other:?}"),
     }
     assert_eq!(server.json("/nodes")[0]["state"], "silent");
+}
+
+#[test]
+fn an_agent_may_connect_from_a_thread_that_knows_no_runtime() {
+    let server = Server::with(|_| {});
+    let ingest = server.running().ingest().clone();
+    let reply = std::thread::spawn(move || {
+        let (requests, mut replies) = ingest.connect();
+        requests.blocking_send(RecordRequest { request: Some(Request::Hello(hello(&["n"]))) }).unwrap();
+        replies.blocking_recv()
+    });
+    assert!(matches!(reply.join().unwrap().unwrap().reply, Some(Reply::Welcome(_))));
 }

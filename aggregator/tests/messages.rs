@@ -1,5 +1,7 @@
 //! `/v2/p2p` and `/v2/p2p/{id}` over real sockets on a real database.
 
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
 mod common;
 
 use chainscope_proto::v1::{Initiator, Message, record::Kind};

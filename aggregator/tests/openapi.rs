@@ -1,5 +1,7 @@
 //! The committed OpenAPI documents are those that the handlers give. `UPDATE_GOLDEN=1` writes them anew.
 
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
 use std::{env, fs, path::Path};
 
 #[test]

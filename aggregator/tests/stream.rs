@@ -1,5 +1,7 @@
 //! `/v2/p2p/stream`: live, resumable, filtered, and it ends.
 
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
 mod common;
 
 use std::time::Duration;

@@ -80,7 +80,7 @@ pub(crate) async fn message(
     match small.await? {
         Found::Nothing => Ok(list::json(Body::from("null"))),
         Found::Small(json) => Ok(list::json(Body::from(json))),
-        Found::Large(message) => large(&app, node, id, message),
+        Found::Large(message) => large(&app, node, id, *message),
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) async fn message_v3(state: State<Arc<App>>, path: Path<String>, asked
 enum Found {
     Nothing,
     Small(Vec<u8>),
-    Large(Message),
+    Large(Box<Message>),
 }
 
 fn small(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
@@ -104,7 +104,7 @@ fn small(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
         return Ok(Found::Nothing);
     };
     if message.length > SMALL {
-        return Ok(Found::Large(message));
+        return Ok(Found::Large(Box::new(message)));
     }
     let mut json = Vec::new();
     match write(store, node, id, &message, &mut json) {

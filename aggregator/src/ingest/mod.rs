@@ -20,7 +20,7 @@ mod writer;
 use std::{sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{RecordReply, RecordRequest};
-use chainscope_store::Store;
+use chainscope_store::{Retention, Store};
 use futures::Stream;
 use tokio::{
     runtime::Handle,
@@ -35,7 +35,7 @@ pub(crate) use self::{
     agents::{AgentInfo, Agents},
     writer::Writer,
 };
-use crate::{Error, metrics::IngestMetrics, nodes::Nodes, quiet::warn_limited};
+use crate::{Error, config::Limits, metrics::IngestMetrics, nodes::Nodes, quiet::warn_limited};
 
 /// Largest message that an agent may send: batches are of at most 1 MiB, unless a single record is larger.
 pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);
@@ -68,18 +68,20 @@ pub(crate) struct Shared {
 }
 
 impl Ingest {
+    /// `retention` is that of nodes which nobody configured.
     pub(crate) fn start(
-        store: Store,
+        store: &Store,
         nodes: Arc<Nodes>,
         metrics: Arc<IngestMetrics>,
-        build: String,
-        bytes: usize,
+        build: &str,
+        limits: &Limits,
+        retention: Retention,
     ) -> Result<Self, Error> {
-        let room_kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).max(1);
-        let writer = Writer::start(store, Arc::clone(&nodes), Arc::clone(&metrics))?;
+        let room_kib = u32::try_from(limits.ingest_bytes >> 10).unwrap_or(u32::MAX).max(1);
+        let writer = Writer::start(store.clone(), &nodes, Arc::clone(&metrics), retention)?;
         Ok(Self {
             shared: Arc::new(Shared {
-                build,
+                build: build.to_owned(),
                 nodes,
                 writer,
                 agents: Agents::default(),

@@ -1,13 +1,14 @@
 //! The one thread that writes to the store: it appends everything that waits, syncs once, then acknowledges.
 
 use std::{
+    collections::HashSet,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use chainscope_proto::v1::Batch;
-use chainscope_store::{Error as StoreError, Store};
+use chainscope_store::{Error as StoreError, Retention, Store};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -73,13 +74,28 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(store: Store, nodes: Arc<Nodes>, metrics: Arc<IngestMetrics>) -> Result<Self, Error> {
+    pub(super) fn start(
+        store: Store,
+        nodes: &Nodes,
+        metrics: Arc<IngestMetrics>,
+        retention: Retention,
+    ) -> Result<Self, Error> {
         // Bounded by the room that sessions must have for each batch.
         let (sender, commands) = unbounded();
         let (end, ending) = bounded(0);
         let health = Arc::new(Health::default());
-        let mut work =
-            Work { store, nodes, commands, ending, metrics, health: Arc::clone(&health), groups: Vec::new() };
+        // What is known already has its retention.
+        let known = nodes.all().into_iter().map(|(name, _)| name).collect();
+        let mut work = Work {
+            store,
+            known,
+            retention,
+            commands,
+            ending,
+            metrics,
+            health: Arc::clone(&health),
+            groups: Vec::new(),
+        };
         let name = "ingest-writer".to_owned();
         let thread = thread::Builder::new()
             .name(name.clone())
@@ -135,7 +151,10 @@ struct Group {
 
 struct Work {
     store: Store,
-    nodes: Arc<Nodes>,
+    /// Nodes whose retention the store has been told.
+    known: HashSet<String>,
+    /// That of all others.
+    retention: Retention,
     commands: Receiver<Command>,
     ending: Receiver<()>,
     metrics: Arc<IngestMetrics>,
@@ -183,9 +202,21 @@ impl Work {
         }
     }
 
+    /// Tells the store how long records of a new node are kept.
+    fn welcome(&mut self, node: &str) {
+        if self.known.contains(node) {
+            return;
+        }
+        self.known.insert(node.to_owned());
+        if let Err(error) = self.store.set_retention(node, self.retention) {
+            warn_limited!(%error, node, "retention could not be set");
+        }
+    }
+
     fn append(&mut self, append: Append) {
         let Append { agent, epoch, batch, bytes, result, _room } = append;
         let Batch { node, first_sequence, records } = batch;
+        self.welcome(&node);
         let appended = self.insist(|store| store.append(&node, &agent, &epoch, first_sequence, &records).map(drop));
         match appended {
             Ok(()) => {
@@ -253,7 +284,7 @@ impl Work {
                     );
                     continue;
                 }
-                Ok(_) => warn_limited!(%error, nodes = self.nodes.all().len(), "nothing is left to drop"),
+                Ok(_) => warn_limited!(%error, "nothing is left to drop"),
                 Err(error) => warn_limited!(%error, "the disk is full, and dropping old records failed"),
             }
             // Agents keep what is not acknowledged, so waiting loses nothing here.
