@@ -58,8 +58,8 @@ pub struct Status {
 }
 
 impl Agent {
-    /// Loads the kernel part and starts to observe: a node that begins to listen after this returns is captured from
-    /// its first byte. Records go to `link`.
+    /// Loads the kernel part and starts to observe: when this returns, nodes that run are captured, and one that begins to
+    /// listen is captured from its first byte. Records go to `link`.
     ///
     /// # Errors
     /// One clear sentence: what of the configuration cannot work, what the kernel lacks, which right or file is missing.
@@ -89,8 +89,10 @@ impl Agent {
         let (spare, used) = channel::bounded(BATCHES);
         let (alive, ended) = watch::channel(false);
         let mut reader = Reader::new(probe, orders, batches, used, Arc::clone(&stop));
-        // Ports first: what begins to listen from here on is seen by the kernel, the rest by the worker's look around.
+        // Ports first: what begins to listen from here on is seen by the kernel, what listens already by the look around.
         worker.watch_ports();
+        reader.prepare();
+        worker.scan()?;
         reader.prepare();
         let reader = spawn("chainscope-ring", move || {
             let result = reader.run();

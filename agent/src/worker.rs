@@ -104,7 +104,6 @@ impl Worker {
     /// # Errors
     /// A lane cannot be opened, or the last journal cannot be written: the data folder refuses.
     pub(crate) fn run(mut self, batches: &Receiver<Batch>, spare: &Sender<Batch>) -> Result<(), Error> {
-        self.scan()?;
         self.note();
         loop {
             let pause = LOOK_EVERY.saturating_sub(self.looked.elapsed());
@@ -236,7 +235,7 @@ impl Worker {
         self.watched = wanted;
     }
 
-    fn scan(&mut self) -> Result<(), Error> {
+    pub(crate) fn scan(&mut self) -> Result<(), Error> {
         for found in self.roster.scan() {
             self.start(found, "found")?;
         }

@@ -118,9 +118,15 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<Running> {
         let (requests, replies) = ingest.connect();
         Some(Uplink { requests, replies })
     }));
+    let mut observe = chainscope_agent::Config::from(config);
+    if let Ok(container) = std::env::var("TEZEDGE_NODE_NAME")
+        && observe.name_container(&container)
+    {
+        warn!("TEZEDGE_NODE_NAME = {container:?} is now spelled container = {container:?}");
+    }
     let agent = {
         let _inside = runtime.enter();
-        Agent::start(config.into(), link)?
+        Agent::start(observe, link)?
     };
     Ok(Running { runtime, agent, aggregator })
 }
