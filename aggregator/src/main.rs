@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{io::IsTerminal as _, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use chainscope_aggregator::{Aggregator, Config};
@@ -28,12 +28,25 @@ struct Args {
     ingest_listen: SocketAddr,
 }
 
-fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+fn main() -> ExitCode {
+    match start(Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One sentence for people; logs may be switched off.
+            eprintln!("chainscope-aggregator: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: Args) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let store = Store::open(&args.data_dir, StoreOptions::default())
-        .with_context(|| format!("cannot open the database in {}", args.data_dir.display()))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    let store = Store::open(&args.data_dir, StoreOptions::default()).context("cannot open the database")?;
     tokio::runtime::Runtime::new().context("cannot start the runtime")?.block_on(run(args, store))
 }
 
