@@ -18,10 +18,6 @@ fn rows(api: &Api, node: &str, count: usize) -> Vec<Value> {
     api.rows(node, "")
 }
 
-fn state(connection: &Value) -> String {
-    format!("{} {}", connection["state"], connection["comments"])
-}
-
 #[test]
 fn two_nodes_on_one_port_in_two_namespaces() {
     let mut machine = Machine::new("auto");
@@ -93,7 +89,7 @@ fn a_node_that_was_there_first_is_found() {
     // The old session is there, cannot be opened, and says what helps.
     wait::until("the old session", || {
         let connections = api.connections("node");
-        connections.iter().any(|c| state(&c.value).contains("started before capture")).then_some(())
+        connections.iter().any(|c| c.value["reason"].to_string().contains("started before capture")).then_some(())
     });
     assert_eq!(api.count("node"), 0, "messages of a session without its handshake");
     // A new one is decoded.

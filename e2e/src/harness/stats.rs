@@ -32,6 +32,8 @@ pub struct Account {
     pub chunks_opened: u64,
     /// Of these, not opened.
     pub chunks_undecryptable: u64,
+    /// Found, but not sent on.
+    pub chunks_dropped: u64,
     /// Whole messages.
     pub messages: u64,
     /// Of these, sent on.
@@ -105,6 +107,7 @@ impl Account {
         self.chunks += number("chunks");
         self.chunks_opened += number("chunks_opened");
         self.chunks_undecryptable += number("chunks_undecryptable");
+        self.chunks_dropped += number("chunks_dropped");
         self.messages += number("messages");
         self.messages_sent += number("messages_sent");
         self.messages_dropped += number("messages_dropped");
