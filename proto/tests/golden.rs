@@ -28,7 +28,7 @@ fn no_field_was_changed_or_removed() {
 }
 
 fn lines() -> BTreeSet<String> {
-    let files = FileDescriptorSet::decode(chainscope_proto::DESCRIPTOR).unwrap();
+    let files = FileDescriptorSet::decode(chainscope_proto::DESCRIPTOR).expect("the descriptor");
     let mut lines = BTreeSet::new();
     for file in &files.file {
         for message in &file.message_type {
