@@ -156,12 +156,10 @@ fn drop_segments(
     views.publish(committed);
     result?;
     reclaim(engine, expired)?;
-    let free = writer.free_bytes()?;
     let spare = writer.options.min_free_bytes;
-    if free > spare {
-        writer.full = false;
-    }
-    writer.reserve.restore(free, spare.saturating_mul(2))?;
+    let free = writer.free_bytes()?;
+    writer.full &= free < spare;
+    writer.reserve.restore(free, spare)?;
     Ok(evicted)
 }
 
@@ -192,11 +190,14 @@ fn stage_drop(
 }
 
 /// Gives back the space of every era that nobody reads any more.
-pub(crate) fn reclaim(engine: &dyn Engine, expired: &mut Vec<Expired>) -> Result<(), Error> {
+///
+/// What shares a file with newer keys, or was written so lately that it is not sorted in yet, is left to the engine's
+/// compactions. They are not forced: a forced one waits for free space for ever.
+fn reclaim(engine: &dyn Engine, expired: &mut Vec<Expired>) -> Result<(), Error> {
     // Eras end in order: a reader of an older one still needs what a later eviction dropped.
     while expired.first().is_some_and(|first| Arc::strong_count(&first.era) == 1) {
-        for (start, end) in &expired.remove(0).ranges {
-            engine.reclaim(start..end)?;
+        for (start, end) in expired.remove(0).ranges {
+            engine.reclaim(&start..&end)?;
         }
     }
     Ok(())

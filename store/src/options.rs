@@ -18,7 +18,8 @@ pub struct StoreOptions {
     /// Size of the preallocated file that is given up when the disk is full, so that eviction can run. 0: none.
     /// At least four times `stage_bytes` plus `write_buffer_bytes` is advised.
     pub reserve_bytes: u64,
-    /// Nothing but eviction writes while the disk has fewer free bytes than this.
+    /// Nothing but eviction writes while the disk has fewer free bytes than this. The engine needs them to sort what
+    /// it has: about eight times `write_buffer_bytes`. With less it may come to a standstill until space is made.
     pub min_free_bytes: u64,
     /// A segment closes at this many messages, or earlier (see [`Retention`]).
     pub segment_rows: u64,
@@ -35,7 +36,7 @@ impl Default for StoreOptions {
             write_buffer_bytes: 24 << 20,
             stage_bytes: 4 << 20,
             reserve_bytes: 64 << 20,
-            min_free_bytes: 32 << 20,
+            min_free_bytes: 256 << 20,
             segment_rows: 1_000_000,
             segment_bytes: 8 << 30,
             clock: Arc::new(wall_clock),

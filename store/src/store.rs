@@ -190,7 +190,8 @@ impl Store {
     /// Drops what retention no longer allows; `now_ns` is nanoseconds since 1970. To be called every few seconds.
     ///
     /// # Errors
-    /// The engine's. On a full disk the space kept aside is used.
+    /// The engine's. On a full disk the space kept aside is used; [`Error::DiskFull`] if all is within the limits, so
+    /// that only [`Self::make_room`] helps.
     pub fn evict(&self, now_ns: i64) -> Result<Evicted, Error> {
         self.evict_by(|writer, engine, views, expired| evict::by_retention(writer, engine, views, expired, now_ns))
     }

@@ -46,7 +46,18 @@ fn database_options(options: &StoreOptions) -> Options {
     // The log is kept for what is not flushed yet; a table that is written rarely must not hold it back for ever.
     db.set_max_total_wal_size(4 * options.write_buffer_bytes as u64);
     db.set_level_compaction_dynamic_level_bytes(true);
-    db.set_target_file_size_base(32 << 20);
+    // Small files can be given back whole when their segment is evicted. A compaction needs as much free disk as it
+    // reads: `StoreOptions::min_free_bytes` is more than this makes of it.
+    let file = (options.write_buffer_bytes as u64 / 2).clamp(64 << 10, 32 << 20);
+    db.set_target_file_size_base(file);
+    db.set_max_bytes_for_level_base(8 * file);
+    db.set_max_compaction_bytes(8 * file);
+    // Compactions rest while the disk is full. Writes must not be slowed down for that: the writer holds the lock that
+    // eviction needs, and `min_free_bytes` ends them anyway.
+    db.set_level_zero_slowdown_writes_trigger(10_000);
+    db.set_level_zero_stop_writes_trigger(10_000);
+    db.set_soft_pending_compaction_bytes_limit(0);
+    db.set_hard_pending_compaction_bytes_limit(0);
     db.set_max_open_files(512);
     db.set_max_background_jobs(2);
     db.set_bytes_per_sync(1 << 20);
