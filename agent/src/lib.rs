@@ -25,7 +25,6 @@ mod interpreter;
 mod journal;
 mod lanes;
 mod protect;
-mod quiet;
 mod reader;
 mod targets;
 mod uplink;

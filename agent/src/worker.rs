@@ -8,6 +8,7 @@ use std::{
 
 use chainscope_ebpf::Event;
 use chainscope_proto::v1::{Journal, Record};
+use chainscope_quiet::{Clean, warn_limited};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use prost::Message as _;
 
@@ -20,7 +21,6 @@ use crate::{
     interpreter::{Interpreter, Sink, Target, records},
     journal::{self, Waiting},
     lanes::shared::SharedLanes,
-    quiet::{Clean, warn_limited},
     reader::{Batch, Command, News},
     targets::{Found, Machine, Roster, proc},
 };

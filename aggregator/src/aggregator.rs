@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{RecordReply, RecordRequest};
+use chainscope_quiet::warn_limited;
 use tokio::{
     net::TcpListener,
     runtime::Handle,
@@ -23,7 +24,6 @@ use crate::{
     metrics::Metrics,
     nodes::Nodes,
     pool::Pool,
-    quiet::warn_limited,
     retention::Retention,
 };
 

@@ -22,7 +22,6 @@ pub mod ingest;
 mod metrics;
 mod nodes;
 mod pool;
-mod quiet;
 mod retention;
 
 pub use aggregator::{Aggregator, Running};

@@ -2,10 +2,11 @@
 
 use std::{thread, time::Duration};
 
+use chainscope_quiet::warn_limited;
 use chainscope_store::Store;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
-use crate::{Error, clock::now_ns, quiet::warn_limited};
+use crate::{Error, clock::now_ns};
 
 /// The thread that evicts; it ends with this.
 #[derive(Debug)]

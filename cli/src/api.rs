@@ -79,7 +79,7 @@ impl Api {
                 .ok()
                 .and_then(|problem| problem.get("detail").and_then(Value::as_str).map(str::to_owned))
                 .unwrap_or(text);
-            bail!("{url}: {status}: {}", crate::terminal::safe(detail.trim()));
+            bail!("{url}: {status}: {}", chainscope_quiet::Harmless(detail.trim()));
         }
         Ok(body)
     }

@@ -1,6 +1,7 @@
 //! `chainscope p2p`: the messages of a node, a line each.
 
 use anyhow::Context as _;
+use chainscope_quiet::Harmless;
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Deserialize;
 
@@ -91,13 +92,8 @@ fn line(row: &Row) -> String {
     let arrow = if row.incoming { '←' } else { '→' };
     let kind = row.kind.as_deref().unwrap_or(&row.category);
     let preview = row.message_preview.as_deref().unwrap_or("(not decoded)");
-    format!(
-        "{time} {:>7} {arrow} {:<24} {:<26} {}",
-        row.id,
-        terminal::safe(&row.remote_addr),
-        terminal::safe(kind),
-        terminal::safe(preview)
-    )
+    let (id, remote, kind) = (row.id, Harmless(&row.remote_addr).to_string(), Harmless(kind).to_string());
+    format!("{time} {id:>7} {arrow} {remote:<24} {kind:<28} {}", Harmless(preview))
 }
 
 #[cfg(test)]

@@ -174,7 +174,7 @@ impl Keyring for ProcessKeys {
 
 /// A path as it may appear in a record or a log line.
 fn shown(path: &Path) -> String {
-    crate::quiet::Clean(&path.to_string_lossy()).to_string()
+    chainscope_quiet::Clean(&path.to_string_lossy()).to_string()
 }
 
 fn habits(pid: u32) -> Habits {

@@ -324,7 +324,7 @@ impl<S: Sink> Interpreter<S> {
         if session.counted.is_none() {
             return;
         }
-        crate::quiet::warn_limited!(
+        chainscope_quiet::warn_limited!(
             node = %observed.target.node,
             "too many open handshakes: the oldest connection is given up"
         );
@@ -347,7 +347,7 @@ impl<S: Sink> Interpreter<S> {
                     records::target_event(time, &label, "identity", pid, peer_id)
                 }
                 News::Trouble(trouble) => {
-                    crate::quiet::warn_limited!(%node, pid, "{trouble}");
+                    chainscope_quiet::warn_limited!(%node, pid, "{trouble}");
                     records::target_event(time, &label, "identity error", pid, trouble)
                 }
             };
@@ -459,7 +459,7 @@ impl<S: Sink> Interpreter<S> {
     pub(crate) fn push(&mut self, node: &str, record: Record) {
         self.is_active = true;
         if !self.sink.push(node, record) {
-            crate::quiet::warn_limited!(node, "records are dropped: the aggregator is too slow or away");
+            chainscope_quiet::warn_limited!(node, "records are dropped: the aggregator is too slow or away");
         }
     }
 

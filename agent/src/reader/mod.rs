@@ -22,9 +22,10 @@ use std::{
 use chainscope_ebpf::{
     Closed, Data, Direction, Event, KernelAccount, MissingReason, NetworkProbe, Opened, SocketId, Verdict,
 };
+use chainscope_quiet::warn_limited;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::{Error, quiet::warn_limited};
+use crate::Error;
 
 /// Payload bytes of a batch.
 const BATCH_BYTES: usize = 512 << 10;

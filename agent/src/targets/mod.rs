@@ -67,7 +67,7 @@ impl System for Machine {
         match docker::containers_named(Path::new(docker::SOCKET), name) {
             Ok(containers) => containers,
             Err(cause) => {
-                crate::quiet::warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
+                chainscope_quiet::warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
                 Vec::new()
             }
         }

@@ -106,7 +106,7 @@ pub(crate) async fn run(lanes: SharedLanes, mut link: Link, agent: String) {
                 tracing::error!(%error, "no more records can be delivered");
                 return;
             }
-            Err(error) => crate::quiet::warn_limited!(%error, "the stream to the aggregator will be opened again"),
+            Err(error) => chainscope_quiet::warn_limited!(%error, "the stream to the aggregator will be opened again"),
         }
         // Apart, so that many agents do not return all at once.
         tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -131,7 +131,7 @@ async fn stream(lanes: &SharedLanes, uplink: Uplink, agent: &str, pause: &mut Du
     let welcome = tokio::time::timeout(WELCOME, replies.recv()).await.map_err(|_| StreamError::Silent(WELCOME))?;
     let welcome = welcomed(welcome)?;
     tracing::info!(
-        build = %crate::quiet::Clean(&welcome.build),
+        build = %chainscope_quiet::Clean(&welcome.build),
         skew_ms = realtime_ns().saturating_sub(welcome.realtime_ns) / 1_000_000,
         "connected to the aggregator"
     );

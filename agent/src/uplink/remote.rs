@@ -67,7 +67,7 @@ impl Remote {
 }
 
 fn refused(status: &tonic::Status) {
-    crate::quiet::warn_limited!(code = ?status.code(), message = %crate::quiet::Clean(status.message()), "the aggregator ended the call");
+    chainscope_quiet::warn_limited!(code = ?status.code(), message = %chainscope_quiet::Clean(status.message()), "the aggregator ended the call");
 }
 
 /// An error with its causes: the outermost alone says "transport error".

@@ -4,15 +4,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use chainscope_quiet::{Clean, warn_limited};
 use chainscope_store::Error as StoreError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{
-    nodes::Unclear,
-    pool::PoolError,
-    quiet::{Clean, warn_limited},
-};
+use crate::{nodes::Unclear, pool::PoolError};
 
 /// An error, as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

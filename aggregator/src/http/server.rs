@@ -3,6 +3,7 @@
 use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, http::Request};
+use chainscope_quiet::warn_limited;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -13,7 +14,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{app::Pinned, entry, patient::Patient};
-use crate::{config::Limits, metrics::Metrics, quiet::warn_limited};
+use crate::{config::Limits, metrics::Metrics};
 
 /// Bytes of a request's head at most, and of what is read ahead.
 const HEAD_BYTES: usize = 32 << 10;

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use crate::quiet::Clean;
+use chainscope_quiet::Clean;
 
 /// Why a session with an agent ended. The text is meant for the agent's log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 
 use chainscope_proto::v1::{RecordReply, RecordRequest, ingest_server};
+use chainscope_quiet::warn_limited;
 use futures::Stream;
 use tokio::net::TcpListener;
 use tokio_stream::{StreamExt as _, wrappers::TcpListenerStream};
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use super::{Ingest, MAX_MESSAGE_BYTES, session};
-use crate::{config::Limits, quiet::warn_limited};
+use crate::config::Limits;
 
 /// Streams of one agent at a time: one, and a few that are being given up.
 const STREAMS: u32 = 8;

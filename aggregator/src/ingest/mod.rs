@@ -20,6 +20,7 @@ mod writer;
 use std::{sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{RecordReply, RecordRequest};
+use chainscope_quiet::warn_limited;
 use chainscope_store::{Retention, Store};
 use futures::Stream;
 use tokio::{
@@ -35,7 +36,7 @@ pub(crate) use self::{
     agents::{AgentInfo, Agents},
     writer::Writer,
 };
-use crate::{Error, config::Limits, metrics::IngestMetrics, nodes::Nodes, quiet::warn_limited};
+use crate::{Error, config::Limits, metrics::IngestMetrics, nodes::Nodes};
 
 /// Largest message that an agent may send: batches are of at most 1 MiB, unless a single record is larger.
 pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);

@@ -8,13 +8,14 @@ use std::{
 };
 
 use chainscope_proto::v1::Batch;
+use chainscope_quiet::warn_limited;
 use chainscope_store::{Error as StoreError, Retention, Store};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::SessionError;
-use crate::{Error, clock::now_ns, metrics::IngestMetrics, nodes::Nodes, quiet::warn_limited};
+use crate::{Error, clock::now_ns, metrics::IngestMetrics, nodes::Nodes};
 
 /// Bytes of batches that share one sync at most, so that the first of them does not wait for ever.
 const GROUP_BYTES: usize = 4 << 20;

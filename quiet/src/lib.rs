@@ -1,7 +1,10 @@
-//! Own log lines, at a bounded rate a place, and foreign text in them made harmless.
+//! What peers and other programs can make us print: log lines at a bounded rate a place ([`warn_limited`]), and their
+//! text without the characters that a terminal or a log viewer would obey ([`Clean`], [`Harmless`]).
+
+#![forbid(unsafe_code)]
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     sync::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
@@ -19,18 +22,20 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// How much one place in the code has logged lately: a token bucket in one word, the time up to which its lines are
 /// paid for.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     paid_until_ns: AtomicU64,
     silent: AtomicU64,
 }
 
 impl Place {
-    pub(crate) const fn new() -> Self {
+    /// A place that has logged nothing.
+    #[must_use]
+    pub const fn new() -> Self {
         Self { paid_until_ns: AtomicU64::new(0), silent: AtomicU64::new(0) }
     }
 
     /// Whether the place may log now; if so, how many lines it kept to itself since the last.
-    pub(crate) fn may_log(&self) -> Option<u64> {
+    pub fn may_log(&self) -> Option<u64> {
         self.may_log_at(u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
@@ -46,40 +51,49 @@ impl Place {
     }
 }
 
-/// Logs a warning, rate-limited for this place in the code.
+/// Logs a warning, rate-limited for this place in the code: five in a row, then one in ten seconds, which says how many
+/// were kept back. Takes what `tracing::warn!` takes.
+#[macro_export]
 macro_rules! warn_limited {
     ($($arg:tt)*) => {{
-        static PLACE: $crate::quiet::Place = $crate::quiet::Place::new();
+        static PLACE: $crate::Place = $crate::Place::new();
         match PLACE.may_log() {
-            Some(0) => tracing::warn!($($arg)*),
-            Some(unsaid) => tracing::warn!(unsaid, $($arg)*),
+            Some(0) => $crate::tracing::warn!($($arg)*),
+            Some(unsaid) => $crate::tracing::warn!(unsaid, $($arg)*),
             None => {}
         }
     }};
 }
-pub(crate) use warn_limited;
+#[doc(hidden)]
+pub use tracing;
 
-/// Foreign text as it may appear in a log line or an error: control characters are shown as escapes, and what is too
-/// long is cut.
-pub(crate) struct Clean<'a>(pub(crate) &'a str);
+/// Foreign text with control characters, and what turns the direction of text around it, shown as escapes.
+#[derive(Debug, Clone, Copy)]
+pub struct Harmless<'a>(pub &'a str);
 
-/// Characters of a foreign text that are shown.
+/// The same for a log line or an error: what is too long is cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Clean<'a>(pub &'a str);
+
+/// Characters of a foreign text that a log line shows.
 const SHOWN: usize = 200;
+
+impl fmt::Display for Harmless<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| show(character, f))
+    }
+}
 
 impl fmt::Display for Clean<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (count, character) in self.0.chars().enumerate() {
-            if count == SHOWN {
-                return f.write_str("…");
-            }
-            if is_harmless(character) {
-                fmt::Write::write_char(f, character)?;
-            } else {
-                write!(f, "{}", character.escape_unicode())?;
-            }
-        }
-        Ok(())
+        let mut characters = self.0.chars();
+        characters.by_ref().take(SHOWN).try_for_each(|character| show(character, f))?;
+        if characters.next().is_some() { f.write_char('…') } else { Ok(()) }
     }
+}
+
+fn show(character: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if is_harmless(character) { f.write_char(character) } else { write!(f, "{}", character.escape_unicode()) }
 }
 
 /// Neither a control character nor one of those that turn the direction of text around it.
@@ -90,7 +104,9 @@ fn is_harmless(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{BURST, Clean, Place, REGAIN_NS, SHOWN};
+    use proptest::prelude::*;
+
+    use super::{BURST, Clean, Harmless, Place, REGAIN_NS, SHOWN};
 
     #[test]
     fn a_place_logs_a_burst_and_then_one_line_each_interval() {
@@ -105,5 +121,13 @@ mod tests {
     fn control_characters_are_shown_as_escapes() {
         assert_eq!(Clean("a\u{1b}[2J\n\u{202e}x é").to_string(), "a\\u{1b}[2J\\u{a}\\u{202e}x é");
         assert_eq!(Clean(&"x".repeat(1000)).to_string().chars().count(), SHOWN + 1);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_controls_a_terminal(text in any::<String>()) {
+            prop_assert!(Harmless(&text).to_string().chars().all(|character| !character.is_control()));
+            prop_assert!(Clean(&text).to_string().chars().all(|character| !character.is_control()));
+        }
     }
 }
