@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -211,4 +211,51 @@ fn losses_target_events_and_accounts_are_kept() {
     assert_eq!((accounts[0].agent.as_str(), accounts[0].epoch.as_slice()), (AGENT, EPOCH));
     assert_eq!(accounts[0].record, account(9));
     assert_eq!(store.nodes()[0].totals.lost_bytes, 450);
+}
+
+#[test]
+fn readers_beside_a_writer_and_evictions_see_dense_rows_with_their_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), crate::StoreOptions { write_buffer_bytes: 192 << 10, ..small_segments(20) });
+    store.set_retention(NODE, crate::Retention { rows: Some(100), ..Default::default() }).unwrap();
+    put(&store, &traffic(1, 0, 1));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = [Order::NewestFirst, Order::OldestFirst]
+            .into_iter()
+            .map(|order| {
+                let (store, done) = (&store, &done);
+                scope.spawn(move || {
+                    let mut pages = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        let query = MessageQuery { order, incoming: Some(false), ..MessageQuery::default() };
+                        let rows = store.messages(NODE, &query).unwrap();
+                        assert!(!rows.is_empty());
+                        for (id, record) in &rows {
+                            assert_eq!(*record, message(1, false, *id, *id));
+                        }
+                        let step = if order == Order::NewestFirst { -1 } else { 1 };
+                        assert!(rows.windows(2).all(|pair| pair[1].0 as i64 - pair[0].0 as i64 == step));
+                        let id = rows[0].0;
+                        // Gone meanwhile, or whole.
+                        if let Some(chunks) = store.message_chunks(NODE, id).unwrap() {
+                            assert_eq!(chunks, [chunk(1, false, id)]);
+                        }
+                        pages += 1;
+                    }
+                    pages
+                })
+            })
+            .collect();
+        for round in 0..600 {
+            put(&store, &traffic(1, 1 + 5 * round, 5));
+            store.evict(0).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            assert!(reader.join().unwrap() > 0);
+        }
+    });
+    assert_eq!(store.visible(NODE).1, 3001);
+    assert_sound(&store);
 }

@@ -2,8 +2,9 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
-use chainscope_proto::v1::connection_event::Event;
+use chainscope_proto::v1::{connection_event::Event, record::Kind};
 use proptest::prelude::*;
+use rand::{Rng as _, SeedableRng as _, distr::Alphanumeric, rngs::SmallRng};
 
 use super::support::*;
 use crate::{
@@ -206,15 +207,24 @@ fn too_many_is_counted_from_the_oldest() {
 fn a_query_in_flight_sees_what_was_there_when_it_began() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), StoreOptions { write_buffer_bytes: 192 << 10, ..small_segments(50) });
+    // Rows that do not compress, so that there are many files, and files of old segments alone.
+    let row = |id: u64| {
+        let mut record = message(1, false, id, id);
+        if let Some(Kind::Message(message)) = &mut record.kind {
+            let mut noise = SmallRng::seed_from_u64(id);
+            message.preview = Some((0..1000).map(|_| noise.sample(Alphanumeric) as char).collect());
+        }
+        record
+    };
     for round in 0..100 {
-        put(&store, &traffic(1, 50 * round, 50));
+        put(&store, &(50 * round..50 * (round + 1)).map(row).collect::<Vec<_>>());
     }
     let mut ids = Vec::new();
     let query = MessageQuery { limit: u64::MAX, order: Order::OldestFirst, ..MessageQuery::default() };
     let mut evicted = 0;
     store
         .each_message(NODE, &query, &mut |id, record| {
-            assert_eq!(record, message(1, false, id, id));
+            assert_eq!(record, row(id));
             ids.push(id);
             if id == 10 {
                 store.set_retention(NODE, Retention { rows: Some(100), ..Retention::default() }).unwrap();
@@ -243,7 +253,7 @@ fn what_is_evicted_gives_its_space_back() {
             noise as u8
         });
         let mut record = chunk(1, false, counter);
-        if let Some(chainscope_proto::v1::record::Kind::Chunk(chunk)) = &mut record.kind {
+        if let Some(Kind::Chunk(chunk)) = &mut record.kind {
             chunk.wire = wire.take(20_000).collect::<Vec<_>>().into();
         }
         [record, message(1, false, counter, counter)]
