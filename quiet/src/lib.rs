@@ -21,7 +21,7 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// How much one place in the code has logged lately: a token bucket in one word, the time up to which its lines are
 /// paid for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Place {
     paid_until_ns: AtomicU64,
     silent: AtomicU64,
