@@ -23,10 +23,33 @@ pub struct Machine {
 
 /// A running Chainscope.
 pub struct Recorder {
+    /// Its API; dropped before the process is killed.
+    pub api: Witness,
     /// The process.
     pub program: Program,
-    /// Its API.
-    pub api: Api,
+}
+
+/// The API. Dropped while a test fails, it tells what Chainscope knew of the connections.
+pub struct Witness(Api);
+
+impl std::ops::Deref for Witness {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.0
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for path in ["/v3/connections?limit=30", "/v2/stats"] {
+                if let Some((_, body)) = self.0.ask(path) {
+                    eprintln!("--- {path}:\n{body:.8000}");
+                }
+            }
+        }
+    }
 }
 
 impl Machine {
@@ -103,7 +126,7 @@ impl Machine {
         let api = Api::new(self.port);
         // Said once the probes are attached; the API itself answers a little earlier.
         program.wait_err("\"API on\"", |lines| lines.iter().any(|line| line.contains("API on http")).then_some(()));
-        Recorder { program, api }
+        Recorder { api: Witness(api), program }
     }
 
     /// Starts Chainscope without waiting for anything.

@@ -64,7 +64,7 @@ impl Account {
         account
     }
 
-    /// Waits until nothing is on the way: the ring is empty and two looks in a row agree.
+    /// Waits until nothing is on the way: every connection is over, the ring is empty and two looks in a row agree.
     ///
     /// # Panics
     /// If that never happens.
@@ -73,10 +73,22 @@ impl Account {
         let mut last: Option<Self> = None;
         wait::until("the account to settle", || {
             let now = Self::read(api, node);
-            let settled = now.bytes_in_ring == 0 && now.bytes_seen > 0 && last.as_ref() == Some(&now);
+            let settled = now.bytes_in_ring == 0
+                && now.bytes_seen > 0
+                && now.connections_open == 0
+                && last.as_ref() == Some(&now);
             last = Some(now.clone());
             settled.then_some(now)
         })
+    }
+
+    /// Waits for an account that is as wanted. Accounts are told now and then: the first one may be old.
+    ///
+    /// # Panics
+    /// If none is.
+    #[must_use]
+    pub fn once(api: &Api, node: &str, what: &str, wanted: impl Fn(&Self) -> bool) -> Self {
+        wait::until(what, || Some(Self::read(api, node)).filter(&wanted))
     }
 
     fn add_all(&mut self, value: &Value) {
