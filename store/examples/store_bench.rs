@@ -204,6 +204,7 @@ fn pages(dir: &Path, count: u64) -> Vec<(&'static str, Page)> {
         store.disk_bytes(NODE) as f64 / count as f64,
         resident_megabytes(),
     );
+    settle();
     let peer = |rng: &mut SmallRng| rng.random_range(0..PEERS);
     type Fill<'a> = &'a dyn Fn(&mut SmallRng, &mut MessageQuery);
     let cases: [(&str, Fill<'_>); 11] = [
@@ -243,6 +244,20 @@ fn pages(dir: &Path, count: u64) -> Vec<(&'static str, Page)> {
             (*name, Page::of(times))
         })
         .collect()
+}
+
+/// Waits until the compactions that follow a burst of writes are over: the process uses no CPU any more.
+fn settle() {
+    let used = || clock_gettime(ClockId::ProcessCPUTime);
+    let mut before = used();
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = used();
+        if (now - before).tv_sec == 0 && (now - before).tv_nsec < 20_000_000 {
+            return;
+        }
+        before = now;
+    }
 }
 
 fn resident_megabytes() -> f64 {
