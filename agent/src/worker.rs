@@ -216,7 +216,8 @@ impl Worker {
             self.watch_ports();
             self.scan()?;
         }
-        if self.noted.elapsed() >= NOTE_EVERY {
+        // A new session at once: without its connection messages a restart could not go on with it.
+        if self.interpreter.take_new_session() || self.noted.elapsed() >= NOTE_EVERY {
             self.note();
         }
         self.pass_verdicts();

@@ -2,9 +2,7 @@
 //!
 //! - [`node`]: what `chainscope-demo-node` is made of;
 //! - [`harness`]: starts and stops programs, waits for conditions, asks the HTTP API, makes network namespaces;
-//! - [`bench`]: what `make bench` measures (`chainscope-bench`);
 //! - `tests/`: the scenarios. They need root and the programs of `make build`, and say so where these are missing.
 
-pub mod bench;
 pub mod harness;
 pub mod node;

@@ -139,6 +139,8 @@ pub(crate) struct Interpreter<S> {
     verdicts: Vec<(SocketId, Verdict)>,
     /// Something was recorded since the last [`Self::take_activity`].
     is_active: bool,
+    /// The handshake of a session ended since the last [`Self::take_new_session`].
+    has_new_session: bool,
 }
 
 /// Sockets without a told opening that are counted one by one.
@@ -157,6 +159,7 @@ impl<S: Sink> Interpreter<S> {
             orphans: HashMap::new(),
             verdicts: Vec::new(),
             is_active: false,
+            has_new_session: false,
         }
     }
 
@@ -198,6 +201,11 @@ impl<S: Sink> Interpreter<S> {
     /// Whether anything was recorded since the last call.
     pub(crate) fn take_activity(&mut self) -> bool {
         std::mem::take(&mut self.is_active)
+    }
+
+    /// Whether a session began since the last call that the journal does not have yet.
+    pub(crate) fn take_new_session(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_session)
     }
 
     /// Takes an event about a socket; the others are not the interpreter's.
@@ -260,7 +268,9 @@ impl<S: Sink> Interpreter<S> {
             return;
         }
         let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+        let was_settled = session.is_settled();
         session.data(data, &mut context);
+        self.has_new_session |= !was_settled && session.is_settled();
         self.is_active = true;
         let pid = session.pid;
         self.settle(pid, data.socket);

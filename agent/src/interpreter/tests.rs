@@ -376,6 +376,22 @@ fn a_restart_goes_on_with_the_session_under_the_same_key() {
 }
 
 #[test]
+fn a_session_asks_for_the_journal_once_as_soon_as_it_can_be_saved() {
+    let mut bench = bench(identity("synthetic-two-way/identity.json"));
+    let mut socket = Socket::open(&mut bench, 1, Some(Role::Initiator));
+    let mut asked = Vec::new();
+    for (number, step) in synthetic().iter().enumerate() {
+        let was_saved = !bench.journal().sessions.is_empty();
+        socket.play(&mut bench, std::slice::from_ref(step));
+        if bench.take_new_session() {
+            assert!(!was_saved && !bench.journal().sessions.is_empty(), "at step {number}");
+            asked.push(number);
+        }
+    }
+    assert_eq!(asked.len(), 1, "{asked:?}");
+}
+
+#[test]
 fn a_late_session_that_nobody_knows_is_undecryptable() {
     let steps = synthetic();
     let mut bench = bench(identity("synthetic-two-way/identity.json"));

@@ -21,7 +21,7 @@ use std::process::Command;
 pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the running test has a path");
     let mut folders = test.ancestors().skip(1).map(|folder| folder.join(name));
-    // target/debug/deps/<test>, or target/debug/<program> for the benchmarks.
+    // The test is target/debug/deps/<test>.
     let found = folders.by_ref().take(2).find(|path| path.is_file());
     found.unwrap_or_else(|| panic!("{name} is not built beside {}: run `make build` first", test.display()))
 }
