@@ -120,6 +120,12 @@ static __always_inline int is_tcp(const struct sock *sk)
 	return (family == AF_INET || family == AF_INET6) && sk->sk_protocol == IPPROTO_TCP;
 }
 
+/* Payload moved: not an error, and not something that leaves the stream where it was. */
+static __always_inline int is_payload(s64 ret, u32 flags)
+{
+	return ret > 0 && !(flags & (MSG_PEEK | MSG_ERRQUEUE | MSG_OOB));
+}
+
 static __always_inline int sock_io(struct sock *sk, int ret, int flags, u32 dir)
 {
 	struct socket_state *st;
@@ -137,7 +143,7 @@ static __always_inline int sock_io(struct sock *sk, int ret, int flags, u32 dir)
 		return 0;
 	st = bpf_map_lookup_elem(&sockets, &key);
 	if (!st) {
-		if (ret <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE | MSG_OOB)))
+		if (!is_payload(ret, flags))
 			return 0;
 		pid = current_pid();
 		a = bpf_map_lookup_elem(&processes, &pid);
@@ -151,6 +157,8 @@ static __always_inline int sock_io(struct sock *sk, int ret, int flags, u32 dir)
 			}
 			return 0;
 		}
+	} else if (!st->established && is_payload(ret, flags)) {
+		join_late(sk, st, dir, ret);
 	}
 	task = bpf_get_current_task_btf();
 	r = (struct pt_regs *)bpf_task_pt_regs(task);
@@ -158,7 +166,7 @@ static __always_inline int sock_io(struct sock *sk, int ret, int flags, u32 dir)
 	reason = trust_registers(task, r, sk);
 	if (!reason && (nr == NR_SENDMMSG || nr == NR_RECVMMSG))
 		index = message_index(r, sk, nr, ret);
-	if (ret <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE | MSG_OOB)))
+	if (!is_payload(ret, flags))
 		return 0;
 	a = bpf_map_lookup_elem(&processes, &st->pid);
 	s = scratch_of(dir);
@@ -246,7 +254,7 @@ int BPF_PROG(on_exit, struct pt_regs *r, long ret)
 	default:
 		return 0;
 	}
-	if (ret <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE | MSG_OOB)))
+	if (!is_payload(ret, flags))
 		return 0;
 	pid = current_pid();
 	a = bpf_map_lookup_elem(&processes, &pid);
@@ -286,6 +294,8 @@ int BPF_PROG(on_exit, struct pt_regs *r, long ret)
 			a->flow[dir].dropped[NO_ROOM] += n;
 			return 0;
 		}
+	} else if (!st->established) {
+		join_late(sk, st, dir, n);
 	}
 	a = bpf_map_lookup_elem(&processes, &st->pid);
 	if (!a || !accept_io(sk, st, s, &a->flow[dir], dir, position(sk, dir), n))
@@ -399,6 +409,7 @@ static __always_inline void on_accept(const struct sock *sk)
 	struct listen_key key = { .netns = netns_of(sk), .port = sk->__sk_common.skc_num };
 	struct listener *l = bpf_map_lookup_elem(&listeners, &key);
 	struct socket_state st = {}, *put;
+	struct total totals[2];
 
 	if (!l)
 		return;
@@ -407,7 +418,7 @@ static __always_inline void on_accept(const struct sock *sk)
 		return;
 	st.id = new_id();
 	st.role = ROLE_RESPONDER;
-	begin(sk, &st);
+	begin(sk, &st, totals);
 	if (!wanted_port(st.pid, key.netns, key.port)) {
 		st.silent = 1;
 		st.verdict = LEAVE_ALONE;
@@ -444,7 +455,8 @@ int BPF_PROG(on_state, const struct sock *sk, int old, int new)
 			if (old == TCP_SYN_RECV)
 				on_accept(sk);
 		} else if (!st->established) {
-			begin(sk, st);
+			struct total totals[2];
+			begin(sk, st, totals);
 			announce(st);
 		}
 		return 0;

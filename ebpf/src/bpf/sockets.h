@@ -96,10 +96,29 @@ static __always_inline u64 inode_of(const struct sock *sk)
 	return BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
 }
 
-static __always_inline void read_bases(const struct sock *sk, struct socket_state *st)
+/* A 64-bit total and the sequence number that moves with it. */
+struct total {
+	u64 bytes;
+	u32 seq;
+};
+
+/* Without the socket's lock the two may be from before and after a segment: read until they stay. */
+#define READ_TOTAL(t, sk, BYTES, SEQ)                                                              \
+	for (int i = 0; i < 4; i++) {                                                              \
+		(t)->bytes = TCP(sk, BYTES);                                                       \
+		(t)->seq = TCP(sk, SEQ);                                                           \
+		if ((t)->bytes == TCP(sk, BYTES) && (t)->seq == TCP(sk, SEQ))                      \
+			break;                                                                     \
+	}
+
+/* Sets the sequence numbers of stream offset 0; `totals` are what was received and what was acknowledged of the sent. */
+static __always_inline void read_bases(const struct sock *sk, struct socket_state *st, struct total totals[2])
 {
-	st->base[RECEIVED] = TCP(sk, rcv_nxt) - (u32)TCP(sk, bytes_received);
-	st->base[SENT] = TCP(sk, snd_una) - (u32)TCP(sk, bytes_acked) + (st->role == ROLE_INITIATOR);
+	READ_TOTAL(&totals[RECEIVED], sk, bytes_received, rcv_nxt)
+	READ_TOTAL(&totals[SENT], sk, bytes_acked, snd_una)
+	totals[SENT].bytes -= st->role == ROLE_INITIATOR;
+	st->base[RECEIVED] = totals[RECEIVED].seq - (u32)totals[RECEIVED].bytes;
+	st->base[SENT] = totals[SENT].seq - (u32)totals[SENT].bytes;
 }
 
 /*
@@ -219,19 +238,48 @@ static __always_inline struct socket_state *put_state(const struct sock *sk, str
 }
 
 /* A connection that stands: offsets begin where the streams are now. */
-static __always_inline void begin(const struct sock *sk, struct socket_state *st)
+static __always_inline void begin(const struct sock *sk, struct socket_state *st, struct total totals[2])
 {
 	read_addresses(sk, st);
-	read_bases(sk, st);
+	read_bases(sk, st, totals);
 	st->inode = inode_of(sk);
 	st->established = 1;
 	st->opened = bpf_ktime_get_ns();
 }
 
 /*
- * A socket that a watched process uses but whose opening was not seen. `n` bytes have just passed in direction `dir`,
- * and capture begins with them.
+ * A connection whose beginning was not seen: the probe is younger than it, or the kernel skipped the run that was about
+ * it (a run that would interrupt another of the same program is skipped). `n` bytes have just passed in direction
+ * `dir`, and capture begins with them.
  */
+static __always_inline void join(const struct sock *sk, struct socket_state *st, u32 dir, u32 n)
+{
+	struct total totals[2] = {};
+	u64 sent, received;
+
+	begin(sk, st, totals);
+	/* From the 64-bit totals: these streams may be older than 4 GiB. What lies in between is small, either way. */
+	received = totals[RECEIVED].bytes - (s64)(s32)(totals[RECEIVED].seq - TCP(sk, copied_seq));
+	sent = totals[SENT].bytes + (s64)(s32)(TCP(sk, write_seq) - totals[SENT].seq);
+	if (received && past_fin(sk, st, RECEIVED, TCP(sk, copied_seq)))
+		received--;
+	if (dir == RECEIVED)
+		received = received > n ? received - n : 0;
+	else
+		sent = sent > n ? sent - n : 0;
+	st->next[SENT] = st->first[SENT] = sent;
+	st->next[RECEIVED] = st->first[RECEIVED] = received;
+}
+
+/* The same for a state that is there already, from connect() on. */
+static __noinline int join_late(const struct sock *sk, struct socket_state *st, u32 dir, u32 n)
+{
+	if (st)
+		join(sk, st, dir, n);
+	return 0;
+}
+
+/* A socket that a watched process uses, without a state. */
 static __noinline struct socket_state *adopt(const struct sock *sk, u32 pid, u32 dir, u32 n)
 {
 	struct socket_state st = {};
@@ -246,22 +294,11 @@ static __noinline struct socket_state *adopt(const struct sock *sk, u32 pid, u32
 	key.port = BPF_CORE_READ(sk, __sk_common.skc_num);
 	l = bpf_map_lookup_elem(&listeners, &key);
 	st.role = l ? ROLE_RESPONDER : infer_role(sk);
-	begin(sk, &st);
+	join(sk, &st, dir, n);
 	if (st.role == ROLE_RESPONDER && !wanted_port(pid, st.netns, st.local_port)) {
 		st.silent = 1;
 		st.verdict = LEAVE_ALONE;
 	}
-	/* From the 64-bit totals: these streams may be older than 4 GiB. */
-	u64 received = TCP(sk, bytes_received) - (TCP(sk, rcv_nxt) - TCP(sk, copied_seq));
-	u64 sent = TCP(sk, bytes_acked) - (st.role == ROLE_INITIATOR) + (TCP(sk, write_seq) - TCP(sk, snd_una));
-	if (received && past_fin(sk, &st, RECEIVED, TCP(sk, copied_seq)))
-		received--;
-	if (dir == RECEIVED)
-		received = received > n ? received - n : 0;
-	else
-		sent = sent > n ? sent - n : 0;
-	st.next[SENT] = st.first[SENT] = sent;
-	st.next[RECEIVED] = st.first[RECEIVED] = received;
 	return put_state(sk, &st);
 }
 
