@@ -35,7 +35,7 @@ bench: build ## ratios against the physical limit and other tools, as a table (d
 	scripts/as-root scripts/bench
 
 soak: build ## the long runs: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s
-	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --test 'soak*' -- --nocapture
+	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --no-fail-fast --test 'soak*' -- --nocapture --test-threads 1
 
 fuzz: setup ## every parser, FUZZ_SECONDS (300) each
 	scripts/tool cargo-fuzz 0.13.2
