@@ -117,7 +117,7 @@ impl DemoNode {
         Ok(Self { child, events: BufReader::new(out) })
     }
 
-    /// Waits until it listens, and reads the rest so that it never blocks.
+    /// Waits until it listens.
     fn port(&mut self) -> anyhow::Result<u16> {
         let mut line = String::new();
         while self.events.read_line(&mut line)? > 0 {

@@ -64,13 +64,21 @@ fn configuration(args: &RunArgs) -> anyhow::Result<(String, Config, Vec<String>)
     if let Some(port) = args.p2p_port {
         return Ok((String::from("command line"), Config::for_port(port, args.identity.clone()), Vec::new()));
     }
-    let (path, text, _) = read_config(args.config.as_deref())?;
-    let (config, warnings) = Config::parse(&text).with_context(|| path.display().to_string())?;
-    Ok((path.display().to_string(), config, warnings))
+    let file = read_config(args.config.as_deref())?;
+    Ok((file.path.display().to_string(), file.config, file.warnings))
+}
+
+/// A configuration file that was read.
+pub(crate) struct ConfigFile {
+    pub(crate) path: PathBuf,
+    /// As written.
+    pub(crate) text: String,
+    pub(crate) config: Config,
+    warnings: Vec<String>,
 }
 
 /// The configuration file: the one named, else the first that is found.
-pub(crate) fn read_config(named: Option<&Path>) -> anyhow::Result<(PathBuf, String, Config)> {
+pub(crate) fn read_config(named: Option<&Path>) -> anyhow::Result<ConfigFile> {
     let path = match named {
         Some(path) => path.to_owned(),
         None => match SEARCH_PATHS.iter().map(PathBuf::from).find(|path| path.exists()) {
@@ -79,8 +87,8 @@ pub(crate) fn read_config(named: Option<&Path>) -> anyhow::Result<(PathBuf, Stri
         },
     };
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (config, _) = Config::parse(&text).with_context(|| path.display().to_string())?;
-    Ok((path, text, config))
+    let (config, warnings) = Config::parse(&text).with_context(|| path.display().to_string())?;
+    Ok(ConfigFile { path, text, config, warnings })
 }
 
 /// Everything that runs.

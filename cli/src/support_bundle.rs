@@ -33,10 +33,10 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
 
     let found = run::read_config(args.config.as_deref());
     let config = match &found {
-        Ok((path, text, config)) => {
-            bundle.add("chainscope.toml", text.as_bytes())?;
-            bundle.notes.push(format!("configuration: {}", path.display()));
-            Some(config)
+        Ok(file) => {
+            bundle.add("chainscope.toml", file.text.as_bytes())?;
+            bundle.notes.push(format!("configuration: {}", file.path.display()));
+            Some(&file.config)
         }
         Err(error) => {
             bundle.notes.push(format!("configuration: {error:#}"));
