@@ -1,4 +1,4 @@
-//! Wire types of Chainscope: the record path and the session journal, generated from `proto/`.
+//! Wire types of Chainscope: the record path, the config stream and the session journal, generated from `proto/`.
 //!
 //! The rules of change are at the top of `record.proto`: additive only, held by a golden test of the descriptor.
 
@@ -13,3 +13,25 @@ pub const VERSIONS: (u32, u32) = (1, 1);
 
 /// The compiled descriptor of every `.proto` file, as a serialised `FileDescriptorSet`.
 pub const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
+
+impl std::fmt::Debug for v1::observed_pod::Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::IdentityPath(path) => f.debug_tuple("IdentityPath").field(path).finish(),
+            Self::IdentityJson(_) => f.write_str("IdentityJson(..)"),
+            Self::IdentityMissing(reason) => f.debug_tuple("IdentityMissing").field(reason).finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::v1::{ObservedPod, observed_pod::Identity};
+
+    #[test]
+    fn an_identity_is_never_printed() {
+        let pod = ObservedPod { identity: Some(Identity::IdentityJson(b"{secret}".to_vec())), ..Default::default() };
+        let text = format!("{pod:?}");
+        assert!(text.contains("IdentityJson(..)") && !text.contains("secret") && !text.contains("115"), "{text}");
+    }
+}
