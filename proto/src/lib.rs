@@ -14,6 +14,13 @@ pub const VERSIONS: (u32, u32) = (1, 1);
 /// The compiled descriptor of every `.proto` file, as a serialised `FileDescriptorSet`.
 pub const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
 
+impl std::fmt::Debug for v1::ObservedPod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { node, namespace, name, container, identity, .. } = self;
+        write!(f, "ObservedPod({namespace}/{name}, container {container} of node {node}, {identity:?})")
+    }
+}
+
 impl std::fmt::Debug for v1::observed_pod::Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
