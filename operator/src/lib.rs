@@ -1,2 +1,4 @@
 //! Watches `TezosNode` resources and tells agents and the aggregator what to do.
 #![forbid(unsafe_code)]
+
+pub mod desired;
