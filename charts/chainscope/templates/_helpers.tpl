@@ -1,0 +1,201 @@
+{{/* Begin of every name; short enough for every suffix. */}}
+{{- define "chainscope.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Labels by which a component's pods are found: never changed, a selector cannot be. Takes (list $ "component"). */}}
+{{- define "chainscope.selector" -}}
+app.kubernetes.io/name: chainscope
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* Labels of an object. Takes (list $ "component"). */}}
+{{- define "chainscope.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "chainscope.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: chainscope
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name ($root.Chart.Version | replace "+" "_") }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* metadata of an object in the release's namespace. Takes (list $ "component" "suffix of the name"
+     annotations labels); the last two may be left out. */}}
+{{- define "chainscope.metadata" -}}
+{{- $root := index . 0 -}}
+name: {{ include "chainscope.fullname" $root }}{{ with index . 2 }}-{{ . }}{{ end }}
+namespace: {{ $root.Release.Namespace }}
+{{ include "chainscope.clusterMetadata" . }}
+{{- end -}}
+
+{{/* What of metadata is the same in and outside namespaces: labels and annotations. Takes the same list. */}}
+{{- define "chainscope.clusterMetadata" -}}
+{{- $root := index . 0 -}}
+{{- $own := dict -}}
+{{- if gt (len .) 3 }}{{ $own = index . 3 | default dict }}{{ end -}}
+labels:
+  {{- include "chainscope.labels" . | nindent 2 }}
+  {{- if gt (len .) 4 }}
+  {{- with index . 4 }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+{{- with merge (dict) $own $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* metadata of a pod's template. Takes (list $ "component" values). */}}
+{{- define "chainscope.podMetadata" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 2 -}}
+labels:
+  {{- include "chainscope.labels" . | nindent 2 }}
+  {{- with $values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  kubectl.kubernetes.io/default-container: {{ index . 1 }}
+  {{- with merge (dict) ($values.podAnnotations | default dict) $root.Values.commonAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Takes (list $ image): of the three programs, with registry and common tag. */}}
+{{- define "chainscope.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}{{ end -}}
+{{- end -}}
+
+{{/* Fields that every pod has. Takes (list $ values). */}}
+{{- define "chainscope.podCommon" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 1 -}}
+enableServiceLinks: false
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What PodSecurity calls restricted, for pods and containers. */}}
+{{- define "chainscope.restrictedPod" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+{{- define "chainscope.restrictedContainer" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Health of all three programs is on the port of their metrics. Takes seconds that the start may take. */}}
+{{- define "chainscope.probes" -}}
+startupProbe:
+  httpGet: {path: /livez, port: metrics}
+  periodSeconds: 1
+  failureThreshold: {{ . }}
+livenessProbe:
+  httpGet: {path: /livez, port: metrics}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 3
+{{- end -}}
+
+{{/* Addresses, as the certificates name them. */}}
+{{- define "chainscope.operatorUrl" -}}
+https://{{ include "chainscope.fullname" . }}-operator.{{ .Release.Namespace }}.svc:17734
+{{- end -}}
+{{- define "chainscope.apiHost" -}}
+{{ include "chainscope.fullname" . }}-aggregator.{{ .Release.Namespace }}.svc
+{{- end -}}
+
+{{/* The token by which agents and aggregator prove who they are, to us and to nobody else. */}}
+{{- define "chainscope.tokenVolume" -}}
+name: token
+projected:
+  defaultMode: 0440
+  sources:
+    - serviceAccountToken:
+        path: token
+        audience: chainscope
+        expirationSeconds: 3600
+{{- end -}}
+
+{{/* The authority's certificate. */}}
+{{- define "chainscope.caVolume" -}}
+{{- $name := .Values.certificates.ca.name -}}
+{{- $kind := .Values.certificates.ca.kind -}}
+{{- $key := .Values.certificates.ca.key -}}
+{{- if eq .Values.certificates.mode "operator" -}}
+{{- $name = printf "%s-ca" (include "chainscope.fullname" .) -}}
+{{- $kind = "ConfigMap" -}}
+{{- $key = "ca.crt" -}}
+{{- else if and (eq .Values.certificates.mode "cert-manager") (not $name) -}}
+{{- $name = printf "%s-trust" (include "chainscope.fullname" .) -}}
+{{- $kind = "Secret" -}}
+{{- $key = "ca.crt" -}}
+{{- end -}}
+name: ca
+{{- if eq $kind "ConfigMap" }}
+configMap:
+  name: {{ $name }}
+{{- else }}
+secret:
+  secretName: {{ $name }}
+{{- end }}
+  items:
+    - {key: {{ $key }}, path: ca.crt}
+{{- end -}}
+
+{{/* A server's own certificate. Takes (list $ "operator" or "aggregator"). */}}
+{{- define "chainscope.tlsSecret" -}}
+{{- $root := index . 0 -}}
+{{- if eq $root.Values.certificates.mode "secret" -}}
+{{- index $root.Values.certificates.secret (index . 1) -}}
+{{- else -}}
+{{- include "chainscope.fullname" $root }}-{{ index . 1 }}-tls
+{{- end -}}
+{{- end -}}
