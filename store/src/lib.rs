@@ -43,6 +43,7 @@ mod view;
 mod watch;
 mod writer;
 
+pub use engine::Memory;
 pub use error::Error;
 pub use evict::Evicted;
 pub use facts::{Account, ChunkQuery, ConnectionQuery, FactQuery};

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::{
     Account, ChunkQuery, Connection, ConnectionQuery, Error, Evicted, FactQuery, MessageQuery, Report, Retention,
     StoreOptions, Subscription, Totals,
-    engine::{Batch, Engine, rocks::Rocks},
+    engine::{Batch, Engine, Memory, rocks::Rocks},
     evict, facts, keys,
     keys::ChunkPlace,
     meta::SCHEMA_VERSION,
@@ -370,6 +370,11 @@ impl Store {
     pub fn disk(&self) -> Result<Disk, Error> {
         let writer = self.0.writer.lock();
         Ok(Disk { full: writer.full, free_bytes: writer.free_bytes()?, reserve_bytes: writer.reserve.held_bytes() })
+    }
+
+    /// Memory that the engine holds; what else the store holds is small and does not grow with the records.
+    pub fn memory(&self) -> Memory {
+        self.0.engine.memory()
     }
 
     /// Writes a consistent copy of everything appended so far into a directory that does not exist yet. Quick and

@@ -26,6 +26,20 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Bytes that a range takes on disk, roughly; what is only in memory counts as 0.
     fn approximate_bytes(&self, range: Range<&[u8]>) -> u64;
+
+    /// Memory that the engine holds.
+    fn memory(&self) -> Memory;
+}
+
+/// Memory of an engine, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Blocks of files that were read, kept up to `StoreOptions::block_cache_bytes`.
+    pub block_cache_bytes: u64,
+    /// What was written and is not in a file yet, kept up to `StoreOptions::write_buffer_bytes`.
+    pub write_buffer_bytes: u64,
+    /// Tables of contents of the open files, as far as they are not in the cache.
+    pub open_files_bytes: u64,
 }
 
 /// A consistent view.

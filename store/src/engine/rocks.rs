@@ -4,10 +4,10 @@ use std::{ops::Range, path::Path};
 
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, Options, ReadOptions,
-    SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint,
+    SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint, properties,
 };
 
-use super::{Batch, Cursor, Engine, Snapshot, Write};
+use super::{Batch, Cursor, Engine, Memory, Snapshot, Write};
 use crate::{Error, StoreOptions};
 
 /// One RocksDB database with a single column family.
@@ -115,6 +115,16 @@ impl Engine for Rocks {
 
     fn approximate_bytes(&self, range: Range<&[u8]>) -> u64 {
         self.db.get_approximate_sizes(&[rocksdb::Range::new(range.start, range.end)]).iter().sum()
+    }
+
+    fn memory(&self) -> Memory {
+        // Properties of every RocksDB; one that is missing would say so by 0.
+        let read = |name| self.db.property_int_value(name).ok().flatten().unwrap_or(0);
+        Memory {
+            block_cache_bytes: read(properties::BLOCK_CACHE_USAGE),
+            write_buffer_bytes: read(properties::SIZE_ALL_MEM_TABLES),
+            open_files_bytes: read(properties::ESTIMATE_TABLE_READERS_MEM),
+        }
     }
 }
 
