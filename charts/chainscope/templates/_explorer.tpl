@@ -44,7 +44,8 @@ Caddyfile: |
       respond 200
     }
     handle /proxy-upstream {
-      rewrite * /healthz
+      # Needs a token, and shows nothing.
+      rewrite * /v2/version
       import aggregator
     }
     {{- range .Values.explorer.nodes }}

@@ -199,3 +199,14 @@ secret:
 {{- include "chainscope.fullname" $root }}-{{ index . 1 }}-tls
 {{- end -}}
 {{- end -}}
+
+{{/* What reading a node's records needs. No objects of the API server: the aggregator asks it whether its caller may do
+     this. Takes a dictionary with "names", or an empty one for all. */}}
+{{- define "chainscope.readRules" -}}
+- apiGroups: [chainscope.dev]
+  resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats]
+  {{- with .names }}
+  resourceNames: {{ toJson . }}
+  {{- end }}
+  verbs: [get]
+{{- end -}}

@@ -1,0 +1,101 @@
+"""Renders the chart with the values of values.yaml and looks at what comes out. Run by charts/check."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import yaml
+
+import dashboards
+import manifests
+import rights
+
+HERE = pathlib.Path(__file__).parent
+CHART = HERE.parent / "chainscope"
+RELEASE, NAMESPACE = "scope", "chainscope"
+
+failures = []
+
+
+def fail(place, what):
+    failures.append(f"{place}: {what}")
+
+
+def template(values):
+    """The chart with these values: what it gives, and what it says."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(values, file)
+        file.flush()
+        command = [os.environ["HELM"], "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode == 0, done.stdout, done.stderr
+
+
+def refused(case):
+    name, says = case["name"], case["says"]
+    accepted, _, error = template(case["values"])
+    if accepted:
+        fail(name, "should be refused, but is taken")
+    elif says not in error:
+        fail(name, f"is refused, but not for {says!r}:\n{error}")
+
+
+def taken(case, seen):
+    name = case["name"]
+    accepted, text, error = template(case["values"])
+    if not accepted:
+        fail(name, f"should be taken, but is refused:\n{error}")
+        return
+    try:
+        objects = manifests.load(text)
+    except yaml.YAMLError as error:
+        fail(name, error)
+        return
+    for problem in (
+        *manifests.problems(objects, seen),
+        *rights.problems(objects, NAMESPACE),
+    ):
+        fail(name, problem)
+
+
+def same_keys(values, schema, place=""):
+    """Each key of the schema is in values.yaml, where its comment is."""
+    properties = schema.get("properties")
+    if properties is None or not isinstance(values, dict):
+        return
+    for key in sorted(properties.keys() - values.keys() - {"global"}):
+        # Objects of Kubernetes whose fields are all optional.
+        if place not in ("/agent/appArmorProfile", "/agent/seLinuxOptions", "/agent/updateStrategy/rollingUpdate"):
+            fail("values.yaml", f"has no {place}/{key}, which the schema has")
+    for key, value in values.items():
+        sub = properties.get(key, {})
+        same_keys(value, sub, f"{place}/{key}")
+
+
+def main():
+    table = yaml.safe_load((HERE / "values.yaml").read_text())
+    seen = set()
+    for case in table["bad"]:
+        refused(case)
+    for case in table["good"]:
+        taken(case, seen)
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    same_keys(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
+    plain = HERE.parent.parent / "deploy/manifests/chainscope.yaml"
+    for problem in manifests.problems(manifests.load(plain.read_text()), seen):
+        fail(plain.name, problem)
+    for problem in dashboards.problems(HERE.parent.parent / "deploy"):
+        fail("dashboards", problem)
+    for failure in failures:
+        print(f"FAIL {failure}", file=sys.stderr)
+    versions = ", ".join(manifests.VERSIONS)
+    print(
+        f"charts: {len(table['good'])} values taken, {len(table['bad'])} refused, "
+        f"{len(seen)} different objects valid for Kubernetes {versions}; {len(failures)} failures"
+    )
+    sys.exit(bool(failures))
+
+
+main()

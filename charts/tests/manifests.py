@@ -1,0 +1,136 @@
+"""Objects: valid for every supported version of Kubernetes, and fitting each other."""
+
+import functools
+import importlib.resources
+import json
+
+import jsonschema
+import referencing
+import yaml
+
+# The least that the chart takes, and the three that are maintained.
+VERSIONS = ("1.30", "1.34", "1.35", "1.36")
+# Of others, with no schema here.
+FOREIGN = {
+    ("cert-manager.io/v1", "Certificate"),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ("monitoring.coreos.com/v1", "PrometheusRule"),
+}
+
+
+class Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which the last would win."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"twice: {', '.join(map(str, twice))}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def load(text):
+    return [each for each in yaml.load_all(text, Loader) if each is not None]
+
+
+def label(item):
+    metadata = item["metadata"]
+    return f"{item['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
+
+
+@functools.cache
+def schemas(version):
+    """Folder of a version's schemas, and the registry of its definitions."""
+    folder = importlib.resources.files("kubernetes_validate") / f"kubernetes-json-schema/v{version}.0-local-strict"
+    definitions = json.loads((folder / "_definitions.json").read_text())
+    registry = referencing.Registry().with_resource("_definitions.json", referencing.Resource.from_contents(definitions))
+    return folder, registry
+
+
+@functools.cache
+def validator(version, kind, api_version):
+    group, _, rest = api_version.partition("/")
+    name = f"{kind.lower()}-{group.split('.')[0]}{'-' if rest else ''}{rest}.json"
+    folder, registry = schemas(version)
+    schema = json.loads((folder / name).read_text())
+    return jsonschema.Draft202012Validator(schema, registry=registry)
+
+
+def invalid(item):
+    if (item["apiVersion"], item["kind"]) in FOREIGN:
+        return
+    for version in VERSIONS:
+        try:
+            checks = validator(version, item["kind"], item["apiVersion"])
+        except FileNotFoundError:
+            yield f"{label(item)}: Kubernetes {version} has no {item['apiVersion']} {item['kind']}"
+            continue
+        for error in checks.iter_errors(item):
+            yield f"{label(item)}: Kubernetes {version}: {error.json_path}: {error.message}"
+
+
+def pod_of(item):
+    """Labels and spec of the pods that an object makes."""
+    if item["kind"] == "Pod":
+        return item["metadata"].get("labels", {}), item["spec"]
+    template = item.get("spec", {}).get("template") if item["kind"] in ("Deployment", "DaemonSet", "StatefulSet") else None
+    return (template["metadata"]["labels"], template["spec"]) if template else None
+
+
+def matches(selector, labels):
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def unfit(objects):
+    """What names something that is not there."""
+    pods = [(item, *pod) for item in objects if (pod := pod_of(item))]
+    named = {(item["kind"], item["metadata"]["name"]) for item in objects}
+    for item, labels, spec in pods:
+        if item["kind"] != "Pod" and not matches(item["spec"]["selector"]["matchLabels"], labels):
+            yield f"{label(item)}: its selector does not fit its pods"
+        if ("ServiceAccount", spec.get("serviceAccountName", "default")) not in named and item["kind"] != "Pod":
+            yield f"{label(item)}: no ServiceAccount {spec.get('serviceAccountName')}"
+        claims = {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
+        volumes = {volume["name"] for volume in spec.get("volumes", [])} | claims
+        for container in spec["containers"]:
+            mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+            for volume in mounted - volumes:
+                yield f"{label(item)}: no volume {volume}"
+            ports = {port["name"] for port in container.get("ports", [])}
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                port = container.get(probe, {}).get("httpGet", {}).get("port")
+                if isinstance(port, str) and port not in ports:
+                    yield f"{label(item)}: {probe} asks port {port}, which is not there"
+            if not container["image"].split("@")[-1].partition(":")[2]:
+                yield f"{label(item)}: image {container['image']} has neither tag nor digest"
+    for item in objects:
+        spec = item.get("spec", {})
+        if item["kind"] == "Service":
+            chosen, ports = spec["selector"], [port["targetPort"] for port in spec["ports"]]
+        elif item["kind"] == "PodDisruptionBudget":
+            chosen, ports = spec["selector"]["matchLabels"], []
+        elif item["kind"] == "NetworkPolicy":
+            chosen = spec["podSelector"]["matchLabels"]
+            ports = [port["port"] for rule in spec.get("ingress", []) for port in rule.get("ports", [])]
+        else:
+            continue
+        found = [spec for _, labels, spec in pods if matches(chosen, labels)]
+        if not found:
+            yield f"{label(item)}: selects no pod of the chart"
+        offered = {port["name"] for spec in found for each in spec["containers"] for port in each.get("ports", [])}
+        for port in ports:
+            if port not in offered:
+                yield f"{label(item)}: port {port} is of no container"
+
+
+def problems(objects, seen):
+    """What is wrong with the objects of one rendering. `seen`: objects that were found valid before."""
+    names = [label(item) for item in objects]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{name} is there twice"
+    for item in objects:
+        text = json.dumps(item, sort_keys=True)
+        if text not in seen:
+            seen.add(text)
+            yield from invalid(item)
+    yield from unfit(objects)

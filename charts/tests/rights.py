@@ -1,0 +1,94 @@
+"""What the pods may do on their hosts, and the accounts at the API server."""
+
+from manifests import label, pod_of
+
+AGENT_CAPABILITIES = {"BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH"}
+
+
+def unrestricted(pod, spec):
+    """PodSecurity's level "restricted", as far as the chart could break it."""
+    for field in ("hostNetwork", "hostPID", "hostIPC"):
+        if spec.get(field):
+            yield f"{pod}: {field}"
+    common = spec.get("securityContext", {})
+    for volume in spec.get("volumes", []):
+        kinds = volume.keys() - {"name"}
+        if kinds - {"configMap", "secret", "projected", "emptyDir", "persistentVolumeClaim", "downwardAPI"}:
+            yield f"{pod}: volume {volume['name']} is of kind {kinds}"
+    for container in spec["containers"]:
+        own = container.get("securityContext", {})
+        if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
+            yield f"{pod}: privilege escalation"
+        if own.get("capabilities") != {"drop": ["ALL"]}:
+            yield f"{pod}: capabilities {own.get('capabilities')}"
+        if not (own.get("runAsNonRoot", common.get("runAsNonRoot")) and own.get("runAsUser", common.get("runAsUser"))):
+            yield f"{pod}: root"
+        if own.get("seccompProfile", common.get("seccompProfile", {})).get("type") != "RuntimeDefault":
+            yield f"{pod}: no seccomp profile"
+        if not own.get("readOnlyRootFilesystem"):
+            yield f"{pod}: its root can be written"
+
+
+def too_much_of_agent(pod, spec):
+    if spec.get("hostNetwork") or spec.get("hostIPC"):
+        yield f"{pod}: the host's network or IPC"
+    if spec.get("automountServiceAccountToken") is not False:
+        yield f"{pod}: a token for the API server"
+    for volume in spec.get("volumes", []):
+        for source in volume.get("projected", {}).get("sources", []):
+            if source.get("serviceAccountToken", {}).get("audience") != "chainscope":
+                yield f"{pod}: a token for somebody else"
+    for container in spec["containers"]:
+        own = container["securityContext"]
+        if own.get("privileged") or own.get("allowPrivilegeEscalation") is not False or not own["readOnlyRootFilesystem"]:
+            yield f"{pod}: {own}"
+        if own["capabilities"]["drop"] != ["ALL"] or set(own["capabilities"]["add"]) != AGENT_CAPABILITIES:
+            yield f"{pod}: capabilities {own['capabilities']}"
+        paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec.get("volumes", []) if "hostPath" in volume}
+        for mount in container.get("volumeMounts", []):
+            if mount["name"] in paths and not mount.get("readOnly") and mount["name"] != "data":
+                yield f"{pod}: writes to the host's {paths[mount['name']]}"
+            if mount.get("mountPropagation"):
+                yield f"{pod}: mounts that spread"
+    if spec.get("securityContext", {}).get("seccompProfile") != {"type": "RuntimeDefault"}:
+        yield f"{pod}: no seccomp profile"
+
+
+def too_much_of_role(item, namespace):
+    name = label(item)
+    for rule in item["rules"]:
+        if any("*" in rule.get(field, []) for field in ("apiGroups", "resources", "verbs")):
+            yield f"{name}: everything of something: {rule}"
+        if {"escalate", "bind", "impersonate"} & set(rule["verbs"]):
+            yield f"{name}: {rule['verbs']}"
+        if "secrets" in rule.get("resources", []):
+            if item["kind"] == "ClusterRole":
+                yield f"{name}: Secrets of every namespace"
+            elif item["metadata"]["namespace"] == namespace and not item["metadata"]["name"].endswith("-secrets"):
+                if not rule.get("resourceNames"):
+                    yield f"{name}: every Secret of its own namespace"
+            elif set(rule["verbs"]) - {"get", "list", "watch"}:
+                yield f"{name}: changes Secrets of others"
+    # The agents have no rights at all, so no role may be theirs.
+
+
+def problems(objects, namespace):
+    for item in objects:
+        if pod := pod_of(item):
+            labels, spec = pod
+            component = labels["app.kubernetes.io/component"]
+            name = label(item)
+            if component == "agent" or name.endswith("-test-host"):
+                yield from too_much_of_agent(name, spec)
+            elif component == "explorer":
+                # The Explorer's image is somebody else's; the proxy beside it is not.
+                proxy = dict(spec, containers=[each for each in spec["containers"] if each["name"] == "proxy"])
+                yield from unrestricted(name, proxy)
+            else:
+                yield from unrestricted(name, spec)
+        if item["kind"] in ("Role", "ClusterRole"):
+            yield from too_much_of_role(item, namespace)
+        if item["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+            for subject in item["subjects"]:
+                if subject["name"].endswith("-agent"):
+                    yield f"{label(item)}: a right for the agents"
