@@ -17,6 +17,10 @@
 {{- define "chainscope.allowMetrics" -}}
 - {{ with .Values.networkPolicy.metricsFrom }}from:
     {{- toYaml . | nindent 4 }}
+    # `helm test`.
+    - podSelector:
+        matchLabels:
+          {{- include "chainscope.selector" (list $ "test") | nindent 10 }}
   {{ end }}ports:
     - {protocol: TCP, port: metrics}
 {{- end }}
