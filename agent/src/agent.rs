@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use chainscope_ebpf::{CaptureMode, NetworkOptions, NetworkProbe};
+use chainscope_ebpf::{CaptureMode, ExecEvents, NetworkOptions, NetworkProbe};
 use crossbeam_channel as channel;
 use tokio::sync::{oneshot, watch};
 
@@ -79,7 +79,7 @@ impl Agent {
             mode: config.capture,
             ring_bytes: config.ring_bytes,
             wake_bytes: config.wake_bytes,
-            exec_events: worker.needs_exec(),
+            exec_events: if worker.needs_exec() { ExecEvents::All } else { ExecEvents::None },
         })?;
         let mode = probe.mode();
         tracing::info!(%mode, nodes = config.nodes.len(), "capturing");

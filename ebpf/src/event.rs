@@ -125,7 +125,7 @@ pub enum Event<'a> {
         /// When.
         time_ns: u64,
     },
-    /// A process has executed a program. Only with [`NetworkOptions::exec_events`](crate::NetworkOptions::exec_events).
+    /// A process has executed a program; which ones are told is [`NetworkOptions::exec_events`](crate::NetworkOptions::exec_events).
     Exec {
         /// The process.
         pid: u32,

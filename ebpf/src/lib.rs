@@ -2,7 +2,8 @@
 //!
 //! [`NetworkProbe`] records what watched processes send and receive on TCP sockets: whole payloads with stream offsets,
 //! and the openings and endings of connections, as typed [`Event`]s. Processes are watched from the moment they listen
-//! at a given port ([`NetworkProbe::watch_port`]), or by id ([`NetworkProbe::add_process`]).
+//! at a given port ([`NetworkProbe::watch_port`]) or execute a program of a given name
+//! ([`NetworkProbe::watch_program`]), or by id ([`NetworkProbe::add_process`]).
 //!
 //! ```text
 //!  a watched process          kernel                                            this crate
@@ -39,4 +40,4 @@ pub use check::{Finding, self_check};
 pub use error::Error;
 pub use event::{Closed, ClosedBy, Data, Direction, Event, MissingReason, Opened, Role, SocketId, Verdict};
 pub use maps::KernelAccount;
-pub use probe::{CaptureMode, NetworkOptions, NetworkProbe};
+pub use probe::{CaptureMode, ExecEvents, NetworkOptions, NetworkProbe};

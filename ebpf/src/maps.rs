@@ -19,6 +19,24 @@ impl ListenKey {
     }
 }
 
+/// `struct program`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProgramKey {
+    name: [u8; 16],
+}
+
+impl ProgramKey {
+    /// Cut as the kernel cuts the name of a task: 15 bytes, then a 0.
+    pub(crate) fn new(name: &str) -> Self {
+        let mut key = Self::default();
+        for (place, byte) in key.name.iter_mut().take(15).zip(name.bytes()) {
+            *place = byte;
+        }
+        key
+    }
+}
+
 /// `struct listener`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +65,17 @@ pub(crate) struct RawAccount {
     tail: u64,
 }
 
+/// `struct socket_state`, of which only the process is of interest here.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SocketState {
+    before: [u64; 8],
+    base: [u32; 2],
+    pub(crate) pid: u32,
+    netns: u32,
+    after: [u8; 48],
+}
+
 /// `struct orphan`: two notices.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -67,14 +96,19 @@ pub(crate) struct Globals {
 // SAFETY: all of them are repr(C) structs of integers without padding, so every bit pattern is a value.
 unsafe impl aya::Pod for ListenKey {}
 // SAFETY: as above.
+unsafe impl aya::Pod for ProgramKey {}
+// SAFETY: as above.
 unsafe impl aya::Pod for Listener {}
 // SAFETY: as above.
 unsafe impl aya::Pod for RawAccount {}
+// SAFETY: as above.
+unsafe impl aya::Pod for SocketState {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Orphan {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Globals {}
 
+const _: () = assert!(size_of::<SocketState>() == 128);
 const _: () = assert!(size_of::<RawAccount>() == 2 * 8 * (5 + REASONS) + 8);
 
 /// What passed on the sockets of one watched process since it became one, in bytes and records.

@@ -12,7 +12,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use crate::check;
 use crate::error::Error;
 use crate::event::{Event, SocketId, Verdict};
-use crate::maps::{Globals, KernelAccount, ListenKey, Listener, Orphan, RawAccount};
+use crate::maps::{Globals, KernelAccount, ListenKey, Listener, Orphan, ProgramKey, RawAccount, SocketState};
 use crate::record;
 use crate::ring::Ring;
 
@@ -44,6 +44,18 @@ impl fmt::Display for CaptureMode {
     }
 }
 
+/// Which executions of programs are told as [`Event::Exec`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExecEvents {
+    /// None.
+    #[default]
+    None,
+    /// Those that make a process a watched one ([`NetworkProbe::watch_program`]), and those of watched ones.
+    Watched,
+    /// Every one on the host.
+    All,
+}
+
 /// How to capture.
 #[derive(Clone, Debug)]
 pub struct NetworkOptions {
@@ -53,13 +65,13 @@ pub struct NetworkOptions {
     pub ring_bytes: u32,
     /// Pending bytes at which the kernel wakes the reader. Less makes watched processes slower and loses more.
     pub wake_bytes: u32,
-    /// Whether [`Event::Exec`] is wanted, for every process of the host.
-    pub exec_events: bool,
+    /// Which executions are told. With [`ExecEvents::None`], [`NetworkProbe::watch_program`] has no effect.
+    pub exec_events: ExecEvents,
 }
 
 impl Default for NetworkOptions {
     fn default() -> Self {
-        Self { mode: None, ring_bytes: 32 << 20, wake_bytes: 2 << 20, exec_events: false }
+        Self { mode: None, ring_bytes: 32 << 20, wake_bytes: 2 << 20, exec_events: ExecEvents::None }
     }
 }
 
@@ -71,6 +83,8 @@ pub struct NetworkProbe {
     drained: Instant,
     processes: PerCpuHashMap<MapData, u32, RawAccount>,
     ports: HashMap<MapData, ListenKey, u8>,
+    programs: HashMap<MapData, ProgramKey, u8>,
+    sockets: HashMap<MapData, u64, SocketState>,
     listeners: HashMap<MapData, ListenKey, Listener>,
     filters: HashMap<MapData, u32, u16>,
     verdicts: HashMap<MapData, u64, u8>,
@@ -113,6 +127,7 @@ impl NetworkProbe {
         let mut bpf = EbpfLoader::new()
             .btf(Some(&btf))
             .override_global("wake_bytes", &options.wake_bytes, true)
+            .override_global("every_exec", &u32::from(options.exec_events == ExecEvents::All), true)
             .map_max_entries("ring", options.ring_bytes)
             .load(OBJECT)
             .map_err(|error| fail("create the tables of the network probe", &error))?;
@@ -131,6 +146,8 @@ impl NetworkProbe {
             drained: Instant::now(),
             processes: take(&mut bpf, "processes")?,
             ports: take(&mut bpf, "ports")?,
+            programs: take(&mut bpf, "programs")?,
+            sockets: take(&mut bpf, "sockets")?,
             listeners: take(&mut bpf, "listeners")?,
             filters: take(&mut bpf, "filters")?,
             verdicts: take(&mut bpf, "verdicts")?,
@@ -170,6 +187,24 @@ impl NetworkProbe {
         removed("ports", self.ports.remove(&ListenKey::new(netns, port)))
     }
 
+    /// From now on, a process that executes a program of this name becomes a watched one in the kernel, before the
+    /// program's first instruction, and [`Event::Exec`] follows. The name is that of the executed file, or the first
+    /// argument without its folder; 15 bytes of it count, so that the caller looks at the process once more.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub fn watch_program(&mut self, name: &str) -> Result<(), Error> {
+        stored("programs", self.programs.insert(ProgramKey::new(name), 1, 0))
+    }
+
+    /// Ends [`watch_program`](Self::watch_program); processes that are watched stay so.
+    ///
+    /// # Errors
+    /// A failure of the system call.
+    pub fn unwatch_program(&mut self, name: &str) -> Result<(), Error> {
+        removed("programs", self.programs.remove(&ProgramKey::new(name)))
+    }
+
     /// Watches a process (thread group): its connections from now on, and those that it has, from their next read or
     /// write on. Watching a watched one changes nothing.
     ///
@@ -191,6 +226,19 @@ impl NetworkProbe {
     pub fn remove_process(&mut self, pid: u32) -> Result<(), Error> {
         removed("processes", self.processes.remove(&pid))?;
         removed("filters", self.filters.remove(&pid))
+    }
+
+    /// Watches a process no more and forgets its connections, without an [`Event::Closed`]: if it is watched again,
+    /// those that go on are opened again, from where they are then. Its listening sockets stay known.
+    ///
+    /// # Errors
+    /// A failure of the system call.
+    pub fn release_process(&mut self, pid: u32) -> Result<(), Error> {
+        // The account first: without it nothing is written to the states any more.
+        self.remove_process(pid)?;
+        let is_its = |key: &u64| self.sockets.get(key, 0).is_ok_and(|state| state.pid == pid);
+        let keys: Vec<u64> = self.sockets.keys().filter_map(Result::ok).filter(is_its).collect();
+        keys.iter().try_for_each(|key| removed("sockets", self.sockets.remove(key)))
     }
 
     /// Tells of a socket of a watched process that already listens: connections accepted there belong to the process, and
@@ -368,7 +416,7 @@ fn choose_mode(forced: Option<CaptureMode>, btf: &[u8], release: &str) -> Result
 }
 
 /// Programs of the object and their tracepoints.
-fn programs(mode: CaptureMode, exec: bool) -> Vec<(&'static str, &'static str)> {
+fn programs(mode: CaptureMode, exec: ExecEvents) -> Vec<(&'static str, &'static str)> {
     let mut programs = match mode {
         CaptureMode::Sock => vec![("on_send", "sock_send_length"), ("on_receive", "sock_recv_length")],
         CaptureMode::Syscall => {
@@ -376,7 +424,7 @@ fn programs(mode: CaptureMode, exec: bool) -> Vec<(&'static str, &'static str)> 
         }
     };
     programs.extend([("on_state", "inet_sock_set_state"), ("on_destroy", "tcp_destroy_sock")]);
-    if exec {
+    if exec != ExecEvents::None {
         programs.push(("on_exec", "sched_process_exec"));
     }
     programs

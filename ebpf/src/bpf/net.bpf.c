@@ -12,6 +12,7 @@
  * counted as bypassed. Kernel TLS changes the length of what is sent: the same.
  */
 #include "copy.h"
+#include "programs.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -504,10 +505,6 @@ int BPF_PROG(on_destroy, struct sock *sk)
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task)
 {
-	struct notice n = {};
-	n.kind = R_EXEC;
-	n.pid = task->tgid;
-	n.time = bpf_ktime_get_ns();
-	emit_or_keep(&n);
+	executed(task);
 	return 0;
 }

@@ -99,6 +99,7 @@ struct socket_state {
 	u8 role, verdict, established, announced, silent, fin_sent, by, inode_asked;
 	u8 local[16], remote[16];
 };
+_Static_assert(sizeof(struct socket_state) == 128, "src/maps.rs");
 
 /* A notice that did not fit in the ring, kept for user space to fetch. */
 struct orphan {
@@ -116,6 +117,7 @@ struct cursor {
 };
 
 const volatile u32 wake_bytes = 2 << 20;
+const volatile u32 every_exec = 0;
 
 struct globals {
 	u64 last_id;
@@ -163,6 +165,19 @@ struct {
 	__type(key, struct listen_key);
 	__type(value, struct listener);
 } listeners SEC(".maps");
+
+/* The name of a program as the kernel keeps it of a task. */
+struct program {
+	u8 name[16];
+};
+
+/* Programs whose processes are watched from their execution on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, struct program);
+	__type(value, u8);
+} programs SEC(".maps");
 
 /* The only port whose accepted sockets are captured, by process. */
 struct {

@@ -125,11 +125,17 @@ struct thread_info {
 
 struct io_uring_task;
 
+struct mm_struct {
+	unsigned long arg_start;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
 	int pid;
 	int tgid;
+	char comm[16];
+	struct mm_struct *mm;
 	struct files_struct *files;
 	struct io_uring_task *io_uring;
 };

@@ -33,6 +33,15 @@ impl Puppet {
         Self::start(Command::new(std::env::current_exe().expect("own path")))
     }
 
+    /// Of another executable file, perhaps under another name.
+    pub fn of(file: &std::path::Path, argument: Option<&std::path::Path>) -> Self {
+        let mut command = Command::new(file);
+        if let Some(argument) = argument {
+            command.arg0(argument);
+        }
+        Self::start(command)
+    }
+
     /// In a network namespace of its own, whose loopback is up.
     pub fn in_new_netns() -> Self {
         let mut command = Command::new("unshare");

@@ -1,0 +1,86 @@
+//! Programs that are waited for by name, and processes that are watched again after a pause.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use chainscope_ebpf::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
+
+use common::recorder::Recorder;
+use common::{Puppet, listener};
+
+both_modes!(a_program_is_watched_from_its_execution_on, a_released_process_is_seen_anew);
+
+/// Longer than the kernel's name of a task.
+const FILE: &str = "octez-node-of-the-test";
+
+fn as_file(mode: CaptureMode) -> (Puppet, std::path::PathBuf) {
+    let dir = std::env::temp_dir().join(format!("chainscope-{}-{mode}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let file = dir.join(FILE);
+    // The kernel names a task after the path that was executed. A copy might be busy: another test's thread has forked.
+    std::os::unix::fs::symlink(std::env::current_exe().expect("own path"), &file).expect("a link");
+    (Puppet::of(&file, None), dir)
+}
+
+fn as_argument() -> Puppet {
+    Puppet::of(&std::env::current_exe().expect("own path"), Some(Path::new("/somewhere/by-argument")))
+}
+
+fn a_program_is_watched_from_its_execution_on(mode: CaptureMode) {
+    let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
+    let mut recorder = Recorder::with(options);
+    recorder.probe.watch_program(FILE).expect("room");
+    recorder.probe.watch_program("by-argument").expect("room");
+    let (by_file, dir) = as_file(mode);
+    let mut puppets = [by_file, as_argument(), Puppet::new()];
+    let mut peers = Vec::new();
+    for puppet in &mut puppets {
+        // All of it before anybody looks.
+        let (at, address) = listener("127.0.0.1:0");
+        let fd = puppet.must(&format!("connect {address}"));
+        assert_eq!(puppet.must(&format!("send {fd} 7 0 1000 1 write")), 1000);
+        peers.push(at.accept().expect("a connection"));
+    }
+    let [by_file, by_argument, other] = puppets;
+    recorder.pump_until("both", |r| r.opened.len() == 2);
+    assert_eq!(recorder.executed, [by_file.pid(), by_argument.pid()]);
+    let sockets: HashMap<SocketId, u32> = recorder.opened.values().map(|opened| (opened.socket, opened.pid)).collect();
+    for socket in sockets.keys() {
+        assert_eq!((recorder.opened[socket].sent_offset, recorder.opened[socket].received_offset), (0, 0));
+        recorder.pump_until("its bytes", |r| r.sent(*socket).captured() == 1000);
+        recorder.sent(*socket).verify_whole(7, 1000);
+    }
+    assert!(sockets.values().all(|pid| [by_file.pid(), by_argument.pid()].contains(pid)), "nothing of the third");
+    recorder.probe.unwatch_program("by-argument").expect("it was there");
+    let late = as_argument();
+    assert_eq!(recorder.probe.account(late.pid()), None);
+    for puppet in [by_file, by_argument, other, late] {
+        puppet.end();
+    }
+    std::fs::remove_dir_all(dir).expect("it is there");
+}
+
+fn a_released_process_is_seen_anew(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    recorder.probe.add_process(puppet.pid()).expect("room");
+    let (at, address) = listener("127.0.0.1:0");
+    let fd = puppet.must(&format!("connect {address}"));
+    let _peer = at.accept().expect("a connection");
+    puppet.must(&format!("send {fd} 7 0 1000 1 write"));
+    recorder.until_opened(puppet.pid(), 1);
+    recorder.probe.release_process(puppet.pid()).expect("it is watched");
+    puppet.must(&format!("send {fd} 7 1000 500 1 write"));
+    recorder.probe.add_process(puppet.pid()).expect("room");
+    puppet.must(&format!("send {fd} 7 1500 2000 1 write"));
+    let opened = recorder.until_opened(puppet.pid(), 2);
+    assert_eq!((opened.sent_offset, opened.role), (1500, Some(Role::Initiator)));
+    recorder.pump_until("its bytes", |r| r.sent(opened.socket).captured() == 2000);
+    recorder.sent(opened.socket).verify(7);
+    let account = recorder.account(puppet.pid());
+    assert_eq!((account.seen, account.captured), (2000, 2000));
+    puppet.end();
+}
