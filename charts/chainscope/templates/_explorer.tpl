@@ -18,10 +18,6 @@ Caddyfile: |
     admin off
     auto_https off
     persist_config off
-    servers {
-      # Who asks is in the Explorer's own log; an address that the caller made up is not passed on.
-      trusted_proxies_strict
-    }
   }
   (aggregator) {
     reverse_proxy {{ if .Values.certificates.apiTls }}https{{ else }}http{{ end }}://{{ include "chainscope.apiHost" . }}:17732 {
@@ -38,47 +34,50 @@ Caddyfile: |
     }
   }
   :8080 {
-    @writes not method GET HEAD OPTIONS
-    respond @writes 405
-    handle /proxy-livez {
-      respond 200
-    }
-    handle /proxy-upstream {
-      # Needs a token, and shows nothing.
-      rewrite * /v2/version
-      import aggregator
-    }
-    {{- range .Values.explorer.nodes }}
-    handle /rpc/{{ .namespace }}/{{ .name }}/chains/main/blocks/head/header {
-      {{- if .rpc }}
-      rewrite * /chains/main/blocks/head/header
-      reverse_proxy {{ .rpc }} {
-        header_up -Authorization
-        header_up -Cookie
+    # In this order: outside of a route, Caddy has an order of its own.
+    route {
+      @writes not method GET HEAD OPTIONS
+      respond @writes 405
+      handle /proxy-livez {
+        respond 200
       }
-      {{- else }}
-      # The Explorer opens no page before a head was answered.
-      header Content-Type application/json
-      respond "{}"
+      handle /proxy-upstream {
+        # Needs a token, and shows nothing.
+        rewrite * /v2/version
+        import aggregator
+      }
+      {{- range .Values.explorer.nodes }}
+      handle /rpc/{{ .namespace }}/{{ .name }}/chains/main/blocks/head/header {
+        {{- if .rpc }}
+        rewrite * /chains/main/blocks/head/header
+        reverse_proxy {{ .rpc }} {
+          header_up -Authorization
+          header_up -Cookie
+        }
+        {{- else }}
+        # The Explorer opens no page before a head was answered.
+        header Content-Type application/json
+        respond "{}"
+        {{- end }}
+      }
       {{- end }}
-    }
-    {{- end }}
-    handle /rpc/* {
-      respond 404
-    }
-    handle /assets/env.js {
-      header Content-Type text/javascript
-      root * /etc/caddy
-      rewrite * /env.js
-      file_server
-    }
-    @api path /v1/* /v2/* /v3/* /nodes /nodes/* /openapi /openapi/* /openapi.json
-    handle @api {
-      import aggregator
-    }
-    handle {
-      reverse_proxy 127.0.0.1:{{ .Values.explorer.port }} {
-        header_up -Authorization
+      handle /rpc/* {
+        respond 404
+      }
+      handle /assets/env.js {
+        header Content-Type text/javascript
+        root * /etc/caddy
+        rewrite * /env.js
+        file_server
+      }
+      @api path /v1/* /v2/* /v3/* /nodes /nodes/* /openapi /openapi/* /openapi.json
+      handle @api {
+        import aggregator
+      }
+      handle {
+        reverse_proxy 127.0.0.1:{{ .Values.explorer.port }} {
+          header_up -Authorization
+        }
       }
     }
   }
