@@ -16,6 +16,8 @@ pub(crate) const GIVEN_UP: &str = "too many open handshakes";
 pub(crate) const UNKNOWN_SOCKET: &str = "socket unknown";
 /// Reason for records that the lane had no room for.
 pub(crate) const QUEUE_FULL: &str = "queue full";
+/// Reason for messages of which a chunk was dropped.
+pub(crate) const CHUNK_DROPPED: &str = "chunk dropped";
 
 /// What the interpreter counts for one target.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(crate) struct Totals {
     pub(crate) messages_sent: u64,
     pub(crate) messages_dropped: Reasons,
     pub(crate) chunks_dropped: u64,
+    /// Their bytes on the wire.
+    pub(crate) chunk_bytes_dropped: u64,
     pub(crate) connections: u64,
     pub(crate) connections_open: u64,
 }
@@ -62,6 +66,7 @@ pub(crate) fn network_account(kernel: &KernelAccount, totals: &Totals, live: &Ac
         connections: totals.connections,
         connections_open: totals.connections_open,
         chunks_dropped: totals.chunks_dropped,
+        chunk_bytes_dropped: totals.chunk_bytes_dropped,
     }
 }
 

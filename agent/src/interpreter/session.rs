@@ -8,7 +8,7 @@ use chainscope_tezos::{Account, Conversation, Direction, Limits, Output, Piece, 
 
 use super::{Sink, Target, records};
 use crate::{
-    account::{QUEUE_FULL, Totals},
+    account::{CHUNK_DROPPED, QUEUE_FULL, Totals},
     clock::Clock,
     config::Store,
     journal,
@@ -71,6 +71,8 @@ pub(super) struct Session {
     missing: [Option<&'static str>; 2],
     /// Stream offsets up to which bytes were seen, sent and received.
     ends: [u64; 2],
+    /// Counters of the last chunks that were dropped, sent and received.
+    dropped: [Option<u64>; 2],
 }
 
 fn role_of(role: ebpf::Role) -> Role {
@@ -147,6 +149,7 @@ impl Session {
             body: Body::Live(Box::new(conversation)),
             missing: [None; 2],
             ends: [opened.sent_offset, opened.received_offset],
+            dropped: [None; 2],
         }
     }
 
@@ -276,13 +279,21 @@ impl Session {
                 self.announce(context);
                 let is_plain_only = context.target.store == Store::Plain;
                 let time = real_or(time, chunk.time_ns, context.clock);
+                let (index, counter, length) = (index_of(chunk.direction), chunk.counter, chunk.wire.len() as u64);
                 let record = records::chunk(time, &context.target.label, self.key, chunk, is_plain_only, is_net);
                 if !context.push(record) {
                     context.totals.chunks_dropped += 1;
+                    context.totals.chunk_bytes_dropped += length;
+                    self.dropped[index] = Some(counter);
                 }
             }
             Output::Message(message) => {
                 self.announce(context);
+                // A message comes right after its last chunk. Without all of them it is nothing that can be shown.
+                if self.dropped[index_of(message.direction)].is_some_and(|last| last >= message.first_chunk) {
+                    *context.totals.messages_dropped.entry(CHUNK_DROPPED).or_default() += 1;
+                    return;
+                }
                 let time = real_or(time, message.time_ns, context.clock);
                 let of = records::Of {
                     connection: self.key,

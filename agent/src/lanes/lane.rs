@@ -9,6 +9,8 @@ use super::{Dropped, LaneStatus};
 
 /// Memory of a queued record beyond its encoded bytes, about.
 const OVERHEAD: usize = 160;
+/// Memory of a `Loss` in the queue, at most.
+const LOSS: usize = OVERHEAD + 128;
 
 #[derive(Debug)]
 struct Queued {
@@ -37,8 +39,18 @@ pub(super) struct Lane {
     state: BTreeMap<String, Record>,
     /// End of the state records that were last moved into `queue`: until they are sent, newer ones merge outside.
     state_end: usize,
+    /// What was dropped since the last record that was taken.
     overflow: Option<Overflow>,
+    /// Chunks and messages are dropped until half of the quota is free: not until the first free byte, or a full queue
+    /// would fill with pairs of one chunk and one loss.
+    is_choked: bool,
     dropped: Dropped,
+}
+
+/// Whether a record is of the kind that fills queues. The others, which say what happened to a connection, what of it
+/// was lost and what became of the target, have the last eighth of the quota for themselves.
+fn is_bulk(record: &Record) -> bool {
+    matches!(record.kind, Some(Kind::Chunk(_) | Kind::Message(_)))
 }
 
 impl Lane {
@@ -51,6 +63,7 @@ impl Lane {
             state: BTreeMap::new(),
             state_end: 0,
             overflow: None,
+            is_choked: false,
             dropped: Dropped::default(),
         }
     }
@@ -64,12 +77,20 @@ impl Lane {
     }
 
     pub(super) fn push(&mut self, record: Record, quota: usize) -> bool {
-        self.tell_loss(quota);
+        self.relax(quota);
         let encoded = record.encoded_len();
-        if self.overflow.is_some() || self.bytes + encoded + OVERHEAD > quota {
+        // The loss of what was dropped before this record comes before it.
+        let needed = self.bytes + encoded + OVERHEAD + if self.overflow.is_some() { LOSS } else { 0 };
+        let has_room = match is_bulk(&record) {
+            true => !self.is_choked && needed <= quota - quota / 8,
+            false => needed <= quota,
+        };
+        if !has_room {
+            self.is_choked = true;
             self.drop_newest(&record, encoded);
             return false;
         }
+        self.tell_loss();
         self.append(record, encoded);
         true
     }
@@ -81,7 +102,7 @@ impl Lane {
     /// The next records to send in this session, with the sequence of the first.
     pub(super) fn take(&mut self, quota: usize, limit: usize) -> Option<(u64, Vec<Record>)> {
         let base = self.base?;
-        self.tell_loss(quota);
+        self.relax(quota);
         if self.sent >= self.state_end && !self.state.is_empty() {
             for record in std::mem::take(&mut self.state).into_values() {
                 let encoded = record.encoded_len();
@@ -115,7 +136,7 @@ impl Lane {
             return Err(sent);
         }
         self.forget(usize::try_from(next.saturating_sub(base)).unwrap_or(usize::MAX));
-        self.tell_loss(quota);
+        self.relax(quota);
         Ok(())
     }
 
@@ -179,12 +200,15 @@ impl Lane {
         self.dropped.bytes += encoded as u64;
     }
 
-    /// Puts the loss into the queue once half of the quota is free: not at the first free byte, or a full queue would
-    /// fill with pairs of one fact and one loss.
-    fn tell_loss(&mut self, quota: usize) {
-        if self.bytes > quota / 2 {
-            return;
+    /// Tells what was dropped and takes chunks again, once half of the quota is free.
+    fn relax(&mut self, quota: usize) {
+        if self.bytes <= quota / 2 {
+            self.is_choked = false;
+            self.tell_loss();
         }
+    }
+
+    fn tell_loss(&mut self) {
         if let Some(overflow) = self.overflow.take() {
             let loss = Record {
                 time_ns: overflow.to_ns,

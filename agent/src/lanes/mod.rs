@@ -8,7 +8,8 @@
 //! A record gets its sequence by its place: `base` is the sequence of the first one that is kept, and nothing in the
 //! queue is ever changed or removed except by an acknowledgement, so that a resend after a reconnection is the same
 //! bytes under the same numbers. What does not fit is dropped before it has a number, counted, and told by one `Loss`
-//! record as soon as there is room. This module decides only; [`shared`] locks, wakes and keeps the list of names.
+//! record: before the next record that is taken, or as soon as half of the lane is free. Chunks and messages may fill
+//! seven eighths of a lane; what is told of connections and targets is small, and is what losses add up by. This module decides only; [`shared`] locks, wakes and keeps the list of names.
 
 mod lane;
 pub(crate) mod shared;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use chainscope_proto::v1::{Batch, LaneMark, NetworkAccount, Record, TargetEvent, record::Kind};
+use chainscope_proto::v1::{Batch, Chunk, LaneMark, NetworkAccount, Record, TargetEvent, record::Kind};
 use proptest::prelude::*;
 
 use super::*;
@@ -39,6 +39,11 @@ fn fact(id: i64, size: usize) -> Record {
     Record { time_ns: id, target: "t".to_owned(), kind: Some(Kind::TargetEvent(event)) }
 }
 
+fn chunk(id: i64, size: usize) -> Record {
+    let chunk = Chunk { plain: vec![b'x'; size].into(), ..Chunk::default() };
+    Record { time_ns: id, target: "t".to_owned(), kind: Some(Kind::Chunk(chunk)) }
+}
+
 fn state(target: u8, value: u64) -> Record {
     let account = NetworkAccount { bytes_seen: value, ..Default::default() };
     Record { time_ns: 0, target: format!("t{target}"), kind: Some(Kind::NetworkAccount(account)) }
@@ -49,6 +54,7 @@ enum Step {
     Push {
         node: usize,
         size: usize,
+        is_chunk: bool,
     },
     State {
         node: usize,
@@ -66,7 +72,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (0..2_usize, 0..600_usize).prop_map(|(node, size)| Step::Push { node, size }),
+        8 => (0..2_usize, 0..600_usize).prop_map(|(node, size)| Step::Push { node, size, is_chunk: true }),
+        3 => (0..2_usize, 0..300_usize).prop_map(|(node, size)| Step::Push { node, size, is_chunk: false }),
         2 => (0..2_usize, 0..3_u8, any::<u64>()).prop_map(|(node, target, value)| Step::State { node, target, value }),
         4 => Just(Step::Send),
         3 => (1..4_usize).prop_map(Step::Commit),
@@ -81,10 +88,9 @@ struct World {
     durable: Durable,
     way_there: VecDeque<Batch>,
     way_back: VecDeque<(String, u64)>,
-    accepted: BTreeMap<&'static str, Vec<i64>>,
-    refused: BTreeMap<&'static str, u64>,
+    /// Of each fact that was pushed, by its id, whether it was taken.
+    pushed: BTreeMap<&'static str, Vec<bool>>,
     last_state: BTreeMap<(&'static str, u8), u64>,
-    next_id: i64,
 }
 
 impl World {
@@ -98,10 +104,8 @@ impl World {
             durable: Durable::default(),
             way_there: VecDeque::new(),
             way_back: VecDeque::new(),
-            accepted: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            pushed: BTreeMap::new(),
             last_state: BTreeMap::new(),
-            next_id: 1,
         };
         world.reconnect();
         world
@@ -130,14 +134,12 @@ impl World {
 
     fn run(&mut self, step: &Step) {
         match *step {
-            Step::Push { node, size } => {
+            Step::Push { node, size, is_chunk } => {
                 let node = NODES[node];
-                if self.lanes.push(node, fact(self.next_id, size)) {
-                    self.accepted.entry(node).or_default().push(self.next_id);
-                } else {
-                    *self.refused.entry(node).or_default() += 1;
-                }
-                self.next_id += 1;
+                let pushed = self.pushed.entry(node).or_default();
+                let id = pushed.len() as i64;
+                let record = if is_chunk { chunk(id, size) } else { fact(id, size) };
+                pushed.push(self.lanes.push(node, record));
             }
             Step::State { node, target, value } => {
                 self.last_state.insert((NODES[node], target), value);
@@ -169,20 +171,23 @@ impl World {
     fn check(&self) {
         for node in NODES {
             let lane = self.durable.0.get(node).cloned().unwrap_or_default();
-            let facts: Vec<i64> = lane
-                .iter()
-                .filter(|record| matches!(record.kind, Some(Kind::TargetEvent(_))))
-                .map(|record| record.time_ns)
-                .collect();
-            assert_eq!(facts, self.accepted.get(node).cloned().unwrap_or_default());
-            let lost: u64 = lane
-                .iter()
-                .filter_map(|record| match &record.kind {
-                    Some(Kind::Loss(loss)) => Some(loss.records),
-                    _ => None,
-                })
-                .sum();
-            assert_eq!(lost, self.refused.get(node).copied().unwrap_or_default());
+            // Each id in order, as a fact or within a loss.
+            let mut told = Vec::new();
+            for record in &lane {
+                match &record.kind {
+                    Some(Kind::TargetEvent(_) | Kind::Chunk(_)) => {
+                        assert_eq!(record.time_ns, told.len() as i64);
+                        told.push(true);
+                    }
+                    Some(Kind::Loss(loss)) => {
+                        assert_eq!(loss.from_ns, told.len() as i64);
+                        told.extend((loss.from_ns..=loss.to_ns).map(|_| false));
+                        assert_eq!(loss.records, (loss.from_ns..=loss.to_ns).count() as u64);
+                    }
+                    _ => {}
+                }
+            }
+            assert_eq!(told, self.pushed.get(node).cloned().unwrap_or_default());
             for (&(_, target), value) in self.last_state.iter().filter(|((of, _), _)| *of == node) {
                 let newest = lane.iter().rev().find_map(|record| match &record.kind {
                     Some(Kind::NetworkAccount(account)) if record.target == format!("t{target}") => {
@@ -227,6 +232,35 @@ fn a_full_lane_drops_the_newest_and_leaves_the_other_alone() {
     assert_eq!(batch.first_sequence, taken as u64);
     let Some(Kind::Loss(loss)) = &batch.records[0].kind else { panic!("{:?}", batch.records[0]) };
     assert_eq!((loss.records, loss.from_ns, loss.to_ns), (1_000 - taken as u64, taken as i64, 999));
+}
+
+#[test]
+fn a_lane_full_of_chunks_has_room_for_what_happened_to_connections() {
+    let mut lanes = Lanes::new(80_000);
+    lanes.open("a", Some(0));
+    let taken = (0..1_000).take_while(|id| lanes.push("a", chunk(*id, 500))).count();
+    assert!((80..140).contains(&taken), "{taken}");
+    let mut id = taken as i64;
+    for _ in 0..10 {
+        assert!(!lanes.push("a", chunk(id + 1, 1)), "chunks wait until half of the lane is free");
+        assert!(lanes.push("a", fact(id + 2, 50)));
+        id += 2;
+    }
+    // No room is without an end.
+    while lanes.push("a", fact(id + 1, 50)) {
+        id += 1;
+        assert!(id < 1_000);
+    }
+    let status = lanes.status().remove(0);
+    assert!(status.pending_bytes <= 80_000, "{status:?}");
+    assert_eq!(status.dropped.records, 12);
+
+    let batch = lanes.next_batch().unwrap();
+    let is_loss: Vec<bool> =
+        batch.records[taken..].iter().map(|record| matches!(record.kind, Some(Kind::Loss(_)))).collect();
+    assert_eq!(is_loss[..4], [true, false, true, false], "a loss is told before what came after it");
+    lanes.acknowledge("a", batch.records.len() as u64).unwrap();
+    assert!(lanes.push("a", chunk(id + 1, 500)), "half of the lane is free");
 }
 
 #[test]

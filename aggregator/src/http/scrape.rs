@@ -187,6 +187,10 @@ fn accounted(registry: &mut Registry, store: &Store, nodes: &[NodeInfo]) -> Resu
     counters("network_not_protocol", "Bytes captured of other protocols", bytes(), |terms| terms.bytes_not_protocol);
     counters("network_chunks", "Chunks", None, |terms| terms.chunks);
     counters("network_chunks_undecryptable", "Chunks not opened", None, |terms| terms.chunks_undecryptable);
+    counters("network_chunks_dropped", "Chunks that the agent's queue had no room for", None, |terms| {
+        terms.chunks_dropped
+    });
+    counters("network_queue_dropped", "Bytes of these chunks on the wire", bytes(), |terms| terms.chunk_bytes_dropped);
     counters("network_messages", "Messages", None, |terms| terms.messages);
     counters("network_messages_dropped", "Messages dropped", None, |terms| sum(&terms.messages_dropped));
     counters("network_gaps", "Holes in streams", None, |terms| terms.gaps);

@@ -153,6 +153,8 @@ pub(crate) struct AccountStats {
     chunks_opened: u64,
     chunks_undecryptable: u64,
     chunks_dropped: u64,
+    /// Bytes on the wire of the chunks that were dropped; they are among `bytes_in_chunks`.
+    chunk_bytes_dropped: u64,
     messages: u64,
     messages_sent: u64,
     messages_dropped: Vec<Count>,
@@ -327,6 +329,7 @@ fn account(account: Account) -> Option<AccountStats> {
         chunks_opened: terms.chunks_opened,
         chunks_undecryptable: terms.chunks_undecryptable,
         chunks_dropped: terms.chunks_dropped,
+        chunk_bytes_dropped: terms.chunk_bytes_dropped,
         messages: terms.messages,
         messages_sent: terms.messages_sent,
         messages_dropped: counts(terms.messages_dropped),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 /// Rows a page; small enough that every scenario walks several.
 const PAGE: usize = 1000;
@@ -144,23 +143,6 @@ impl Api {
     pub fn chunk(&self, node: &str, connection: &str, side: &str, counter: u64) -> Option<Value> {
         let chunk = self.get(&format!("/v3/chunk/{connection}-{side}-{counter}?node_name={node}"));
         (!chunk.is_null()).then_some(chunk)
-    }
-
-    /// Bytes and SHA-256 of all chunks of one direction, as they were on the wire, from the first to the last.
-    ///
-    /// # Panics
-    /// If a chunk is not hexadecimal.
-    #[must_use]
-    pub fn wire(&self, node: &str, connection: &str, side: &str) -> (u64, String) {
-        let mut digest = Sha256::new();
-        let mut length = 0;
-        let chunks = (0..).map_while(|counter| self.chunk(node, connection, side, counter));
-        for chunk in chunks {
-            let bytes = hex::decode(chunk["bytes"].as_str().expect("bytes")).expect("hex");
-            length += bytes.len() as u64;
-            digest.update(bytes);
-        }
-        (length, hex::encode(digest.finalize()))
     }
 
     /// The conservation table.

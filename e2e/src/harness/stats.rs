@@ -34,6 +34,8 @@ pub struct Account {
     pub chunks_undecryptable: u64,
     /// Found, but not sent on.
     pub chunks_dropped: u64,
+    /// Bytes on the wire of these; they are among `bytes_in_chunks`.
+    pub chunk_bytes_dropped: u64,
     /// Whole messages.
     pub messages: u64,
     /// Of these, sent on.
@@ -120,6 +122,7 @@ impl Account {
         self.chunks_opened += number("chunks_opened");
         self.chunks_undecryptable += number("chunks_undecryptable");
         self.chunks_dropped += number("chunks_dropped");
+        self.chunk_bytes_dropped += number("chunk_bytes_dropped");
         self.messages += number("messages");
         self.messages_sent += number("messages_sent");
         self.messages_dropped += number("messages_dropped");
