@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use chainscope_e2e::node::hostile::{self, Vice};
 use chainscope_e2e::node::messages::{Messages, Sizes};
+use chainscope_e2e::node::octez;
 use chainscope_e2e::node::plain::{Noise, Pieces};
 use chainscope_e2e::node::reactor::{Behaviour, Command, Commander, Plan, Reactor, Role};
 use chainscope_e2e::node::report::Report;
@@ -42,6 +43,18 @@ enum What {
     Raw(Raw),
     /// A peer (or node) that breaks the rules.
     Hostile(Hostile),
+    /// As octez-node is called; CHAINSCOPE_DEMO holds one of the commands above with its options
+    Run(Run),
+}
+
+#[derive(Args)]
+struct Run {
+    /// config.json of Octez: data-dir, p2p.listen-addr, p2p.bootstrap-peers
+    #[arg(long)]
+    config_file: PathBuf,
+    /// Octez has it; no meaning here
+    #[arg(long)]
+    bootstrap_threshold: Option<u32>,
 }
 
 #[derive(Args)]
@@ -221,6 +234,13 @@ fn run(what: What) -> Result<usize> {
     match what {
         What::Replay(replay) => self::replay(replay),
         What::Load(load) => self::load(load),
+        What::Run(call) => {
+            let deeds = std::env::var(octez::VARIABLE).with_context(|| format!("{} is not set", octez::VARIABLE))?;
+            let arguments = octez::Config::load(&call.config_file)?.arguments(&deeds)?;
+            let cli = Cli::try_parse_from(std::iter::once("octez-node".to_owned()).chain(arguments))?;
+            ensure!(!matches!(cli.what, What::Run(_)), "{} cannot be run", octez::VARIABLE);
+            run(cli.what)
+        }
         What::Raw(raw) => self::raw(raw),
         What::Hostile(hostile) => {
             let (common, vice) = (&hostile.common, hostile.vice);

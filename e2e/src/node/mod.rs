@@ -6,6 +6,7 @@
 
 pub mod hostile;
 pub mod messages;
+pub mod octez;
 pub mod plain;
 pub mod reactor;
 pub mod report;

@@ -1,0 +1,122 @@
+//! Talking to the cluster.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::Cluster;
+use crate::harness::wait::until;
+
+impl Cluster {
+    /// What `kubectl` answers; arguments are separated by spaces.
+    ///
+    /// # Panics
+    /// If it refuses.
+    pub fn kubectl(&self, arguments: &str) -> String {
+        crate::harness::run(self.program("kubectl").args(arguments.split_whitespace()))
+    }
+
+    /// Whether `kubectl` succeeds.
+    #[must_use]
+    pub fn try_kubectl(&self, arguments: &str) -> Option<()> {
+        self.try_kubectl_output(&arguments.split_whitespace().collect::<Vec<_>>()).map(|_| ())
+    }
+
+    /// What `kubectl` answers, if it does.
+    #[must_use]
+    pub fn try_kubectl_output(&self, arguments: &[&str]) -> Option<String> {
+        let answer = self.program("kubectl").args(arguments).output().ok()?;
+        answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).into_owned())
+    }
+
+    /// `kubectl` with something on its standard input: whether it succeeded, and what it said.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn tell(&self, arguments: &str, input: &str) -> Result<String, String> {
+        let mut command = self.program("kubectl");
+        command.args(arguments.split_whitespace());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kubectl");
+        let mut stdin = child.stdin.take().expect("piped");
+        // It may refuse before it has read everything.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        let output = child.wait_with_output().expect("kubectl");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// Makes resources be as described, in YAML or JSON.
+    ///
+    /// # Panics
+    /// If the API server refuses.
+    pub fn apply(&self, manifest: &str) {
+        self.tell("apply --server-side --force-conflicts -f -", manifest)
+            .unwrap_or_else(|error| panic!("cannot apply: {error}\n{manifest}"));
+    }
+
+    /// A resource, or a list of them, as JSON; nothing if there is none.
+    #[must_use]
+    pub fn find(&self, arguments: &str) -> Option<Value> {
+        let mut all: Vec<_> = vec!["get", "-o", "json"];
+        all.extend(arguments.split_whitespace());
+        serde_json::from_str(&self.try_kubectl_output(&all)?).ok()
+    }
+
+    /// Waits until a resource is as wanted.
+    ///
+    /// # Panics
+    /// If it does not become so.
+    pub fn until<T>(&self, what: &str, resource: &str, mut look: impl FnMut(&Value) -> Option<T>) -> T {
+        until(what, || look(&self.find(resource)?))
+    }
+
+    /// Every request to the API server so far, of a cluster that [notes them](super::Setup::audit).
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn audit(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.audit).expect("an audit log: start the cluster with audit()");
+        // The last line may be half written.
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Prints what pods do and how parts of the cluster ended: for failing tests.
+    pub(super) fn describe(&mut self) {
+        for (name, child) in &mut self.parts {
+            if let Ok(Some(status)) = child.try_wait() {
+                eprintln!("--- {name} ended: {status}\n{}", self.folder.tail(name, 30));
+            }
+        }
+        for arguments in [
+            "get pods --all-namespaces -o wide",
+            "get events --all-namespaces --sort-by=.lastTimestamp",
+            "get tezosnodes -A -o yaml",
+        ] {
+            let arguments: Vec<_> = arguments.split(' ').collect();
+            if let Some(text) = self.try_kubectl_output(&arguments) {
+                let lines: Vec<_> = text.lines().collect();
+                let last = lines.get(lines.len().saturating_sub(60)..).unwrap_or_default().join("\n");
+                eprintln!("--- kubectl {}\n{last}", arguments.join(" "));
+            }
+        }
+        for host in &self.hosts {
+            let Ok(pods) = std::fs::read_dir(host.path("log").join("pods")) else { continue };
+            for file in pods.flatten().flat_map(|pod| crate::harness::files_below(&pod.path())) {
+                tail_of(&file);
+            }
+        }
+    }
+}
+
+fn tail_of(file: &Path) {
+    let text = std::fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    let last = lines.get(lines.len().saturating_sub(25)..).unwrap_or_default().join("\n");
+    eprintln!("--- {}\n{last}", file.display());
+}

@@ -1,0 +1,51 @@
+# The inside of one host: inside.sh NAME FOLDER
+set -eu
+name=$1 folder=$2
+hostname "$name"
+ip link set lo up
+
+# The file system of this network namespace, then what is mounted below it, anew.
+mount -t sysfs sysfs /sys
+version=2
+while IFS=: read -r _ controllers _; do
+  [ -n "$controllers" ] || continue
+  if [ "$version" = 2 ]; then
+    version=1
+    mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
+  fi
+  at=/sys/fs/cgroup/${controllers#name=}
+  mkdir "$at"
+  case $controllers in
+    name=*) mount -t cgroup -o "none,$controllers" cgroup "$at" ;;
+    *,*)
+      mount -t cgroup -o "$controllers" cgroup "$at"
+      for one in $(echo "$controllers" | tr , ' '); do ln -s "$controllers" "/sys/fs/cgroup/$one"; done
+      ;;
+    *) mount -t cgroup -o "$controllers" cgroup "$at" ;;
+  esac
+done </proc/self/cgroup
+if [ "$version" = 2 ]; then
+  # A group with processes cannot hand controllers down: they move one floor below.
+  mount -t cgroup2 cgroup2 /sys/fs/cgroup
+  mkdir /sys/fs/cgroup/system
+  while read -r pid; do echo "$pid" >/sys/fs/cgroup/system/cgroup.procs; done </sys/fs/cgroup/cgroup.procs
+  for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
+    echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
+  done
+fi
+mount -t bpf bpf /sys/fs/bpf
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t debugfs debugfs /sys/kernel/debug
+
+# What a host keeps is its own.
+mkdir -p "$folder/lib" "$folder/log"
+mount --bind "$folder/lib" /var/lib
+mount --bind "$folder/log" /var/log
+mount -t tmpfs -o mode=755 tmpfs /run
+# Mounts of pods reach the host and back.
+mount --make-rshared /
+
+sysctl -qw net.ipv4.ip_forward=1
+sysctl -qw net.bridge.bridge-nf-call-iptables=1 2>/dev/null || true
+touch "$folder/ready"
+exec sleep infinity

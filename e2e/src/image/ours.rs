@@ -1,0 +1,86 @@
+//! The images that a cluster needs for Chainscope: its three programs, and a pretended Octez.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Entry, Image, program};
+
+/// Where the chart looks for images, and which tag it asks for.
+const REGISTRY: &str = "ghcr.io/chainscope";
+/// A pretended Octez, named so that nobody takes it for one.
+pub const OCTEZ: &str = "localhost/chainscope/octez:1";
+/// Nobody's user and group, as distroless images have it.
+const NOBODY: &str = "65532:65532";
+/// The programs of busybox that scripts of charts call.
+const TOOLS: &[&str] = &[
+    "sh", "cat", "chmod", "chown", "cp", "echo", "false", "grep", "head", "id", "kill", "ln", "ls", "mkdir", "mv",
+    "nc", "nslookup", "pgrep", "pkill", "ps", "readlink", "rm", "sed", "seq", "sleep", "stat", "tail", "test", "touch",
+    "true", "wget",
+];
+
+/// A program of ours, as the chart asks for it. The agent's user is root, with four capabilities and no others: what capabilities a
+/// container adds are effective for root only.
+///
+/// # Errors
+/// If it is not built.
+pub fn chainscope(name: &str, built: &Path) -> Result<Image> {
+    let name = format!("chainscope-{name}");
+    let path = format!("usr/local/bin/{name}");
+    let mut files = program(&path, &built.join(&name))?;
+    files.push(Entry::Text { path: "etc/passwd".to_owned(), text: passwd() });
+    files.push(Entry::Text { path: "etc/group".to_owned(), text: "root:x:0:\nnonroot:x:65532:\n".to_owned() });
+    Ok(Image {
+        user: if name.ends_with("agent") { "0:0".to_owned() } else { NOBODY.to_owned() },
+        name: format!("{REGISTRY}/{name}:{}", env!("CARGO_PKG_VERSION")),
+        entry: vec![format!("/{path}")],
+        files,
+    })
+}
+
+/// What looks like an image of Octez: a shell with its tools, and as `octez-node` the demo node with recorded conversations to play.
+///
+/// # Errors
+/// If the demo node is not built, or there is no static busybox.
+pub fn octez(built: &Path, vectors: &Path) -> Result<Image> {
+    let mut files = program("usr/local/bin/octez-node", &built.join("chainscope-demo-node"))?;
+    let busybox = Path::new("/bin/busybox");
+    ensure!(busybox.is_file(), "no /bin/busybox: scripts/setup-cluster installs it");
+    files.push(Entry::file("bin/busybox", busybox));
+    for tool in TOOLS {
+        files.push(Entry::Link { path: format!("bin/{tool}"), to: "busybox".to_owned() });
+    }
+    for folder in ["carthagenet-2020", "synthetic-two-way"] {
+        let from = vectors.join(folder);
+        for file in std::fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
+            let file = file?;
+            let name = file.file_name().into_string().ok().context("a file name that is not text")?;
+            files.push(Entry::file(&format!("vectors/{folder}/{name}"), file.path()));
+        }
+    }
+    files.push(Entry::Text { path: "etc/passwd".to_owned(), text: passwd() });
+    files.push(Entry::Scratch { path: "tmp".to_owned() });
+    Ok(Image { name: OCTEZ.to_owned(), entry: vec!["/bin/sh".to_owned()], user: "0:0".to_owned(), files })
+}
+
+fn passwd() -> String {
+    "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n".to_owned()
+}
+
+/// Writes all of them as `<folder>/<name>.tar`; `built` is the folder of the built programs.
+///
+/// # Errors
+/// If something is not built or an archive cannot be written.
+pub fn write_all(built: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/tezos");
+    let mut images = vec![("octez", octez(built, &vectors)?)];
+    for name in ["agent", "operator", "aggregator"] {
+        images.push((name, chainscope(name, built)?));
+    }
+    let written = images.into_iter().map(|(name, image)| {
+        let archive = folder.join(format!("{name}.tar"));
+        image.write(&archive).map(|()| archive)
+    });
+    written.collect()
+}
