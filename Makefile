@@ -8,10 +8,10 @@ SHELL := /bin/bash -euo pipefail
 CARGO ?= cargo
 BUILT = $${CARGO_TARGET_DIR:-target}/debug
 
-.PHONY: help setup build demo test lint bench soak fuzz openapi clean
+.PHONY: help setup build demo test e2e cluster images lint bench soak fuzz openapi clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: ## install the system packages and mount what the kernel tests need (Debian 12; root or sudo)
 	@scripts/setup
@@ -24,6 +24,20 @@ demo: build ## record a demo node and show its decoded messages
 
 test: build ## every test there is: unit, property, kernel (as root), API, end to end
 	scripts/as-root $(CARGO) test --workspace
+
+e2e: build ## the scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
+	scripts/setup-cluster
+	scripts/kubernetes-tools
+	scripts/as-root $(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1
+
+cluster: build ## a Kubernetes cluster on this machine with the chart installed, until Ctrl-C (HOSTS=1)
+	scripts/setup-cluster
+	scripts/kubernetes-tools
+	scripts/as-root $(BUILT)/chainscope-cluster up --hosts $${HOSTS:-1}
+
+images: build ## the images of the chart as OCI archives, without a container engine (OUT=images)
+	scripts/setup-cluster
+	$(BUILT)/chainscope-cluster images --out $${OUT:-images}
 
 lint: setup ## format, clippy, licences and sources of the dependencies
 	$(CARGO) fmt --all --check
