@@ -11,7 +11,7 @@ BUILT = $${CARGO_TARGET_DIR:-target}/debug
 .PHONY: help setup build demo test e2e cluster images lint bench soak fuzz openapi clean
 
 help: ## list the targets
-	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: ## install the system packages and mount what the kernel tests need (Debian 12; root or sudo)
 	@scripts/setup
