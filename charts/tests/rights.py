@@ -19,7 +19,7 @@ def unrestricted(pod, spec):
         own = container.get("securityContext", {})
         if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
             yield f"{pod}: privilege escalation"
-        if own["capabilities"]["drop"] != ["ALL"] or set(own["capabilities"].get("add", [])) - {"NET_BIND_SERVICE"}:
+        if own.get("capabilities") != {"drop": ["ALL"]}:
             yield f"{pod}: capabilities {own.get('capabilities')}"
         if not (own.get("runAsNonRoot", common.get("runAsNonRoot")) and own.get("runAsUser", common.get("runAsUser"))):
             yield f"{pod}: root"

@@ -75,6 +75,11 @@ annotations:
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
+{{/* Takes an image of somebody else. */}}
+{{- define "chainscope.foreignImage" -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
+{{- end -}}
+
 {{/* Fields that every pod has. Takes (list $ values). */}}
 {{- define "chainscope.podCommon" -}}
 {{- $root := index . 0 -}}
