@@ -274,7 +274,7 @@ fn addresses_that_promise_what_they_do_not_hold_are_refused() {
         ("ftp://operator", file(), "neither"),
         ("/path", None, "no host"),
         ("", None, "empty"),
-        ("https://-bad-.-:1", file(), "DNS"),
+        ("https://-bad-.-:1", file(), "dns name"),
     ] {
         let error = Remote::new(uri, file).unwrap_err().to_string();
         assert!(error.contains(reason) && error.contains(uri), "{uri}: {error}");
