@@ -21,6 +21,7 @@ pub mod folder;
 pub mod forward;
 pub mod host;
 pub mod pki;
+pub mod release;
 pub mod worker;
 
 mod ask;

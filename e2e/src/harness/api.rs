@@ -1,8 +1,14 @@
 //! Asking Chainscope over HTTP.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use ureq::http::Uri;
+use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 /// Rows a page; small enough that every scenario walks several.
 const PAGE: usize = 1000;
@@ -14,6 +20,19 @@ const LONGEST_ANSWER: u64 = 256 << 20;
 pub struct Api {
     base: String,
     agent: ureq::Agent,
+    token: Option<String>,
+}
+
+/// Every name is at this port of this machine.
+#[derive(Debug)]
+struct Here(u16);
+
+impl Resolver for Here {
+    fn resolve(&self, _: &Uri, _: &ureq::config::Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let mut addresses = self.empty();
+        addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, self.0)));
+        Ok(addresses)
+    }
 }
 
 /// A connection as `/v3/connections` lists it.
@@ -33,13 +52,48 @@ impl Api {
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))
             .build();
-        Self { base: format!("http://127.0.0.1:{port}"), agent: config.into() }
+        Self { base: format!("http://127.0.0.1:{port}"), agent: config.into(), token: None }
+    }
+
+    /// The API of a cluster, by TLS: that port of this machine leads to the server of that name, whose certificate the authority has
+    /// signed.
+    ///
+    /// # Panics
+    /// If the authority's certificates are no PEM.
+    #[must_use]
+    pub fn secure(port: u16, name: &str, authority: &str) -> Self {
+        let roots = ureq::tls::parse_pem(authority.as_bytes()).map(|item| match item.expect("PEM") {
+            ureq::tls::PemItem::Certificate(certificate) => certificate,
+            _ => panic!("not only certificates: {authority}"),
+        });
+        let tls = TlsConfig::builder()
+            .provider(TlsProvider::Rustls)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .root_certs(RootCerts::Specific(Arc::new(roots.collect::<Vec<Certificate<'static>>>())))
+            .build();
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(60)))
+            .tls_config(tls)
+            .build();
+        let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), Here(port));
+        Self { base: format!("https://{name}:{port}"), agent, token: None }
+    }
+
+    /// The same, asked with a bearer token.
+    #[must_use]
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
     /// Status and body of an answer; `None` if there is none.
     #[must_use]
     pub fn ask(&self, path: &str) -> Option<(u16, String)> {
-        let mut answer = self.agent.get(format!("{}{path}", self.base)).call().ok()?;
+        let mut request = self.agent.get(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let mut answer = request.call().ok()?;
         let body = answer.body_mut().with_config().limit(LONGEST_ANSWER).read_to_string().ok()?;
         Some((answer.status().as_u16(), body))
     }

@@ -26,6 +26,15 @@ pub fn binary(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is not built beside {}: run `make build` first", test.display()))
 }
 
+/// The folder of the programs of this workspace.
+///
+/// # Panics
+/// If they were not built.
+#[must_use]
+pub fn programs() -> PathBuf {
+    binary("chainscope-demo-node").parent().expect("a program is in a folder").to_owned()
+}
+
 /// Fails unless the test runs as root with what the kernel probes need mounted; mounts what is missing.
 ///
 /// # Panics

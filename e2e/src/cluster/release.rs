@@ -1,0 +1,119 @@
+//! Chainscope in a cluster: installed by its chart, asked through its Service.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use super::Cluster;
+use super::forward::Forward;
+use crate::harness::api::Api;
+use crate::harness::run;
+use crate::harness::wait::until;
+
+/// Name of the release, and of its namespace.
+pub const RELEASE: &str = "chainscope";
+/// Port of the API.
+const API: u16 = 17732;
+
+/// An installed chart.
+pub struct Release<'a> {
+    cluster: &'a Cluster,
+}
+
+impl Cluster {
+    /// Installs the chart with these values (`--set`), and waits until every pod is ready.
+    ///
+    /// # Panics
+    /// If it does not become so.
+    #[must_use]
+    pub fn install(&self, values: &[&str]) -> Release<'_> {
+        self.kubectl(&format!("create namespace {RELEASE}"));
+        self.kubectl(&format!("label namespace {RELEASE} pod-security.kubernetes.io/enforce=privileged"));
+        let mut command = self.program("helm");
+        command.args(["install", RELEASE, "charts/chainscope", "--namespace", RELEASE, "--wait", "--timeout", "3m"]);
+        for value in values {
+            command.args(["--set", value]);
+        }
+        run(&mut command);
+        Release { cluster: self }
+    }
+}
+
+/// The way to the API: open as long as it lives.
+pub struct Door {
+    /// The API, without a token.
+    pub api: Api,
+    _forward: Forward,
+}
+
+impl Release<'_> {
+    /// The API through the aggregator's Service, with the certificate that the operator made for it.
+    ///
+    /// # Panics
+    /// If there is no Service, or no certificate.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        let name = format!("{RELEASE}-aggregator");
+        let service = format!("service {name} --namespace {RELEASE}");
+        let address = self
+            .cluster
+            .until("the aggregator's Service", &service, |found| found["spec"]["clusterIP"].as_str()?.parse().ok());
+        let forward = self.cluster.forward(SocketAddr::new(address, API));
+        let bundle = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
+        let authority = self
+            .cluster
+            .until("the authority's certificate", &bundle, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
+        Door { api: Api::secure(forward.port(), &format!("{name}.{RELEASE}.svc"), &authority), _forward: forward }
+    }
+
+    /// Waits until a TezosNode's condition is of that status, and returns its reason.
+    ///
+    /// # Panics
+    /// If it does not become so.
+    pub fn condition(&self, namespace: &str, node: &str, kind: &str, status: &str) -> String {
+        let resource = format!("tezosnode {node} --namespace {namespace}");
+        self.cluster.until(&format!("{node} to be {kind}={status}"), &resource, |found| {
+            let condition = find_condition(found, kind)?;
+            (condition["status"] == status).then(|| condition["reason"].as_str().unwrap_or_default().to_owned())
+        })
+    }
+
+    /// Kills the program of a pod of the release with SIGKILL, and waits until its container runs again.
+    ///
+    /// # Panics
+    /// If there is no such pod, or it does not come back.
+    pub fn kill(&self, component: &str) {
+        let pods = format!("pods --namespace {RELEASE} --selector app.kubernetes.io/component={component}");
+        let restarts = |found: &Value| {
+            let status = &found["items"][0]["status"]["containerStatuses"][0];
+            (status["ready"] == true).then(|| status["restartCount"].as_u64().unwrap_or_default())
+        };
+        let before = self.cluster.until(&format!("{component} to be ready"), &pods, restarts);
+        let found = self.cluster.find(&pods).expect("pods");
+        let id = found["items"][0]["status"]["containerStatuses"][0]["containerID"].as_str().unwrap_or_default();
+        let id = id.trim_start_matches("containerd://");
+        let host_name = found["items"][0]["spec"]["nodeName"].as_str().unwrap_or_default();
+        let host = self.cluster.hosts().iter().find(|host| host.name == host_name).expect("a host of ours");
+        run(host.command("ctr").args(["--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id]));
+        until(&format!("{component} to be restarted"), || {
+            restarts(&self.cluster.find(&pods)?).filter(|&count| count > before)
+        });
+    }
+}
+
+impl Cluster {
+    /// A token of a ServiceAccount, as people get one.
+    ///
+    /// # Panics
+    /// If there is no such account.
+    #[must_use]
+    pub fn token(&self, namespace: &str, account: &str) -> String {
+        self.kubectl(&format!("create token {account} --namespace {namespace}")).trim().to_owned()
+    }
+}
+
+/// A condition of a resource.
+#[must_use]
+pub fn find_condition<'a>(resource: &'a Value, kind: &str) -> Option<&'a Value> {
+    resource["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}

@@ -1,0 +1,95 @@
+//! The definition of `TezosNode` on a real API server: it is accepted, and takes and refuses what the table says.
+
+use chainscope_e2e::cluster::{Cluster, Level, Setup};
+use chainscope_e2e::harness::wait;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A row of `operator/tests/tezosnodes.yaml`, which says what the fields mean.
+#[derive(Debug, Deserialize)]
+struct Case {
+    name: String,
+    resource: Value,
+    refused: Option<Refused>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Refused {
+    says: String,
+}
+
+fn read(path: &str) -> String {
+    let path = format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+fn define(cluster: &Cluster) {
+    cluster.apply(&read("operator/crd/tezosnodes.chainscope.dev.yaml"));
+    cluster.until("the definition to be established", "crd tezosnodes.chainscope.dev", |found| {
+        let conditions = found["status"]["conditions"].as_array()?;
+        let is = |kind: &str| conditions.iter().any(|c| c["type"] == kind && c["status"] == "True");
+        let not = |kind: &str| conditions.iter().all(|c| c["type"] != kind || c["status"] != "True");
+        assert!(not("NonStructuralSchema"), "{conditions:?}");
+        is("Established").then_some(())
+    });
+    // Established is not yet served by the discovery that kubectl asks.
+    wait::until("TezosNodes to be served", || cluster.try_kubectl("get tezosnodes"));
+}
+
+#[test]
+fn the_table_holds_on_a_real_api_server() {
+    let cluster = Setup::new(Level::Api).start();
+    define(&cluster);
+    let cases: Vec<Case> = serde_saphyr::from_str(&read("operator/tests/tezosnodes.yaml")).expect("the table");
+    assert!(cases.len() >= 40, "{} cases", cases.len());
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let mut resource = case.resource.clone();
+        resource["apiVersion"] = json!("chainscope.dev/v1alpha1");
+        resource["kind"] = json!("TezosNode");
+        if resource.get("metadata").is_none() {
+            resource["metadata"] = json!({"name": "case"});
+        }
+        let answer = cluster.tell("create --dry-run=server --validate=strict -f -", &resource.to_string());
+        let as_expected = match (&case.refused, &answer) {
+            (None, Ok(_)) => true,
+            (Some(refused), Err(said)) => said.contains(&refused.says),
+            _ => false,
+        };
+        if !as_expected {
+            wrong.push(format!("{}: expected {:?}, was {answer:?}", case.name, case.refused));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_resource_is_shown_and_explained() {
+    let cluster = Setup::new(Level::Api).start();
+    define(&cluster);
+    let explained = cluster.kubectl("explain tezosnode.spec --recursive");
+    for field in ["podSelector", "identity", "secretRef", "retention", "aliases"] {
+        assert!(explained.contains(field), "{field} is not explained:\n{explained}");
+    }
+    cluster.apply(
+        &json!({
+            "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
+            "metadata": {"name": "rolling", "namespace": "default"}, "spec": {},
+        })
+        .to_string(),
+    );
+    let stored = cluster.find("tzn rolling").expect("the short name");
+    assert_eq!(stored["spec"]["podSelector"]["matchLabels"]["appType"], "octez-node", "{stored}");
+    let table = cluster.kubectl("get tezosnodes");
+    for column in ["PODS", "RECORDING", "MESSAGES", "AGE"] {
+        assert!(table.contains(column), "no column {column}:\n{table}");
+    }
+    // A status is written through its own door only.
+    let status = json!({
+        "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
+        "metadata": {"name": "rolling", "namespace": "default"}, "spec": {}, "status": {"observedGeneration": 7},
+    });
+    cluster.apply(&status.to_string());
+    let stored = cluster.find("tezosnode rolling").expect("the resource");
+    assert_eq!(stored["status"]["observedGeneration"], Value::Null, "{stored}");
+}
