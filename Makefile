@@ -35,9 +35,9 @@ cluster: build ## a Kubernetes cluster on this machine with the chart installed,
 	scripts/kubernetes-tools
 	scripts/as-root $(BUILT)/chainscope-cluster up --hosts $${HOSTS:-1}
 
-images: build ## the images of the chart as OCI archives, without a container engine (OUT=images)
+images: build ## the images of the chart as OCI archives, without a container engine (OUT=target/images)
 	scripts/setup-cluster
-	$(BUILT)/chainscope-cluster images --out $${OUT:-images}
+	$(BUILT)/chainscope-cluster images --out $${OUT:-$${CARGO_TARGET_DIR:-target}/images}
 
 lint: setup ## format, clippy, licences and sources of the dependencies
 	$(CARGO) fmt --all --check

@@ -1,6 +1,11 @@
 //! The launcher itself: each level starts, and nothing of it is left.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use chainscope_e2e::cluster::{Level, Setup};
+use chainscope_e2e::harness::binary;
+use chainscope_e2e::harness::program::Program;
 use serde_json::json;
 
 #[test]
@@ -22,4 +27,45 @@ fn an_api_server_answers_and_notes_who_asked() {
     drop(other);
     assert!(!folder.exists(), "{} is left", folder.display());
     assert!(cluster.find("namespace first").is_some());
+}
+
+#[test]
+fn a_killed_launcher_leaves_nothing() {
+    let up = || {
+        let mut command = Command::new(binary("chainscope-cluster"));
+        let program = Program::start("chainscope-cluster", command.args(["up", "--bare", "--hosts", "2"]));
+        let config = program.wait_out("KUBECONFIG", |lines| {
+            lines.iter().find_map(|line| line.strip_prefix("export KUBECONFIG=")).map(PathBuf::from)
+        });
+        (program, config.parent().expect("a folder").to_owned())
+    };
+    // Asked to end, it ends everything itself.
+    let (program, folder) = up();
+    assert!(!groups(&folder).is_empty());
+    program.terminate().expect_success("chainscope-cluster");
+    assert!(!folder.exists() && groups(&folder).is_empty(), "{:?}", groups(&folder));
+    // Killed, it cannot; the next launcher does, whichever it is.
+    let (program, folder) = up();
+    drop(program.kill());
+    assert!(folder.exists() && !groups(&folder).is_empty());
+    drop(Setup::new(Level::Api).start());
+    assert!(!folder.exists() && groups(&folder).is_empty(), "{:?}", groups(&folder));
+}
+
+/// Control groups of a cluster.
+fn groups(folder: &Path) -> Vec<PathBuf> {
+    let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let ours = path.file_name().is_some_and(|file| file.to_string_lossy().contains(&name));
+            match path.is_dir() && !path.is_symlink() {
+                true if ours => found.push(path),
+                true => folders.push(path),
+                false => {}
+            }
+        }
+    }
+    found
 }

@@ -31,7 +31,7 @@ enum What {
         /// Hosts that run pods
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
         hosts: u8,
-        /// Leave the cluster empty
+        /// Leave the cluster empty, without the images
         #[arg(long)]
         bare: bool,
     },
@@ -72,7 +72,7 @@ fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
     });
 
     let folder = tempfile::tempdir().context("a folder for images")?;
-    let images = ours::write_all(built, folder.path())?;
+    let images = if bare { Vec::new() } else { ours::write_all(built, folder.path())? };
     say("starting a cluster");
     let cluster = Setup::new(Level::Hosts(hosts)).images(images).start();
     if !bare {
@@ -98,7 +98,12 @@ fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
     let kubectl = cluster.program("kubectl").get_program().to_string_lossy().into_owned();
     say(&format!("export KUBECONFIG={}", cluster.kubeconfig().display()));
     say(&format!("{kubectl} get pods --all-namespaces"));
-    say(&format!("images: {}, and those of the chart; a pod of Octez to try: e2e/manifests/octez.yaml", ours::OCTEZ));
+    if !bare {
+        say(&format!(
+            "{kubectl} apply -f e2e/manifests/octez.yaml   # pods like those of tezos-k8s, of {}",
+            ours::OCTEZ
+        ));
+    }
     say("Ctrl-C ends the cluster");
     let _ = signals.recv();
     say("ending the cluster");
