@@ -15,18 +15,12 @@ pub const RELEASE: &str = "chainscope";
 /// Port of the API.
 const API: u16 = 17732;
 
-/// An installed chart.
-pub struct Release<'a> {
-    cluster: &'a Cluster,
-}
-
 impl Cluster {
     /// Installs the chart with these values (`--set`), and waits until every pod is ready.
     ///
     /// # Panics
     /// If it does not become so.
-    #[must_use]
-    pub fn install(&self, values: &[&str]) -> Release<'_> {
+    pub fn install(&self, values: &[&str]) {
         self.kubectl(&format!("create namespace {RELEASE}"));
         self.kubectl(&format!("label namespace {RELEASE} pod-security.kubernetes.io/enforce=privileged"));
         let mut command = self.program("helm");
@@ -35,7 +29,6 @@ impl Cluster {
             command.args(["--set", value]);
         }
         run(&mut command);
-        Release { cluster: self }
     }
 }
 
@@ -46,7 +39,7 @@ pub struct Door {
     _forward: Forward,
 }
 
-impl Release<'_> {
+impl Cluster {
     /// The API through the aggregator's Service, with the certificate that the operator made for it.
     ///
     /// # Panics
@@ -55,13 +48,11 @@ impl Release<'_> {
     pub fn door(&self) -> Door {
         let name = format!("{RELEASE}-aggregator");
         let service = format!("service {name} --namespace {RELEASE}");
-        let address = self
-            .cluster
-            .until("the aggregator's Service", &service, |found| found["spec"]["clusterIP"].as_str()?.parse().ok());
-        let forward = self.cluster.forward(SocketAddr::new(address, API));
+        let address =
+            self.until("the aggregator's Service", &service, |found| found["spec"]["clusterIP"].as_str()?.parse().ok());
+        let forward = self.forward(SocketAddr::new(address, API));
         let bundle = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
         let authority = self
-            .cluster
             .until("the authority's certificate", &bundle, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
         Door { api: Api::secure(forward.port(), &format!("{name}.{RELEASE}.svc"), &authority), _forward: forward }
     }
@@ -72,7 +63,7 @@ impl Release<'_> {
     /// If it does not become so.
     pub fn condition(&self, namespace: &str, node: &str, kind: &str, status: &str) -> String {
         let resource = format!("tezosnode {node} --namespace {namespace}");
-        self.cluster.until(&format!("{node} to be {kind}={status}"), &resource, |found| {
+        self.until(&format!("{node} to be {kind}={status}"), &resource, |found| {
             let condition = find_condition(found, kind)?;
             (condition["status"] == status).then(|| condition["reason"].as_str().unwrap_or_default().to_owned())
         })
@@ -83,22 +74,26 @@ impl Release<'_> {
     /// # Panics
     /// If there is no such pod, or it does not come back.
     pub fn kill(&self, component: &str) {
-        let pods = format!("pods --namespace {RELEASE} --selector app.kubernetes.io/component={component}");
+        let pods = pods_of(component);
         let restarts = |found: &Value| {
             let status = &found["items"][0]["status"]["containerStatuses"][0];
             (status["ready"] == true).then(|| status["restartCount"].as_u64().unwrap_or_default())
         };
-        let before = self.cluster.until(&format!("{component} to be ready"), &pods, restarts);
-        let found = self.cluster.find(&pods).expect("pods");
+        let before = self.until(&format!("{component} to be ready"), &pods, restarts);
+        let found = self.find(&pods).expect("pods");
         let id = found["items"][0]["status"]["containerStatuses"][0]["containerID"].as_str().unwrap_or_default();
         let id = id.trim_start_matches("containerd://");
         let host_name = found["items"][0]["spec"]["nodeName"].as_str().unwrap_or_default();
-        let host = self.cluster.hosts().iter().find(|host| host.name == host_name).expect("a host of ours");
+        let host = self.hosts().iter().find(|host| host.name == host_name).expect("a host of ours");
         run(host.command("ctr").args(["--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id]));
-        until(&format!("{component} to be restarted"), || {
-            restarts(&self.cluster.find(&pods)?).filter(|&count| count > before)
-        });
+        until(&format!("{component} to be restarted"), || restarts(&self.find(&pods)?).filter(|&count| count > before));
     }
+}
+
+/// What `kubectl get` calls the pods of a part of the release.
+#[must_use]
+pub fn pods_of(component: &str) -> String {
+    format!("pods --namespace {RELEASE} --selector app.kubernetes.io/component={component}")
 }
 
 impl Cluster {

@@ -1,0 +1,150 @@
+//! A cluster with Chainscope, a TezosNode, its pod and the pod's peer: what most scenarios begin with.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::release::Door;
+use super::{Cluster, Level, Setup};
+use crate::harness::api::{Api, id};
+use crate::harness::{programs, wait};
+use crate::image::ours;
+
+/// The pods: as tezos-k8s makes them.
+const PODS: &str = include_str!("../../manifests/octez.yaml");
+/// The node's name in the API.
+pub const NODE: &str = "tezos/rolling";
+/// Messages that every connection begins with, both ways: connection, metadata, ack.
+pub const HANDSHAKE: u64 = 6;
+
+/// The scene.
+pub struct Scene {
+    /// The API with the token of who may read the node.
+    pub reader: Api,
+    /// The API without a token.
+    pub door: Door,
+    /// The cluster.
+    pub cluster: Cluster,
+    _images: TempDir,
+}
+
+impl Scene {
+    /// Chainscope is installed with these values; a TezosNode selects pods that are not there yet.
+    ///
+    /// # Panics
+    /// If something does not become ready.
+    #[must_use]
+    pub fn new(hosts: u8, values: &[&str]) -> Self {
+        let images = tempfile::tempdir().expect("a folder for images");
+        let archives = ours::write_all(&programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
+        let cluster = Setup::new(Level::Hosts(hosts)).audit().images(archives).start();
+        cluster.install(values);
+        cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tezos"}}).to_string());
+        cluster.apply(
+            &json!({
+                "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
+                "metadata": {"name": "rolling", "namespace": "tezos"},
+                "spec": {"podSelector": {"matchLabels": {"appType": "octez-node", "node_class": "rolling-node"}}},
+            })
+            .to_string(),
+        );
+        for account in ["reader", "stranger"] {
+            cluster.kubectl(&format!("create serviceaccount {account} --namespace tezos"));
+        }
+        cluster.kubectl(
+            "create rolebinding reader --clusterrole chainscope-viewer --serviceaccount tezos:reader --namespace tezos",
+        );
+        let door = cluster.door();
+        let reader = door.api.with_token(&cluster.token("tezos", "reader"));
+        Self { reader, door, cluster, _images: images }
+    }
+
+    /// The pods play the conversation of 2020.
+    pub fn play_recorded(&self) {
+        self.cluster.apply(PODS);
+    }
+
+    /// The pods say `messages` each at that rate a second, and then nothing more; the node notes what it said and heard.
+    pub fn play_load(&self, messages: u64, rate: u64) {
+        let load = format!("load --rate {rate} --messages {messages} --linger");
+        let node = "value: replay --dir /vectors/carthagenet-2020 --side local --exit-after 1000000 --patience 600";
+        let peer = "[replay, --dir, /vectors/carthagenet-2020, --side, remote, --listen, \"[::]:9732\", --exit-after, \"1000000\"]";
+        assert!(PODS.contains(node) && PODS.contains(peer), "the manifest is another one");
+        let words: Vec<_> = load.split(' ').chain(["--listen", "[::]:9732"]).collect();
+        let pods = PODS
+            .replace(node, &format!("value: {load} --patience 600 --transcript /var/persistent/transcript"))
+            .replace(peer, &serde_json::to_string(&words).expect("JSON"));
+        self.cluster.apply(&pods);
+    }
+
+    /// Messages of the node so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let Some((200, body)) = self.reader.ask("/nodes") else { return 0 };
+        let nodes: Value = serde_json::from_str(&body).unwrap_or_default();
+        let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == NODE));
+        node.and_then(|node| node["next_id"].as_u64()).unwrap_or(0)
+    }
+
+    /// Waits for that many messages.
+    ///
+    /// # Panics
+    /// If they do not come.
+    pub fn until_count(&self, count: u64) {
+        wait::until_within(wait::PATIENCE * 3, &format!("{count} messages"), || (self.count() >= count).then_some(()));
+    }
+
+    /// Lines of the node's own notes: each is a message that it sent or received.
+    #[must_use]
+    pub fn transcript(&self) -> Vec<Value> {
+        let text = self.cluster.try_kubectl_output(&[
+            "exec",
+            "rolling-node-0",
+            "--namespace",
+            "tezos",
+            "--",
+            "cat",
+            "/var/persistent/transcript",
+        ]);
+        text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Fails unless ids are dense, and each message is one that the node noted, none of them twice. Returns how many messages there are.
+    ///
+    /// # Panics
+    /// If that is not so.
+    pub fn assert_true_messages(&self) -> u64 {
+        let mut noted: Vec<(String, String)> =
+            self.transcript().iter().map(|line| (text(line, "sha256"), text(line, "kind"))).collect();
+        noted.sort_unstable();
+        let rows = self.reader.rows(NODE, "");
+        assert!(rows.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are not dense from 0");
+        for row in rows.iter().filter(|row| row["category"] == "p2p") {
+            let plain = self.reader.plain(NODE, id(row));
+            let message = (hex::encode(Sha256::digest(plain)), text(row, "kind"));
+            let found = noted.binary_search(&message).unwrap_or_else(|_| panic!("never said, or there twice: {row}"));
+            noted.remove(found);
+        }
+        rows.len() as u64
+    }
+
+    /// Connections of the node that could not be opened.
+    #[must_use]
+    pub fn undecryptable(&self) -> Vec<Value> {
+        let connections = self.reader.connections(NODE).into_iter().map(|connection| connection.value);
+        connections.filter(|connection| connection["state"] == "undecryptable").collect()
+    }
+
+    /// Bytes that are searched for secrets: folders of a host.
+    #[must_use]
+    pub fn host_folder(&self, host: usize, name: &str) -> std::path::PathBuf {
+        let host = self.cluster.hosts().get(host).unwrap_or_else(|| panic!("no host {host}"));
+        host.path(Path::new(name).to_str().unwrap_or_default())
+    }
+}
+
+fn text(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}")).to_owned()
+}
