@@ -4,6 +4,10 @@
 //! Both are published as a whole through `tokio::sync::watch` and never changed in place. Their parts are behind
 //! [`Arc`]: a part that did not change is the same allocation in the next version, so that a reader compares a host of
 //! the last version with one of this version by [`Arc::ptr_eq`] first.
+//!
+//! Beside them goes a `tokio::sync::watch::Receiver<bool>`: whether this program leads and [`Desired`] is whole. While it
+//! is false the config stream ends open streams and refuses new ones with `UNAVAILABLE`, so that agents and aggregator
+//! try the next replica.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -2,7 +2,8 @@
 //! that a cluster's `TezosNode` shares.
 //!
 //! [`Config`] is the file as a whole, read by [`Config::parse`]; [`ObserveSpec`] says what to record of a node and how
-//! long to keep it; [`HostTarget`] says how to find the node's process on this machine. Files written for the TezEdge
+//! long to keep it; [`HostTarget`] says how to find the node's process on this machine,
+//! [`PodTarget`] how to find it in a cluster. Files written for the TezEdge
 //! recorder are understood too.
 
 #![forbid(unsafe_code)]
@@ -11,6 +12,7 @@ mod config;
 mod error;
 mod legacy;
 mod observe;
+mod pod;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -18,4 +20,7 @@ mod tests;
 pub use config::{Capture, Config, NodeConfig, SEARCH_PATHS};
 pub use error::Error;
 pub use observe::{Network, ObserveSpec, Retention, Stored};
+pub use pod::{
+    PodIdentity, PodNetwork, PodOperator, PodPorts, PodRequirement, PodSelector, PodTarget, PortRef, SecretRef,
+};
 pub use target::HostTarget;

@@ -3,7 +3,13 @@
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// Sizes that a `TezosNode` takes: all of them are read, none is 0.
+const BYTES: &str = "^[1-9][0-9]{0,11}([kKMGTP](i?B?)?|B)?$";
+/// Ages that a `TezosNode` takes: all of them are read, none is 0.
+const AGE: &str = "^([1-9][0-9]{0,8}[smhdw])+$";
 
 /// What to observe of one node; each pillar has its own table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,14 +44,16 @@ pub enum Stored {
 }
 
 /// Limits on what is kept; the first that is reached counts. Oldest records go first, a sixteenth of the limit at a time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retention {
     /// Number of messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<i64>", range(min = 1))]
     pub rows: Option<u64>,
-    /// Bytes of disk, as a number or as text such as "20GiB".
+    /// Bytes of disk, as text such as "20GiB"; in a file also as a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", length(max = 32), regex(pattern = BYTES))]
     pub bytes: Option<ByteSize>,
     /// Age of a record, as text such as "14d" or "36h".
     #[serde(
@@ -54,6 +62,7 @@ pub struct Retention {
         deserialize_with = "read_age",
         serialize_with = "write_age"
     )]
+    #[schemars(with = "Option<String>", length(max = 64), regex(pattern = AGE))]
     pub age: Option<Duration>,
 }
 
@@ -75,5 +84,16 @@ fn write_age<S: Serializer>(age: &Option<Duration>, to: S) -> Result<S::Ok, S::E
     match age {
         Some(age) => to.collect_str(&humantime::format_duration(*age)),
         None => to.serialize_none(),
+    }
+}
+
+impl JsonSchema for Stored {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Stored".into()
+    }
+
+    // Flat, as the API server's schemas have it.
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "enum": ["both", "plain"] })
     }
 }

@@ -1,0 +1,163 @@
+//! What reconcile looks at, without what it does not need: ten thousand pods fit into a few megabytes.
+
+use std::{fmt, sync::Arc};
+
+use chainscope_spec::PodSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::error_boundary::InvalidObject;
+
+use crate::crd::{TezosNode, TezosNodeSpec, TezosNodeStatus};
+
+/// Namespace and name of an object.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// The key of `namespace/name`.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The key of an object; the API server gives every namespaced object both parts.
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A `TezosNode` as the API server has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeInput {
+    /// Its namespace and name.
+    pub key: Key,
+    /// Its uid.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// When it was made; nanoseconds since 1970.
+    pub created_ns: i64,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// The specification, or why it cannot be read.
+    pub spec: Result<Arc<TezosNodeSpec>, String>,
+    /// The status as it is stored.
+    pub status: TezosNodeStatus,
+}
+
+impl From<TezosNode> for NodeInput {
+    fn from(node: TezosNode) -> Self {
+        Self::new(&node.metadata, Ok(Arc::new(node.spec)), node.status.unwrap_or_default())
+    }
+}
+
+impl From<InvalidObject> for NodeInput {
+    fn from(invalid: InvalidObject) -> Self {
+        Self::new(&invalid.metadata, Err(invalid.error), TezosNodeStatus::default())
+    }
+}
+
+impl NodeInput {
+    fn new(meta: &ObjectMeta, spec: Result<Arc<TezosNodeSpec>, String>, status: TezosNodeStatus) -> Self {
+        let created = meta.creation_timestamp.as_ref();
+        Self {
+            key: Key::of(meta),
+            uid: meta.uid.clone().unwrap_or_default(),
+            generation: meta.generation.unwrap_or_default(),
+            created_ns: created.map_or(0, |time| i64::try_from(time.0.as_nanosecond()).unwrap_or(i64::MAX)),
+            deleting: meta.deletion_timestamp.is_some(),
+            spec,
+            status,
+        }
+    }
+
+    /// The selector; none if the specification cannot be read or the node is being deleted.
+    pub(super) fn selector(&self) -> Option<&PodSelector> {
+        self.spec.as_ref().ok().filter(|_| !self.deleting).map(|spec| &spec.target.pod_selector)
+    }
+}
+
+/// A pod, reduced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodInput {
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// `spec.nodeName`; none before it is scheduled.
+    pub host: Option<Box<str>>,
+    /// Labels, sorted by key.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
+    /// Containers, and init containers that go on running.
+    pub containers: Box<[ContainerInput]>,
+}
+
+impl PodInput {
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        let at = self.labels.binary_search_by(|(own, _)| (**own).cmp(key)).ok()?;
+        self.labels.get(at).map(|(_, value)| &**value)
+    }
+
+    /// The container of that name.
+    pub fn container(&self, name: &str) -> Option<&ContainerInput> {
+        self.containers.iter().find(|container| &*container.name == name)
+    }
+}
+
+/// A container, reduced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerInput {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its named ports.
+    pub ports: Box<[(Box<str>, u16)]>,
+    /// Ids of 64 hexadecimal digits that the kubelet reports: of the running container, then of the one before.
+    pub ids: Box<[Box<str>]>,
+}
+
+/// The 64 hexadecimal digits of a `containerID` such as `containerd://0123…`; none if it is something else.
+pub fn container_id(reported: &str) -> Option<&str> {
+    let id = reported.rsplit_once("://").map_or(reported, |(_, id)| id);
+    let is_id = id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    is_id.then_some(id)
+}
+
+/// What is known of a Secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum SecretInput {
+    /// It was not read yet.
+    #[default]
+    Pending,
+    /// There is none.
+    Absent,
+    /// It cannot be read, and why.
+    Unreadable(String),
+    /// Its content.
+    Present(Arc<std::collections::BTreeMap<String, k8s_openapi::ByteString>>),
+}
+
+impl fmt::Debug for SecretInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pending => f.write_str("Pending"),
+            Self::Absent => f.write_str("Absent"),
+            Self::Unreadable(why) => f.debug_tuple("Unreadable").field(why).finish(),
+            // Never the content.
+            Self::Present(data) => f.debug_tuple("Present").field(&data.keys()).finish(),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A small cluster in memory, and what the engine makes of it.
+
+mod conditions;
+mod ownership;
+mod properties;
+mod scale;
+mod secrets;
+mod writes;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chainscope_proto::v1::{HostStatus, ObservedPod, PodReport, PodState as Reported};
+use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Condition};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    crd::TezosNodeStatus,
+    desired::{Desired, HostReported, Reports},
+};
+
+/// A moment, far from the beginning of time.
+const START: i64 = 1_800_000_000_000_000_000;
+const SECOND: i64 = 1_000_000_000;
+
+/// The engine and what it said so far.
+struct World {
+    engine: Engine,
+    now: i64,
+    desired: Arc<Desired>,
+    /// Every status that was written last.
+    statuses: BTreeMap<String, TezosNodeStatus>,
+    /// Statuses that were written since this was last emptied.
+    writes: usize,
+    events: Vec<Happening>,
+    reports: Reports,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut engine = Engine::new(["tezos".to_owned()]);
+        engine.begin(START);
+        Self {
+            engine,
+            now: START,
+            desired: Arc::default(),
+            statuses: BTreeMap::new(),
+            writes: 0,
+            events: Vec::new(),
+            reports: Reports::default(),
+        }
+    }
+
+    fn step(&mut self) -> &mut Self {
+        let outcome = self.engine.reconcile(self.now);
+        if let Some(desired) = outcome.desired {
+            self.desired = desired;
+        }
+        self.writes += outcome.statuses.len();
+        for write in outcome.statuses {
+            self.statuses.insert(write.key.to_string(), write.status);
+        }
+        self.events.extend(outcome.events);
+        self
+    }
+
+    /// Time goes on, second by second, and agents that are connected go on talking.
+    fn wait(&mut self, seconds: i64) -> &mut Self {
+        for _ in 0..seconds {
+            self.now += SECOND;
+            for reported in self.reports.hosts.values_mut().filter(|reported| reported.connected) {
+                let mut again = (**reported).clone();
+                again.heard_ns = self.now;
+                *reported = Arc::new(again);
+            }
+            self.engine.set_reports(&self.reports);
+            self.step();
+        }
+        self
+    }
+
+    fn report(&mut self, host: &str, status: HostStatus) -> &mut Self {
+        let reported = HostReported { connected: true, since_ns: self.now, heard_ns: self.now, status };
+        self.reports.hosts.insert(host.to_owned(), Arc::new(reported));
+        self.engine.set_reports(&self.reports);
+        self.step()
+    }
+
+    fn observed(&self, host: &str, uid: &str) -> Option<&ObservedPod> {
+        self.desired.hosts.get(host)?.get(uid).map(|pod| &**pod)
+    }
+
+    fn condition(&self, node: &str, kind: &str) -> &Condition {
+        let conditions = &self.statuses[node].conditions;
+        conditions.iter().find(|condition| condition.type_ == kind).unwrap()
+    }
+
+    fn ready(&self, node: &str) -> (&str, &str) {
+        let ready = self.condition(node, "Ready");
+        (&ready.status, &ready.reason)
+    }
+
+    /// Names and reasons of the Events since the last call.
+    fn told(&mut self) -> Vec<String> {
+        self.events.drain(..).map(|event| format!("{} {}", event.node, event.reason)).collect()
+    }
+}
+
+fn node(name: &str, created: i64, spec: Value) -> NodeInput {
+    NodeInput {
+        key: Key::new("tezos", name),
+        uid: format!("uid-{name}-{created}"),
+        generation: 1,
+        created_ns: START + created * SECOND,
+        deleting: false,
+        spec: serde_json::from_value(spec).map(Arc::new).map_err(|error| error.to_string()),
+        status: TezosNodeStatus::default(),
+    }
+}
+
+fn pod(uid: &str, host: Option<&str>, labels: &[(&str, &str)]) -> PodInput {
+    let mut labels: Vec<(Box<str>, Box<str>)> =
+        labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    labels.sort();
+    PodInput {
+        uid: uid.into(),
+        host: host.map(Into::into),
+        labels: labels.into(),
+        containers: [ContainerInput {
+            name: "octez-node".into(),
+            ports: [("tezos-net".into(), 9732), ("tezos-rpc".into(), 8732)].into(),
+            ids: ["a".repeat(64).into_boxed_str()].into(),
+        }]
+        .into(),
+    }
+}
+
+fn octez(uid: &str, host: &str) -> PodInput {
+    pod(uid, Some(host), &[("appType", "octez-node")])
+}
+
+fn key(name: &str) -> Key {
+    Key::new("tezos", name)
+}
+
+/// What an agent says of a pod that is recorded.
+fn recording(uid: &str, node: &str) -> PodReport {
+    PodReport {
+        uid: uid.to_owned(),
+        node: node.to_owned(),
+        node_generation: 1,
+        state: Reported::Recording.into(),
+        pid: 4711,
+        peer_id: "idtPeer".to_owned(),
+        messages: 10,
+        process_starts: 1,
+        process_started_ns: START - 3600 * SECOND,
+        ..PodReport::default()
+    }
+}
+
+fn says(pods: impl IntoIterator<Item = PodReport>) -> HostStatus {
+    HostStatus { generation: 1, pods: pods.into_iter().collect(), ..HostStatus::default() }
+}
+
+fn secret(key: &str, value: &[u8]) -> SecretInput {
+    SecretInput::Present(Arc::new(BTreeMap::from([(key.to_owned(), ByteString(value.to_vec()))])))
+}
+
+#[test]
+fn a_node_and_its_pod_become_what_agents_and_aggregator_should_do() {
+    let mut world = World::new();
+    world.engine.apply_pod(&key("rolling-node-0"), octez("u0", "host-1"));
+    let spec = json!({ "retention": { "rows": 5, "bytes": "1GiB", "age": "2d" }, "aliases": ["9732"], "network": { "store": "plain" } });
+    world.engine.apply_node(node("main", 0, spec));
+    world.step();
+    let pod = world.observed("host-1", "u0").unwrap();
+    assert_eq!(
+        (&*pod.node, pod.node_generation, &*pod.namespace, &*pod.name),
+        ("tezos/main", 1, "tezos", "rolling-node-0")
+    );
+    assert_eq!((&*pod.container, &*pod.process, pod.p2p_port), ("octez-node", "octez-node", Some(9732)));
+    assert_eq!(pod.container_ids, ["a".repeat(64)]);
+    assert_eq!(
+        pod.identity,
+        Some(chainscope_proto::v1::observed_pod::Identity::IdentityPath(
+            "/var/tezos/node/data/identity.json".to_owned()
+        ))
+    );
+    assert!(pod.network.is_some_and(|network| network.enabled && network.plain_only));
+    let catalog = &world.desired.catalog["tezos/main"];
+    assert_eq!((catalog.keep_rows, catalog.keep_bytes, catalog.keep_seconds), (Some(5), Some(1 << 30), Some(172_800)));
+    assert_eq!((&catalog.aliases[..], &catalog.hosts[..]), (&["9732".to_owned()][..], &["host-1".to_owned()][..]));
+}
+
+#[test]
+fn container_ids_are_sixty_four_digits() {
+    let id = "0123456789abcdef".repeat(4);
+    for reported in [format!("containerd://{id}"), format!("cri-o://{id}"), format!("docker://{id}"), id.clone()] {
+        assert_eq!(container_id(&reported), Some(&*id));
+    }
+    for reported in
+        ["", "containerd://", "containerd://abc", &id[1..], &format!("{id}0"), &id.to_uppercase(), "../../x"]
+    {
+        assert_eq!(container_id(reported), None, "{reported}");
+    }
+}
