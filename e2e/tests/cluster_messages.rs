@@ -1,5 +1,10 @@
 //! The whole way: the chart is installed, pods as tezos-k8s makes them talk, and their messages are served to who may read them.
 
+use std::collections::BTreeSet;
+
+use chainscope_e2e::cluster::Cluster;
+use chainscope_e2e::cluster::release::RELEASE;
+use chainscope_e2e::cluster::rights::Right;
 use chainscope_e2e::cluster::scene::{NODE, Scene};
 use chainscope_e2e::harness::api::{Api, byte_list, id};
 use chainscope_e2e::harness::{expect, vectors};
@@ -28,6 +33,7 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
     let stranger = scene.door.api.with_token(&cluster.token("tezos", "stranger"));
     assert_eq!(status(&stranger), 403);
     assert_eq!(stranger.get("/nodes"), json!([]), "a node is shown to who may not read it");
+    check_rights(cluster);
 }
 
 /// As the single-machine test of the same conversation checks it; of the bytes every seventh message, for time.
@@ -48,5 +54,29 @@ fn check_messages(api: &Api) {
             let wanted = expect::message(kind, &expected["decoded"]);
             assert_eq!(expect::difference(&wanted, &details["message"]), None, "{row}");
         }
+    }
+}
+
+/// Rights that the chart gives and this scenario does not use, each with its reason.
+const UNUSED: &[(&str, &str, &str)] = &[
+    ("leases", "create", "someone deleted the Lease that the chart makes"),
+    ("secrets", "patch", "certificates are renewed, months from now"),
+    ("configmaps", "patch", "the authority is renewed, years from now"),
+];
+
+/// What each account used it was given, and what it was given it used, but for [`UNUSED`].
+fn check_rights(cluster: &Cluster) {
+    for account in ["operator", "aggregator", "agent"] {
+        let name = format!("{RELEASE}-{account}");
+        let granted = cluster.granted(RELEASE, &name);
+        let (used, refused) = cluster.used(RELEASE, &name);
+        assert_eq!(refused, BTreeSet::new(), "{account} was refused");
+        let more: Vec<_> = used.difference(&granted).collect();
+        assert!(more.is_empty(), "{account} used what only others gave it: {more:?}");
+        let reason = |right: &&Right| UNUSED.iter().any(|(resource, verb, _)| right.1 == *resource && right.2 == *verb);
+        let unused: Vec<_> = granted.difference(&used).filter(|right| !reason(right)).collect();
+        assert!(unused.is_empty(), "{account} has rights without a use: {unused:?}");
+        // The agent has no token for the API server at all.
+        assert_eq!(account == "agent", granted.is_empty() && used.is_empty(), "{account}: {granted:?}, {used:?}");
     }
 }

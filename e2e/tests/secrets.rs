@@ -5,9 +5,9 @@ use std::process::Command;
 
 use chainscope_e2e::harness::demo::Demo;
 use chainscope_e2e::harness::recorder::Machine;
+use chainscope_e2e::harness::search::{contains, needles};
 use chainscope_e2e::harness::wait::PATIENCE;
 use chainscope_e2e::harness::{binary, files_below, free_port, run, vectors, wait};
-use serde_json::Value;
 
 #[test]
 fn no_secret_leaves_the_agent() {
@@ -85,29 +85,4 @@ fn no_secret_leaves_the_agent() {
         places.values().any(|bytes| public.iter().any(|needle| contains(bytes, needle))),
         "the search finds nothing"
     );
-}
-
-/// The ways a key could be written: raw, hexadecimal in both cases, base58, lists of numbers or of two-digit texts, halves, backwards.
-fn needles(key: &Value) -> Vec<Vec<u8>> {
-    let hexadecimal = key.as_str().expect("hex");
-    let raw = hex::decode(hexadecimal).expect("hex");
-    let numbers = raw.iter().map(u8::to_string).collect::<Vec<_>>();
-    let spaced = raw.iter().map(|b| format!("\"{b:02x}\"")).collect::<Vec<_>>();
-    let mut needles = vec![
-        hexadecimal.as_bytes().to_vec(),
-        hexadecimal.to_uppercase().into_bytes(),
-        numbers.join(",").into_bytes(),
-        numbers.join(", ").into_bytes(),
-        spaced.join(",").into_bytes(),
-        bs58::encode(&raw).into_vec(),
-    ];
-    // Half a key is a leak, too.
-    needles.extend([raw[..16].to_vec(), raw[16..].to_vec()]);
-    let reversed: Vec<u8> = raw.iter().rev().copied().collect();
-    needles.extend([reversed, raw]);
-    needles
-}
-
-fn contains(bytes: &[u8], needle: &[u8]) -> bool {
-    bytes.windows(needle.len()).any(|window| window == needle)
 }

@@ -22,6 +22,7 @@ pub mod forward;
 pub mod host;
 pub mod pki;
 pub mod release;
+pub mod rights;
 pub mod scene;
 pub mod worker;
 

@@ -14,6 +14,8 @@ use crate::image::ours;
 
 /// The pods: as tezos-k8s makes them.
 const PODS: &str = include_str!("../../manifests/octez.yaml");
+/// A node goes on after its conversation, and waits for its peer as long as it takes.
+const FOREVER: &str = "--exit-after 1000000 --patience 600";
 /// The node's name in the API.
 pub const NODE: &str = "tezos/rolling";
 /// Messages that every connection begins with, both ways: connection, metadata, ack.
@@ -66,16 +68,34 @@ impl Scene {
         self.cluster.apply(PODS);
     }
 
+    /// The pods play a session of the synthetic vectors.
+    ///
+    /// # Panics
+    /// If the manifest is not the expected one.
+    pub fn play_session(&self, session: &str) {
+        let replay =
+            |side| format!("replay --dir /vectors/synthetic-two-way --session {session} --side {side} {FOREVER}");
+        self.play(&replay("local"), &replay("remote"));
+    }
+
     /// The pods say `messages` each at that rate a second, and then nothing more; the node notes what it said and heard.
+    ///
+    /// # Panics
+    /// If the manifest is not the expected one.
     pub fn play_load(&self, messages: u64, rate: u64) {
         let load = format!("load --rate {rate} --messages {messages} --linger");
-        let node = "value: replay --dir /vectors/carthagenet-2020 --side local --exit-after 1000000 --patience 600";
-        let peer = "[replay, --dir, /vectors/carthagenet-2020, --side, remote, --listen, \"[::]:9732\", --exit-after, \"1000000\"]";
-        assert!(PODS.contains(node) && PODS.contains(peer), "the manifest is another one");
-        let words: Vec<_> = load.split(' ').chain(["--listen", "[::]:9732"]).collect();
+        self.play(&format!("{load} --patience 600 --transcript /var/persistent/transcript"), &load);
+    }
+
+    /// The pods do this instead of what the manifest says.
+    fn play(&self, node: &str, peer: &str) {
+        let recorded = format!("value: replay --dir /vectors/carthagenet-2020 --side local {FOREVER}");
+        let other = "[replay, --dir, /vectors/carthagenet-2020, --side, remote, --listen, \"[::]:9732\", --exit-after, \"1000000\"]";
+        assert!(PODS.contains(&recorded) && PODS.contains(other), "the manifest is another one");
+        let words: Vec<_> = peer.split(' ').chain(["--listen", "[::]:9732"]).collect();
         let pods = PODS
-            .replace(node, &format!("value: {load} --patience 600 --transcript /var/persistent/transcript"))
-            .replace(peer, &serde_json::to_string(&words).expect("JSON"));
+            .replace(&recorded, &format!("value: {node}"))
+            .replace(other, &serde_json::to_string(&words).expect("JSON"));
         self.cluster.apply(&pods);
     }
 

@@ -6,6 +6,7 @@ pub mod expect;
 pub mod namespace;
 pub mod program;
 pub mod recorder;
+pub mod search;
 pub mod stats;
 pub mod vectors;
 pub mod wait;

@@ -1,0 +1,78 @@
+//! Rights of a ServiceAccount: those that it was given, and those that it used.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Cluster;
+
+/// A verb on a resource: API group, resource with its subresource, verb.
+pub type Right = (String, String, String);
+
+impl Cluster {
+    /// Every right that a ServiceAccount has by bindings of its own, in whatever namespace.
+    ///
+    /// # Panics
+    /// If the cluster does not tell.
+    #[must_use]
+    pub fn granted(&self, namespace: &str, account: &str) -> BTreeSet<Right> {
+        let bindings = self.find("clusterrolebindings,rolebindings --all-namespaces").expect("bindings");
+        let is_ours = |subject: &Value| {
+            subject["kind"] == "ServiceAccount" && subject["namespace"] == namespace && subject["name"] == account
+        };
+        let mut rights = BTreeSet::new();
+        for binding in list(&bindings["items"]).iter().filter(|binding| list(&binding["subjects"]).iter().any(is_ours))
+        {
+            let role = binding["roleRef"]["name"].as_str().expect("a role");
+            let role = match (binding["roleRef"]["kind"].as_str(), binding["metadata"]["namespace"].as_str()) {
+                (Some("Role"), Some(namespace)) => format!("role {role} --namespace {namespace}"),
+                _ => format!("clusterrole {role}"),
+            };
+            let role = self.find(&role).unwrap_or_else(|| panic!("no {role}"));
+            for rule in list(&role["rules"]) {
+                for group in texts(&rule["apiGroups"]) {
+                    for resource in texts(&rule["resources"]) {
+                        rights.extend(texts(&rule["verbs"]).map(|verb| (group.clone(), resource.clone(), verb)));
+                    }
+                }
+            }
+        }
+        rights
+    }
+
+    /// Every right that a ServiceAccount used so far, and what it was refused. Without what everybody may, such as to ask for the
+    /// server's version.
+    ///
+    /// # Panics
+    /// If the cluster does not [note requests](super::Setup::audit).
+    #[must_use]
+    pub fn used(&self, namespace: &str, account: &str) -> (BTreeSet<Right>, BTreeSet<Right>) {
+        let user = format!("system:serviceaccount:{namespace}:{account}");
+        let (mut used, mut refused) = (BTreeSet::new(), BTreeSet::new());
+        for request in self.audit().iter().filter(|request| request["user"]["username"] == user.as_str()) {
+            let object = &request["objectRef"];
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let mut resource = text(&object["resource"]);
+            if resource.is_empty() {
+                continue;
+            }
+            if let Some(part) = object["subresource"].as_str() {
+                resource = format!("{resource}/{part}");
+            }
+            let right = (text(&object["apiGroup"]), resource, text(&request["verb"]));
+            match request["annotations"]["authorization.k8s.io/decision"].as_str() {
+                Some("allow") => used.insert(right),
+                _ => refused.insert(right),
+            };
+        }
+        (used, refused)
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn texts(value: &Value) -> impl Iterator<Item = String> + '_ {
+    list(value).iter().filter_map(Value::as_str).map(str::to_owned)
+}
