@@ -14,6 +14,8 @@ pub(crate) type Reasons = BTreeMap<&'static str, u64>;
 pub(crate) const GIVEN_UP: &str = "too many open handshakes";
 /// Reason for bytes of sockets whose opening was never told.
 pub(crate) const UNKNOWN_SOCKET: &str = "socket unknown";
+/// Reason for bytes that came before the configuration, and for which there was no room.
+pub(crate) const HOLDING_FULL: &str = "holding buffer full";
 /// Reason for records that the lane had no room for.
 pub(crate) const QUEUE_FULL: &str = "queue full";
 /// Reason for messages of which a chunk was dropped.
@@ -33,6 +35,8 @@ pub(crate) struct Totals {
     pub(crate) chunk_bytes_dropped: u64,
     pub(crate) connections: u64,
     pub(crate) connections_open: u64,
+    /// When what the last record tells happened, nanoseconds since 1970.
+    pub(crate) last_record_ns: i64,
 }
 
 /// The account to send. `live` is the sum over the conversations that go on; `kernel` was read after every event that

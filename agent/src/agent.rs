@@ -9,18 +9,20 @@ use std::{
     time::Duration,
 };
 
-use chainscope_ebpf::{CaptureMode, ExecEvents, NetworkOptions, NetworkProbe};
+use chainscope_ebpf::{CaptureMode, NetworkOptions, NetworkProbe};
 use crossbeam_channel as channel;
 use tokio::sync::{oneshot, watch};
 
 use crate::{
     Config, Error,
-    check::require_fit,
+    check::{require_fit, require_fit_for_pods},
+    cluster::{self, Client, Reach, Report},
     folder::Folder,
     lanes::{LaneStatus, shared::SharedLanes},
+    monitor::Monitor,
     reader::{BATCHES, Reader},
     uplink::{self, Link},
-    worker::Worker,
+    worker::{Cluster, Worker},
 };
 
 /// Starts agents.
@@ -44,7 +46,13 @@ pub struct Running {
     /// True once the uplink's thread has ended by itself.
     delivered: watch::Receiver<bool>,
     ended: watch::Receiver<bool>,
+    /// Ends the thread that talks to the operator.
+    operator: Option<Thread>,
+    monitor: Monitor,
 }
+
+/// A thread with an async runtime, and what ends it.
+type Thread = (oneshot::Sender<()>, JoinHandle<()>);
 
 /// An agent, for people.
 #[derive(Debug, Clone)]
@@ -65,12 +73,31 @@ impl Agent {
     /// One clear sentence: what of the configuration cannot work, what the kernel lacks, which right or file is missing.
     pub fn start(config: Config, link: impl Into<Link>) -> Result<Running, Error> {
         config.check()?;
-        require_fit()?;
+        match &config.cluster {
+            Some(_) => require_fit_for_pods(&config.host_proc)?,
+            None => require_fit()?,
+        }
         let folder = Folder::open(&config.data_dir)?;
         let names = config.nodes.iter().map(|node| node.name.as_str());
         let lanes = SharedLanes::open(&folder, config.queue_bytes, std::iter::empty())?;
         let (commands, orders) = channel::unbounded();
-        let mut worker = Worker::new(&config, folder.clone(), lanes.clone(), commands)?;
+        let reach = Reach::default();
+        let (client, cluster) = match &config.cluster {
+            Some(operator) => {
+                let kept = cluster::read_kept(&folder)?;
+                if let Some(map) = &kept {
+                    tracing::info!(pods = map.pods.len(), "the last configuration was kept");
+                    reach.set_configured();
+                }
+                let map = kept.unwrap_or_default();
+                let (maps, taken) = channel::unbounded();
+                let (reports, reported) = watch::channel(Report::default());
+                let cluster = Cluster { maps: taken, reports, kept: Arc::new(map.clone()) };
+                (Some(Client::new(operator, Some(folder.clone()), map, maps, reported, reach.clone())), Some(cluster))
+            }
+            None => (None, None),
+        };
+        let mut worker = Worker::new(&config, folder.clone(), lanes.clone(), commands, cluster)?;
         // After the worker told every lane of the last run what it may have missed.
         for name in names {
             lanes.open_lane(name)?;
@@ -79,7 +106,7 @@ impl Agent {
             mode: config.capture,
             ring_bytes: config.ring_bytes,
             wake_bytes: config.wake_bytes,
-            exec_events: if worker.needs_exec() { ExecEvents::All } else { ExecEvents::None },
+            exec_events: worker.exec_events(),
         })?;
         let mode = probe.mode();
         tracing::info!(%mode, nodes = config.nodes.len(), "capturing");
@@ -90,7 +117,7 @@ impl Agent {
         let (alive, ended) = watch::channel(false);
         let mut reader = Reader::new(probe, orders, batches, used, Arc::clone(&stop));
         // Ports first: what begins to listen from here on is seen by the kernel, what listens already by the look around.
-        worker.watch_ports();
+        worker.watch();
         reader.prepare();
         worker.scan()?;
         reader.prepare();
@@ -102,6 +129,7 @@ impl Agent {
             result
         })?;
         let closing = lanes.clone();
+        let monitor = Monitor::new(lanes.clone(), worker.figures(), reach, config.cluster.is_some(), ended.clone());
         let worker = spawn("chainscope-interpret", move || {
             let result = worker.run(&taken, &spare);
             if let Err(error) = &result {
@@ -112,6 +140,7 @@ impl Agent {
             result
         })?;
         let (cut, delivered, uplink) = start_uplink(&lanes, link.into(), config.host)?;
+        let operator = client.map(start_operator).transpose()?;
         Ok(Running {
             mode,
             lanes,
@@ -123,7 +152,37 @@ impl Agent {
             cut: Some(cut),
             delivered,
             ended,
+            operator,
+            monitor,
         })
+    }
+}
+
+/// Talks to the operator until it is cut.
+pub(crate) fn start_operator(client: Client) -> Result<Thread, Error> {
+    let name = "chainscope-operator";
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Thread { name, source })?;
+    let (cut, is_cut) = oneshot::channel();
+    let thread = spawn(name, move || {
+        runtime.block_on(async {
+            tokio::select! {
+                () = client.run() => {}
+                _ = is_cut => {}
+            }
+        });
+    })?;
+    Ok((cut, thread))
+}
+
+/// Ends a thread that [`start_operator`] began.
+pub(crate) fn end_operator(operator: &mut Option<Thread>) {
+    if let Some((cut, thread)) = operator.take() {
+        // It never ends by itself; should it have panicked, there is nothing left to end.
+        let _ = cut.send(());
+        let _ = thread.join();
     }
 }
 
@@ -164,6 +223,12 @@ impl Running {
         Status { mode: self.mode, is_running: !*self.ended.borrow(), lanes: self.lanes.status() }
     }
 
+    /// What probes and metrics are told.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.clone()
+    }
+
     /// Waits until the agent ends by itself, which it does on an error only: [`Self::shutdown`] says which.
     pub async fn ended(&self) {
         // An error means that the thread is gone.
@@ -176,6 +241,7 @@ impl Running {
     /// # Errors
     /// Why the agent had ended before, or why the journal could not be written.
     pub fn shutdown(mut self, patience: Duration) -> Result<(), Error> {
+        end_operator(&mut self.operator);
         self.stop.store(true, Ordering::Release);
         let reader = join(self.reader.take());
         let worker = join(self.worker.take());
@@ -218,6 +284,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        end_operator(&mut self.operator);
         self.stop.store(true, Ordering::Release);
         // The worker ends with the reader, the uplink with the cut. Errors were logged where they happened.
         let _ = join(self.reader.take());

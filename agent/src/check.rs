@@ -1,6 +1,6 @@
 //! The self-check: what this machine offers, before anything is loaded.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use chainscope_ebpf::Finding;
 
@@ -10,7 +10,8 @@ use crate::Error;
 #[must_use]
 pub fn self_check() -> Vec<Finding> {
     let mut findings = chainscope_ebpf::self_check();
-    findings.extend(access());
+    findings.push(processes(Path::new("/proc")));
+    findings.extend(capabilities());
     findings
 }
 
@@ -20,15 +21,31 @@ pub fn self_check() -> Vec<Finding> {
 /// # Errors
 /// [`Error::Unfit`] with one sentence that says what is missing.
 pub fn require_fit() -> Result<(), Error> {
-    let finding = processes();
-    if finding.ok { Ok(()) } else { Err(Error::Unfit(format!("{}: {}", finding.name, finding.detail))) }
+    require(&[processes(Path::new("/proc"))])
 }
 
-fn processes() -> Finding {
+/// Passes if the processes of all containers can be looked at.
+pub(crate) fn require_fit_for_pods(proc: &Path) -> Result<(), Error> {
+    let mut needed = vec![processes(proc)];
+    needed.extend(capabilities());
+    require(&needed)
+}
+
+fn require(findings: &[Finding]) -> Result<(), Error> {
+    let missing: Vec<String> = findings
+        .iter()
+        .filter(|finding| !finding.ok)
+        .map(|finding| format!("{}: {}", finding.name, finding.detail))
+        .collect();
+    if missing.is_empty() { Ok(()) } else { Err(Error::Unfit(missing.join("; "))) }
+}
+
+fn processes(proc: &Path) -> Finding {
+    let path = proc.join("1/stat");
     look(
         "processes",
-        "/proc/1/stat",
-        fs::read("/proc/1/stat").map(drop),
+        &path.display().to_string(),
+        fs::read(&path).map(drop),
         "the host's /proc is needed (hostPID in a pod)",
     )
 }
@@ -40,24 +57,26 @@ fn look(name: &str, path: &str, result: std::io::Result<()>, without: &str) -> F
     }
 }
 
-/// Whether other processes can be looked at. The first process is looked at: it is there, and another user's unless
-/// the agent is root.
-fn access() -> Vec<Finding> {
-    vec![
-        processes(),
-        look(
-            "descriptors of other processes",
-            "/proc/1/fd",
-            fs::read_dir("/proc/1/fd").map(drop),
-            "without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH such processes are not found by their port",
-        ),
-        look(
-            "root of other processes",
-            "/proc/1/root",
-            fs::metadata("/proc/1/root/").map(drop),
-            "without CAP_SYS_PTRACE the identities of such processes cannot be read",
-        ),
-    ]
+/// Capabilities beside those of the kernel part; either of the bits will do.
+const CAPABILITIES: [(&str, &[u32], &str); 2] = [
+    ("CAP_SYS_PTRACE", &[19], "processes of other users are not found, and their identities cannot be read"),
+    ("CAP_DAC_READ_SEARCH", &[2, 1], "identities that only the node's user may read cannot be read"),
+];
+
+fn capabilities() -> Vec<Finding> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    judge(mask)
+}
+
+fn judge(mask: u64) -> Vec<Finding> {
+    let finding = |(name, bits, without): &(&str, &[u32], &str)| {
+        let ok = bits.iter().any(|bit| mask & (1 << bit) != 0);
+        let detail = if ok { "present".to_owned() } else { format!("missing: {without}") };
+        Finding { name: format!("capability {name}"), ok, detail }
+    };
+    CAPABILITIES.iter().map(finding).collect()
 }
 
 #[cfg(test)]
@@ -70,6 +89,20 @@ mod tests {
         let findings = self_check();
         assert!(findings.iter().any(|finding| finding.name == "processes" && finding.ok));
         assert!(findings.iter().any(|finding| finding.name.starts_with("capability")));
+    }
+
+    #[test]
+    fn each_missing_capability_is_named() {
+        let missing = |mask| {
+            let findings = judge(mask).into_iter().filter(|finding| !finding.ok);
+            findings.map(|finding| finding.name).collect::<Vec<_>>()
+        };
+        assert_eq!(missing(0), ["capability CAP_SYS_PTRACE", "capability CAP_DAC_READ_SEARCH"]);
+        assert_eq!(missing(1 << 2), ["capability CAP_SYS_PTRACE"]);
+        assert!(missing(1 << 19 | 1 << 2).is_empty());
+        assert!(missing(1 << 19 | 1 << 1).is_empty(), "CAP_DAC_OVERRIDE is more");
+        let error = require(&judge(0)).unwrap_err().to_string();
+        assert!(error.contains("CAP_SYS_PTRACE") && error.contains("CAP_DAC_READ_SEARCH"), "{error}");
     }
 
     #[test]

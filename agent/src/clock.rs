@@ -35,6 +35,14 @@ impl Clock {
         self.real(monotonic_ns())
     }
 
+    /// Real time of a process's start, given in clock ticks since boot.
+    pub(crate) fn of_ticks(ticks: u64) -> i64 {
+        let hertz = rustix::param::clock_ticks_per_second().max(1);
+        let since_boot = u128::from(ticks) * 1_000_000_000 / u128::from(hertz);
+        let boot = realtime_ns().saturating_sub(nanoseconds(clock_gettime(ClockId::Boottime)));
+        boot.saturating_add(i64::try_from(since_boot).unwrap_or(i64::MAX))
+    }
+
     /// Samples again; says by how many nanoseconds the clock jumped, if it did.
     pub(crate) fn resample(&mut self) -> Option<i64> {
         self.move_to(sample())
@@ -87,6 +95,14 @@ mod tests {
         let now = clock.now();
         let after = realtime_ns();
         assert!(before - 10_000_000 < now && now < after + 10_000_000, "{before} {now} {after}");
+    }
+
+    #[test]
+    fn a_start_in_ticks_is_a_real_time() {
+        let own = crate::targets::proc::Proc::default().start_of(std::process::id()).unwrap();
+        let started = Clock::of_ticks(own);
+        let now = realtime_ns();
+        assert!(started <= now && now - started < 3_600_000_000_000, "{started} {now}");
     }
 
     #[test]

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use chainscope_ebpf::CaptureMode;
 use chainscope_spec as spec;
 
-use crate::Error;
+/// Which bytes of a chunk are sent on.
+pub use chainscope_spec::Stored as Store;
+
+use crate::{Error, cluster::ClusterConfig};
 
 /// Configuration of one agent.
 #[derive(Debug, Clone)]
@@ -24,8 +27,12 @@ pub struct Config {
     pub queue_bytes: usize,
     /// Limits of one observed process.
     pub limits: TargetLimits,
-    /// The nodes to observe.
+    /// The nodes to observe; none if an operator says it.
     pub nodes: Vec<NodeConfig>,
+    /// The operator that says what to observe on this host.
+    pub cluster: Option<ClusterConfig>,
+    /// Where the host's processes are.
+    pub host_proc: PathBuf,
 }
 
 /// Bounds on what peers can make the agent hold for one observed process.
@@ -64,16 +71,6 @@ pub struct NodeConfig {
     pub store: Store,
 }
 
-/// Which bytes of a chunk are sent on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Store {
-    /// As on the wire, and decrypted.
-    #[default]
-    Both,
-    /// Decrypted only; the wire bytes of a chunk that could not be opened are kept.
-    Plain,
-}
-
 impl NodeConfig {
     /// Whether the entry says which of several processes on its port is meant, so that it can name one node only.
     pub(crate) fn is_narrowed(&self) -> bool {
@@ -93,6 +90,8 @@ impl Config {
             queue_bytes: 64 << 20,
             limits: TargetLimits::default(),
             nodes,
+            cluster: None,
+            host_proc: "/proc".into(),
         }
     }
 
@@ -121,8 +120,10 @@ impl Config {
     /// [`Error::Config`] names the entry and the value.
     pub fn check(&self) -> Result<(), Error> {
         let refuse = |what: String| Err(Error::Config(what));
-        if self.nodes.is_empty() {
-            return refuse("no node to observe".to_owned());
+        match (&self.cluster, self.nodes.is_empty()) {
+            (None, true) => return refuse("no node to observe".to_owned()),
+            (Some(_), false) => return refuse("the operator says which nodes to observe".to_owned()),
+            _ => {}
         }
         if !self.ring_bytes.is_power_of_two() || self.ring_bytes < 1 << 16 {
             return refuse(format!("ring buffer of {} bytes: a power of two from 65536 on is needed", self.ring_bytes));
@@ -174,10 +175,7 @@ impl From<&spec::NodeConfig> for NodeConfig {
             container: node.target.container.clone(),
             netns: node.target.netns.clone(),
             identity: node.identity.clone(),
-            store: match node.observe.network.store {
-                spec::Stored::Both => Store::Both,
-                spec::Stored::Plain => Store::Plain,
-            },
+            store: node.observe.network.store,
         }
     }
 }

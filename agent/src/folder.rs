@@ -6,6 +6,7 @@
 //! | `epoch` | 16 random bytes, made once: with it the aggregator tells a resend from a new lane |
 //! | `lanes` | names of the nodes that have a lane in this epoch, one a line |
 //! | `journal` | the session journal, `chainscope.v1.Journal` |
+//! | `configuration` | what the operator said last, without identities |
 //! | `settled` | nanoseconds since 1970, decimal: everything observed before is acknowledged |
 //!
 //! Files are written beside their place and renamed into it, with mode 0600; the folder has mode 0700.
@@ -98,6 +99,15 @@ impl Folder {
 
     pub(crate) fn set_journal(&self, bytes: &[u8]) -> Result<(), Error> {
         self.write("journal", bytes, Durability::Renamed)
+    }
+
+    /// The last configuration of the operator.
+    pub(crate) fn configuration(&self) -> Result<Option<Vec<u8>>, Error> {
+        self.read("configuration")
+    }
+
+    pub(crate) fn set_configuration(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.write("configuration", bytes, Durability::Synced)
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!   kernel ring ──▶ reader ──▶ │ bounded channel │ ──▶ worker ──▶ lanes ──▶ uplink ──▶ aggregator
-//!                     ▲                                │  │
-//!                     └── watch, add, keep, leave ◀────┘  └──▶ journal, targets, identities
+//!                     ▲                                │  │  ▲
+//!                     └── watch, add, keep, leave ◀────┘  │  └── cluster: what to observe, from the operator
+//!                                                         └──▶ journal, targets, holding, identities
 //! ```
 //!
 //! [`Agent::start`] wires it; [`Running::shutdown`] ends it. What belongs to no machine (lanes, matching, the
@@ -17,24 +18,32 @@ mod account;
 mod agent;
 mod check;
 mod clock;
+mod cluster;
 mod config;
 mod error;
 mod folder;
+mod holding;
 mod identity;
 mod interpreter;
 mod journal;
 mod lanes;
+mod monitor;
 mod protect;
 mod reader;
 mod targets;
+mod unfit;
 mod uplink;
 mod worker;
 
 pub use agent::{Agent, Running, Status};
 pub use chainscope_ebpf::{CaptureMode, Finding};
 pub use check::{require_fit, self_check};
+pub use cluster::ClusterConfig;
 pub use config::{Config, NodeConfig, Store, TargetLimits};
 pub use error::Error;
 pub use lanes::{Dropped, LaneStatus};
+pub use monitor::Monitor;
 pub use protect::protect_process;
+pub use targets::pods::Watch;
+pub use unfit::Unfit;
 pub use uplink::{Link, Remote, Uplink};

@@ -1,25 +1,68 @@
 //! The agent as a program of its own, for a host whose aggregator runs elsewhere.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use chainscope_agent::{Agent, Config, Remote, protect_process};
+use bytesize::ByteSize;
+use chainscope_agent::{Agent, ClusterConfig, Config, Error, Monitor, Remote, Unfit, Watch, protect_process};
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
 
 /// Observes the nodes of this host and sends what they say to an aggregator.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     /// Configuration file; of its keys the agent uses data_dir, capture, ring_buffer, queue and the nodes.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CONFIG", conflicts_with = "operator")]
     config: Option<PathBuf>,
-    /// Address of the aggregator, such as http://aggregator:17733.
-    #[arg(long, value_name = "URL")]
-    aggregator: String,
-    /// Name of this host in the records instead of the kernel's.
-    #[arg(long)]
+    /// Address of the operator that says what to observe on this host, such as https://operator:17734.
+    #[arg(long, value_name = "URL", env = "CHAINSCOPE_OPERATOR")]
+    operator: Option<String>,
+    /// Address of the aggregator, such as https://aggregator:17733.
+    #[arg(long, value_name = "URL", env = "CHAINSCOPE_AGGREGATOR", required_unless_present = "check")]
+    aggregator: Option<String>,
+    /// The token that proves to both who this agent is; read anew for each connection.
+    #[arg(long, value_name = "FILE", env = "CHAINSCOPE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificates of the authorities that both are believed by; read anew for each connection.
+    #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CA_FILE")]
+    ca_file: Option<PathBuf>,
+    /// Folder of the spool, the session journal and the kept configuration.
+    #[arg(long, value_name = "DIR", env = "CHAINSCOPE_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where /livez, /readyz and /metrics are served, over plain HTTP.
+    #[arg(long, value_name = "ADDRESS", env = "CHAINSCOPE_METRICS_LISTEN")]
+    metrics_listen: Option<SocketAddr>,
+    /// Room for records that are not acknowledged, such as 1GiB.
+    #[arg(long, value_name = "SIZE", env = "CHAINSCOPE_SPOOL_BYTES")]
+    spool_bytes: Option<ByteSize>,
+    /// Where the host's processes are.
+    #[arg(long, value_name = "DIR", env = "CHAINSCOPE_HOST_PROC", default_value = "/proc")]
+    host_proc: PathBuf,
+    /// Name of this host in the records instead of the kernel's; on a cluster the node's name.
+    #[arg(long, value_name = "NAME", env = "CHAINSCOPE_HOST")]
     host: Option<String>,
+    /// Programs that are captured in pods before they are configured.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        env = "CHAINSCOPE_WATCH_PROGRAMS",
+        value_delimiter = ',',
+        default_value = "octez-node"
+    )]
+    watch_programs: Vec<String>,
+    /// Ports on which such programs listen for peers.
+    #[arg(
+        long,
+        value_name = "PORT,...",
+        env = "CHAINSCOPE_WATCH_PORTS",
+        value_delimiter = ',',
+        default_value = "9732"
+    )]
+    watch_ports: Vec<u16>,
     /// Look at what this machine offers, and exit.
     #[arg(long)]
     check: bool,
@@ -36,29 +79,88 @@ fn main() -> anyhow::Result<()> {
     if arguments.check {
         return check();
     }
-    let mut config = read_config(arguments.config)?;
-    if let Ok(container) = std::env::var("TEZEDGE_NODE_NAME")
-        && !config.name_container(&container)
-    {
-        tracing::warn!("TEZEDGE_NODE_NAME is of no use: the nodes' targets are named in the configuration");
+    for finding in chainscope_agent::self_check().into_iter().filter(|finding| !finding.ok) {
+        tracing::warn!("{}: {}", finding.name, finding.detail);
     }
-    if let Some(host) = arguments.host {
-        config.host = host;
+    let config = configure(&arguments)?;
+    let aggregator = arguments.aggregator.as_deref().context("an aggregator is needed: --aggregator")?;
+    let link = Remote::new(aggregator)?;
+    let cluster = config.cluster.clone();
+    match (Agent::start(config, link), cluster) {
+        (Ok(agent), _) => {
+            run(arguments.metrics_listen, agent.monitor(), agent.ended())?;
+            Ok(agent.shutdown(PATIENCE)?)
+        }
+        // Of a machine that lacks something the operator is told, instead of starting again and again.
+        (Err(cause @ (Error::Unfit(_) | Error::Probe(_))), Some(cluster)) => {
+            tracing::error!(%cause, "this host cannot record");
+            let unfit = Unfit::start(&cluster, &cause)?;
+            run(arguments.metrics_listen, unfit.monitor(), std::future::pending())
+        }
+        (Err(cause), _) => Err(cause.into()),
     }
-    let agent = Agent::start(config, Remote::new(&arguments.aggregator)?)?;
+}
+
+/// Answers probes until it is time to end.
+fn run(listen: Option<SocketAddr>, monitor: Monitor, ended: impl Future<Output = ()>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let serving = async {
+            match listen {
+                Some(address) => {
+                    let listener = TcpListener::bind(address).await.with_context(|| format!("metrics on {address}"))?;
+                    monitor.serve(listener).await.context("metrics")
+                }
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = agent.ended() => {}
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            () = ended => Ok(()),
+            result = serving => result,
         }
-        anyhow::Ok(())
-    })?;
-    drop(runtime);
-    Ok(agent.shutdown(PATIENCE)?)
+    })
+}
+
+fn configure(arguments: &Arguments) -> anyhow::Result<Config> {
+    let mut config = match &arguments.operator {
+        Some(operator) => {
+            let data_dir = arguments.data_dir.clone().unwrap_or_else(|| "/var/lib/chainscope".into());
+            let cluster = ClusterConfig {
+                operator: chainscope_tls::Remote::new(operator, arguments.ca_file.clone())?,
+                token_file: arguments.token_file.clone(),
+                watch: Watch {
+                    programs: arguments.watch_programs.iter().cloned().collect(),
+                    ports: arguments.watch_ports.iter().copied().collect(),
+                    ..Watch::default()
+                },
+            };
+            Config { cluster: Some(cluster), ..Config::new(data_dir, Vec::new()) }
+        }
+        None => {
+            let mut config = read_config(arguments.config.clone())?;
+            if let Ok(container) = std::env::var("TEZEDGE_NODE_NAME")
+                && !config.name_container(&container)
+            {
+                tracing::warn!("TEZEDGE_NODE_NAME is of no use: the nodes' targets are named in the configuration");
+            }
+            config
+        }
+    };
+    config.host_proc.clone_from(&arguments.host_proc);
+    if let Some(data_dir) = &arguments.data_dir {
+        config.data_dir.clone_from(data_dir);
+    }
+    if let Some(host) = &arguments.host {
+        config.host.clone_from(host);
+    }
+    if let Some(bytes) = arguments.spool_bytes {
+        config.queue_bytes = usize::try_from(bytes.as_u64()).unwrap_or(usize::MAX);
+    }
+    Ok(config)
 }
 
 fn read_config(path: Option<PathBuf>) -> anyhow::Result<Config> {

@@ -17,8 +17,9 @@ use std::{
 
 use chainscope_tezos::{Identity, Keyring};
 use locate::{Habits, data_dir_of_config};
-use procfs::process::Process;
 use read::{ReadError, Root, Stamp, open_in};
+
+use crate::targets::proc::Proc;
 
 /// What a file held when it was last read.
 #[derive(Debug, Clone)]
@@ -36,11 +37,39 @@ pub(crate) enum News {
     Trouble(String),
 }
 
+/// Where the identity of a process comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// Looked for where the process keeps its data.
+    Habit,
+    /// A file that a person wrote down: as the process sees it, or as the host does.
+    Path(PathBuf),
+    /// A file as the process sees it.
+    InRoot(PathBuf),
+    /// Handed over.
+    Given(Arc<Identity>),
+    /// Nowhere, and why.
+    Missing(String),
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Habit, Self::Habit) => true,
+            (Self::Path(one), Self::Path(other)) | (Self::InRoot(one), Self::InRoot(other)) => one == other,
+            (Self::Given(one), Self::Given(other)) => one.public_key() == other.public_key(),
+            (Self::Missing(one), Self::Missing(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
 /// The identities of one process.
 #[derive(Debug)]
 pub(crate) struct ProcessKeys {
+    proc: Proc,
     pid: u32,
-    configured: Option<PathBuf>,
+    source: Source,
     /// By place: the root and the path in it.
     read: HashMap<(bool, PathBuf), Read>,
     /// Identities read before, also of files that are gone or changed: sessions that began with them go on, and a
@@ -48,23 +77,62 @@ pub(crate) struct ProcessKeys {
     known: Vec<Arc<Identity>>,
     news: Vec<News>,
     last_news: Option<News>,
+    state: Result<String, String>,
 }
 
 /// Identities kept for one process; a node has one and changes it hardly ever.
 const MAX_KNOWN: usize = 8;
 
 impl ProcessKeys {
-    pub(crate) fn new(pid: u32, configured: Option<PathBuf>) -> Self {
-        Self { pid, configured, read: HashMap::new(), known: Vec::new(), news: Vec::new(), last_news: None }
+    pub(crate) fn new(proc: Proc, pid: u32, source: Source) -> Self {
+        let (read, known, news) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { proc, pid, source, read, known, news, last_news: None, state: Err(String::new()) }
+    }
+
+    /// From now on identities come from elsewhere, or another one was handed over. Sessions that began with those known
+    /// before go on with them.
+    pub(crate) fn set_source(&mut self, source: Source) {
+        if self.source != source {
+            self.source = source;
+            self.look();
+        }
+    }
+
+    /// The peer id of the identity that was found last, or why there is none.
+    pub(crate) fn state(&self) -> &Result<String, String> {
+        &self.state
     }
 
     /// Reads what is there, before a session needs it: a process may end with its root while its bytes are still to be
     /// read. That there is nothing yet is no news: a node makes its identity in its first seconds.
     pub(crate) fn look(&mut self) {
-        let places = self.places();
-        if let Ok(identity) = self.search(&places, None) {
-            self.tell(News::Found(identity.peer_id().to_owned()));
+        match self.find(None) {
+            Ok(identity) => self.tell(News::Found(identity.peer_id().to_owned())),
+            // What is not there now was not handed over; that is not a matter of seconds.
+            Err(trouble) if matches!(self.source, Source::Missing(_)) => self.tell(News::Trouble(trouble)),
+            Err(_) => {}
         }
+    }
+
+    /// The identity of the source, with the given public key if one is given.
+    fn find(&mut self, wanted: Option<&[u8; 32]>) -> Result<Arc<Identity>, String> {
+        let found = match self.source.clone() {
+            Source::Given(identity) => {
+                self.remember(&identity);
+                if wanted.is_none_or(|key| key == identity.public_key()) {
+                    Ok(identity)
+                } else {
+                    Err(format!("the one in the Secret is of another node, {}", identity.peer_id()))
+                }
+            }
+            Source::Missing(reason) => Err(reason),
+            Source::Habit | Source::Path(_) | Source::InRoot(_) => {
+                let places = self.places();
+                self.search(&places, wanted)
+            }
+        };
+        self.state = found.as_ref().map(|identity| identity.peer_id().to_owned()).map_err(Clone::clone);
+        found
     }
 
     /// What is new since the last call.
@@ -82,14 +150,17 @@ impl ProcessKeys {
     /// Where to look now: a process may have changed its folder, and its configuration file may have appeared.
     fn places(&self) -> Vec<(Root, PathBuf)> {
         let own = Root::Of(self.pid);
-        if let Some(path) = &self.configured {
+        match &self.source {
             // A path that a person wrote down may mean the host's view of a container's volume.
-            return vec![(own, path.clone()), (Root::Host, path.clone())];
+            Source::Path(path) => return vec![(own, path.clone()), (Root::Host, path.clone())],
+            Source::InRoot(path) => return vec![(own, path.clone())],
+            _ => {}
         }
-        let habits = habits(self.pid);
+        let habits = habits(&self.proc, self.pid);
         let config = habits.said().config.or_else(|| habits.node_dir.as_ref().map(|dir| dir.join("config.json")));
-        let folder =
-            config.and_then(|path| open_in(own, &path).ok()?.content().ok()).and_then(|json| data_dir_of_config(&json));
+        let folder = config
+            .and_then(|path| open_in(&self.proc, own, &path).ok()?.content().ok())
+            .and_then(|json| data_dir_of_config(&json));
         habits.candidates(folder.as_deref()).into_iter().map(|path| (own, path)).collect()
     }
 
@@ -129,7 +200,7 @@ impl ProcessKeys {
             ReadError::Missing => Trouble::Missing,
             other => Trouble::Other(format!("{}: {other}", shown(path))),
         };
-        let opened = open_in(root, path).map_err(trouble)?;
+        let opened = open_in(&self.proc, root, path).map_err(trouble)?;
         let stamp = opened.stamp;
         if let Some(read) = self.read.get(&key).filter(|read| read.stamp == stamp) {
             return read.content.clone().map_err(Trouble::Other);
@@ -162,8 +233,7 @@ impl Keyring for ProcessKeys {
         if let Some(identity) = self.known.iter().find(|known| known.public_key() == public_key) {
             return Ok(Arc::clone(identity));
         }
-        let places = self.places();
-        let found = self.search(&places, Some(public_key));
+        let found = self.find(Some(public_key));
         match &found {
             Ok(identity) => self.tell(News::Found(identity.peer_id().to_owned())),
             Err(trouble) => self.tell(News::Trouble(trouble.clone())),
@@ -177,8 +247,8 @@ fn shown(path: &Path) -> String {
     chainscope_quiet::Clean(&path.to_string_lossy()).to_string()
 }
 
-fn habits(pid: u32) -> Habits {
-    let Some(process) = i32::try_from(pid).ok().and_then(|pid| Process::new(pid).ok()) else {
+fn habits(proc: &Proc, pid: u32) -> Habits {
+    let Some(process) = proc.open(pid) else {
         return Habits::default();
     };
     let environment = process.environ().unwrap_or_default();

@@ -11,6 +11,8 @@ use rustix::{
 };
 use zeroize::Zeroizing;
 
+use crate::targets::proc::Proc;
+
 /// Largest file that is read: an identity has about 300 bytes, a node's configuration a few thousand.
 pub(crate) const MAX_BYTES: u64 = 64 << 10;
 
@@ -63,13 +65,13 @@ pub(crate) enum Root {
 }
 
 /// Opens a file without reading it.
-pub(crate) fn open_in(root: Root, path: &Path) -> Result<Opened, ReadError> {
+pub(crate) fn open_in(proc: &Proc, root: Root, path: &Path) -> Result<Opened, ReadError> {
     // Non-blocking and without a terminal: the path may lead to a pipe or a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = match root {
         Root::Of(pid) => {
             let top = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let top = open(format!("/proc/{pid}/root"), top, Mode::empty())?;
+            let top = open(proc.path(pid, "root"), top, Mode::empty())?;
             openat2(top, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)?
         }
         Root::Host => rustix::fs::openat(CWD, path, flags, Mode::empty())?,
@@ -114,31 +116,31 @@ mod tests {
     fn a_file_is_read_and_its_stamp_changes_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("identity.json");
-        assert_eq!(open_in(me(), &path).unwrap_err(), ReadError::Missing);
+        assert_eq!(open_in(&Proc::default(), me(), &path).unwrap_err(), ReadError::Missing);
         fs::write(&path, "one").unwrap();
-        let first = open_in(me(), &path).unwrap();
+        let first = open_in(&Proc::default(), me(), &path).unwrap();
         let stamp = first.stamp;
         assert_eq!(first.content().unwrap().as_slice(), b"one");
-        assert_eq!(open_in(me(), &path).unwrap().stamp, stamp);
+        assert_eq!(open_in(&Proc::default(), me(), &path).unwrap().stamp, stamp);
         fs::write(dir.path().join("new"), "two").unwrap();
         fs::rename(dir.path().join("new"), &path).unwrap();
-        assert_ne!(open_in(me(), &path).unwrap().stamp, stamp);
+        assert_ne!(open_in(&Proc::default(), me(), &path).unwrap().stamp, stamp);
         // A path below a file.
-        assert_eq!(open_in(me(), &path.join("x")).unwrap_err(), ReadError::Missing);
+        assert_eq!(open_in(&Proc::default(), me(), &path.join("x")).unwrap_err(), ReadError::Missing);
     }
 
     #[test]
     fn what_is_no_small_regular_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(open_in(me(), dir.path()).unwrap_err(), ReadError::Irregular);
-        assert_eq!(open_in(me(), Path::new("/dev/zero")).unwrap_err(), ReadError::Irregular);
+        assert_eq!(open_in(&Proc::default(), me(), dir.path()).unwrap_err(), ReadError::Irregular);
+        assert_eq!(open_in(&Proc::default(), me(), Path::new("/dev/zero")).unwrap_err(), ReadError::Irregular);
         let path = dir.path().join("long");
         fs::write(&path, vec![b' '; 70_000]).unwrap();
-        assert_eq!(open_in(me(), &path).unwrap_err(), ReadError::TooLong(70_000));
+        assert_eq!(open_in(&Proc::default(), me(), &path).unwrap_err(), ReadError::TooLong(70_000));
         // A file that says it is empty and is not: the limit holds while reading too.
         rustix::fs::mknodat(CWD, dir.path().join("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
             .unwrap();
-        assert_eq!(open_in(me(), &dir.path().join("pipe")).unwrap_err(), ReadError::Irregular);
+        assert_eq!(open_in(&Proc::default(), me(), &dir.path().join("pipe")).unwrap_err(), ReadError::Irregular);
     }
 
     #[test]

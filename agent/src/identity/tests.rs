@@ -27,7 +27,7 @@ impl Files {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("identity.json");
-        let keys = ProcessKeys::new(std::process::id(), Some(path.clone()));
+        let keys = ProcessKeys::new(Proc::default(), std::process::id(), Source::Path(path.clone()));
         Self { dir, path, keys }
     }
 

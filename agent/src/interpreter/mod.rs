@@ -11,26 +11,29 @@
 //! A connection is told of in the records when it is known to be one of the node's protocol, or when it came in on the
 //! node's P2P port, whatever it said. Other sockets of the process (RPC, DNS) leave no record, only counted bytes.
 
+mod observed;
 pub(crate) mod records;
 mod session;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
 use chainscope_ebpf::{Closed, ClosedBy, Data, Event, KernelAccount, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{Journal, Record, record::Kind};
 use chainscope_tezos::{Account, Keyring};
+pub(crate) use observed::Tally;
+use observed::{ConnectionKeys, Observed};
 use session::{Context, Session};
 
 use crate::{
-    account::{self, GIVEN_UP, Totals, UNKNOWN_SOCKET},
+    account::{self, GIVEN_UP, UNKNOWN_SOCKET},
     clock::Clock,
     config::{Store, TargetLimits},
-    identity::{News, ProcessKeys},
+    identity::{News, ProcessKeys, Source},
     journal::{self, Waiting},
 };
 
@@ -46,11 +49,31 @@ pub(crate) trait Sink {
 pub(crate) trait Keys: Keyring {
     /// What is new since the last call.
     fn take_news(&mut self) -> Vec<News>;
+    /// Looks whether there is an identity now.
+    fn look(&mut self) {}
+    /// Identities come from elsewhere from now on.
+    fn set_source(&mut self, _source: Source) {}
+    /// The peer id of the identity in use, or why there is none.
+    fn state(&self) -> Result<&str, &str> {
+        Err("")
+    }
 }
 
 impl Keys for ProcessKeys {
     fn take_news(&mut self) -> Vec<News> {
         Self::take_news(self)
+    }
+
+    fn look(&mut self) {
+        Self::look(self);
+    }
+
+    fn set_source(&mut self, source: Source) {
+        Self::set_source(self, source);
+    }
+
+    fn state(&self) -> Result<&str, &str> {
+        Self::state(self).as_deref().map_err(String::as_str)
     }
 }
 
@@ -63,66 +86,6 @@ pub(crate) struct Target {
     pub(crate) p2p_port: Option<u16>,
     pub(crate) store: Store,
     pub(crate) keys: Box<dyn Keys + Send>,
-}
-
-/// A target with what is counted for it.
-struct Observed {
-    target: Target,
-    totals: Totals,
-    kernel: KernelAccount,
-    /// When `kernel` was read, nanoseconds since 1970.
-    kernel_ns: i64,
-    /// Sockets whose handshake is not complete, oldest first; settled ones are taken out lazily.
-    undecided: VecDeque<SocketId>,
-    undecided_count: usize,
-    undecided_bytes: u64,
-}
-
-impl Observed {
-    /// Counts a session in, anew or out, as it stands now.
-    fn recount(&mut self, session: &mut Session) {
-        let before = session.counted.take();
-        let after = (!session.is_settled()).then(|| session.account().pending);
-        self.undecided_count = self.undecided_count + usize::from(after.is_some()) - usize::from(before.is_some());
-        self.undecided_bytes = self.undecided_bytes + after.unwrap_or(0) - before.unwrap_or(0);
-        session.counted = after;
-    }
-
-    /// Adds a session that left the table to the totals.
-    fn end(&mut self, session: &mut Session) {
-        if let Some(counted) = session.counted.take() {
-            self.undecided_count -= 1;
-            self.undecided_bytes -= counted;
-        }
-        self.totals.ended += session.account();
-        self.totals.connections_open -= 1;
-    }
-}
-
-/// Connection keys of a node: real-time nanoseconds of the start, each given once.
-#[derive(Debug, Default)]
-struct ConnectionKeys {
-    given: HashSet<u64>,
-    order: VecDeque<u64>,
-}
-
-/// Keys remembered a node. A clash needs two sockets in one nanosecond, or the clock set back to that very one.
-const REMEMBERED_KEYS: usize = 1 << 16;
-
-impl ConnectionKeys {
-    fn give(&mut self, wanted: u64) -> u64 {
-        let mut key = wanted;
-        while !self.given.insert(key) {
-            key += 1;
-        }
-        self.order.push_back(key);
-        if self.order.len() > REMEMBERED_KEYS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.given.remove(&oldest);
-        }
-        key
-    }
 }
 
 /// The interpreter of all targets.
@@ -169,17 +132,43 @@ impl<S: Sink> Interpreter<S> {
         for key in self.waiting.keys_of(&node) {
             self.keys.entry(Arc::clone(&node)).or_default().give(key);
         }
-        let observed = Observed {
-            target,
-            totals: Totals::default(),
-            kernel: KernelAccount::default(),
-            kernel_ns: self.clock.now(),
-            undecided: VecDeque::new(),
-            undecided_count: 0,
-            undecided_bytes: 0,
-        };
+        let observed = Observed::new(target, self.clock.now());
         self.targets.insert(pid, observed);
         self.tell_news(pid);
+    }
+
+    /// A target is to be observed as something else from now on: of the same node.
+    pub(crate) fn update_target(&mut self, pid: u32, p2p_port: Option<u16>, store: Store, identity: Source) {
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        (observed.target.p2p_port, observed.target.store) = (p2p_port, store);
+        observed.target.keys.set_source(identity);
+        self.tell_news(pid);
+    }
+
+    /// Looks for identities: of targets that have none, or of all, which may have changed.
+    pub(crate) fn look_for_identities(&mut self, all: bool) {
+        let pids: Vec<u32> = self.targets.keys().copied().collect();
+        for pid in pids {
+            let Some(observed) = self.targets.get_mut(&pid) else { continue };
+            if all || observed.target.keys.state().is_err() {
+                observed.target.keys.look();
+                self.tell_news(pid);
+            }
+        }
+    }
+
+    /// Counts bytes of a target that were captured and thrown away before they came here.
+    pub(crate) fn add_dropped(&mut self, pid: u32, reason: &'static str, bytes: u64) {
+        if let Some(observed) = self.targets.get_mut(&pid)
+            && bytes > 0
+        {
+            *observed.totals.bytes_dropped.entry(reason).or_default() += bytes;
+        }
+    }
+
+    /// What is known of a target, as of its last account.
+    pub(crate) fn tally(&self, pid: u32) -> Option<Tally> {
+        self.targets.get(&pid).map(Observed::tally)
     }
 
     /// Tells something about a target.
@@ -385,10 +374,11 @@ impl<S: Sink> Interpreter<S> {
         for session in self.sessions.values().filter(|session| session.pid == pid) {
             live += session.account();
         }
-        let Some(observed) = self.targets.get(&pid) else { return };
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
         let account = account::network_account(&observed.kernel, &observed.totals, &live);
         #[cfg(any(test, debug_assertions))]
         assert_eq!(account::broken_equation(&account), None, "{account:?}");
+        observed.sent.clone_from(&account);
         let record = Record {
             time_ns: self.clock.now(),
             target: observed.target.label.to_string(),
@@ -397,8 +387,8 @@ impl<S: Sink> Interpreter<S> {
         self.sink.merge(&observed.target.node, record);
     }
 
-    /// Ends the observation of a process: its connections end with it.
-    pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) {
+    /// Ends the observation of a process: its connections end with it. Returns what there was to know of it.
+    pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) -> Option<Tally> {
         let sockets: Vec<SocketId> =
             self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
         let time = self.clock.now();
@@ -410,10 +400,10 @@ impl<S: Sink> Interpreter<S> {
             observed.end(&mut session);
         }
         self.send_account(pid);
-        if let Some(observed) = self.targets.remove(&pid) {
-            let target = observed.target;
-            self.push(&target.node, records::target_event(time, &target.label, event, pid, String::new()));
-        }
+        let observed = self.targets.remove(&pid)?;
+        let (tally, target) = (observed.tally(), observed.target);
+        self.push(&target.node, records::target_event(time, &target.label, event, pid, String::new()));
+        Some(tally)
     }
 
     /// Ends the observation of everything at the end of this process. Sessions that the journal can go on with stay

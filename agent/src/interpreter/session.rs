@@ -25,6 +25,7 @@ pub(super) struct Context<'a, S> {
 
 impl<S: Sink> Context<'_, S> {
     fn push(&mut self, record: Record) -> bool {
+        self.totals.last_record_ns = self.totals.last_record_ns.max(record.time_ns);
         self.sink.push(&self.target.node, record)
     }
 

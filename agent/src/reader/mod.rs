@@ -55,10 +55,21 @@ pub(crate) enum Command {
         port: Option<u16>,
         listens: Vec<(u32, u16)>,
     },
-    /// Stop to capture a process. [`Item::Settled`] follows everything that it did.
+    /// Of the sockets that a process accepts from now on, capture only those on this local port.
+    SetPort {
+        pid: u32,
+        port: Option<u16>,
+    },
+    /// A process ended. [`News::Settled`] follows everything that it did.
     RemoveProcess {
         pid: u32,
     },
+    /// Stop to capture a process that goes on, and forget its sockets. [`News::Settled`] follows everything that it did.
+    ReleaseProcess {
+        pid: u32,
+    },
+    WatchProgram(String),
+    UnwatchProgram(String),
     Decide(SocketId, Verdict),
 }
 
@@ -72,6 +83,7 @@ enum Item {
     Data(Piece),
     Closed(Closed),
     Watched { pid: u32 },
+    Refused { pid: u32, cause: String },
     Account { pid: u32, account: KernelAccount },
     Settled { pid: u32, account: Option<KernelAccount> },
 }
@@ -96,6 +108,11 @@ pub(crate) enum News<'a> {
     /// From here on the kernel captures a process that was added.
     Watched {
         pid: u32,
+    },
+    /// The kernel does not capture a process that was to be added.
+    Refused {
+        pid: u32,
+        cause: &'a str,
     },
     /// A running account, read after all events before it were taken.
     Account {
@@ -174,6 +191,7 @@ impl Batch {
                 time_ns: piece.time_ns,
             })),
             Item::Watched { pid } => News::Watched { pid: *pid },
+            Item::Refused { pid, cause } => News::Refused { pid: *pid, cause },
             Item::Account { pid, account } => News::Account { pid: *pid, account },
             Item::Settled { pid, account } => News::Settled { pid: *pid, account: account.as_ref() },
         })
@@ -205,7 +223,11 @@ impl Probe for NetworkProbe {
                 self.set_port_filter(*pid, *port)?;
                 listens.iter().try_for_each(|(netns, port)| self.add_listener(*netns, *port, *pid))
             }
+            Command::SetPort { pid, port } => self.set_port_filter(*pid, *port),
             Command::RemoveProcess { pid } => self.remove_process(*pid),
+            Command::ReleaseProcess { pid } => self.release_process(*pid),
+            Command::WatchProgram(name) => self.watch_program(name),
+            Command::UnwatchProgram(name) => self.unwatch_program(name),
             Command::Decide(socket, verdict) => self.decide(*socket, *verdict),
         }
     }
@@ -249,6 +271,14 @@ impl Outlet {
     }
 }
 
+/// The process whose capture a command ends.
+fn ended_by(command: &Command) -> Option<u32> {
+    match command {
+        Command::RemoveProcess { pid } | Command::ReleaseProcess { pid } => Some(*pid),
+        _ => None,
+    }
+}
+
 impl<P: Probe> Reader<P> {
     pub(crate) fn new(
         probe: P,
@@ -263,8 +293,8 @@ impl<P: Probe> Reader<P> {
 
     /// Obeys what was ordered so far: afterwards the kernel watches the ports.
     pub(crate) fn prepare(&mut self) {
-        for pid in self.obey() {
-            self.settle(pid);
+        for end in self.obey() {
+            self.settle(&end);
         }
     }
 
@@ -280,8 +310,8 @@ impl<P: Probe> Reader<P> {
             let patience = if is_last { Duration::ZERO } else { PATIENCE };
             let out = &mut self.out;
             self.probe.poll(patience, &mut |event| out.event(&event))?;
-            for pid in removed {
-                self.settle(pid);
+            for end in removed {
+                self.settle(&end);
             }
             if is_last || Instant::now() >= accounts_due {
                 self.accounts();
@@ -295,32 +325,38 @@ impl<P: Probe> Reader<P> {
         Ok(())
     }
 
-    /// Obeys the commands that wait; returns the processes that are to be removed once the ring is drained.
-    fn obey(&mut self) -> Vec<u32> {
-        let mut removed = Vec::new();
+    /// Obeys the commands that wait; returns those that end the capture of a process, for when the ring is drained.
+    fn obey(&mut self) -> Vec<Command> {
+        let mut ends = Vec::new();
         while let Ok(command) = self.commands.try_recv() {
-            if let Command::RemoveProcess { pid } = command {
-                removed.push(pid);
+            if let Some(pid) = ended_by(&command) {
+                self.pids.remove(&pid);
+                ends.push(command);
                 continue;
             }
-            if let Err(cause) = self.probe.obey(&command) {
+            let result = self.probe.obey(&command);
+            if let Err(cause) = &result {
                 warn_limited!(?command, %cause, "the kernel part refused");
             }
-            if let Command::AddProcess { pid, .. } = command {
-                // Dismissed a moment ago, perhaps, and now meant after all.
-                removed.retain(|other| *other != pid);
-                self.pids.insert(pid);
-                self.out.batch.items.push(Item::Watched { pid });
-            }
+            let Command::AddProcess { pid, .. } = command else { continue };
+            // Dismissed a moment ago, perhaps, and now meant after all.
+            ends.retain(|end| ended_by(end) != Some(pid));
+            self.out.batch.items.push(match result {
+                Ok(()) => {
+                    self.pids.insert(pid);
+                    Item::Watched { pid }
+                }
+                Err(cause) => Item::Refused { pid, cause: cause.to_string() },
+            });
         }
-        removed
+        ends
     }
 
-    fn settle(&mut self, pid: u32) {
-        self.pids.remove(&pid);
+    fn settle(&mut self, end: &Command) {
+        let Some(pid) = ended_by(end) else { return };
         let account = self.probe.account(pid);
         self.out.batch.items.push(Item::Settled { pid, account });
-        if let Err(cause) = self.probe.obey(&Command::RemoveProcess { pid }) {
+        if let Err(cause) = self.probe.obey(end) {
             warn_limited!(pid, %cause, "the kernel part did not forget a process");
         }
     }

@@ -89,6 +89,7 @@ fn read(batches: impl Iterator<Item = Batch>) -> (Vec<u8>, Vec<(usize, u64)>, Ve
                     bytes.extend_from_slice(data.bytes);
                 }
                 News::Event(_) | News::Watched { .. } => {}
+                News::Refused { pid, cause } => panic!("{pid}: {cause}"),
                 News::Account { account, .. } => accounts.push((bytes.len(), account.captured)),
                 News::Settled { pid, account } => {
                     accounts.push((bytes.len(), account.unwrap().captured));

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::container::ContainerId;
+use super::cgroup::ContainerId;
 
 /// Where Docker listens.
 pub(crate) const SOCKET: &str = "/var/run/docker.sock";

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::container::ContainerId;
+use super::cgroup::{ContainerId, Place};
 use crate::config::NodeConfig;
 
 /// What is known of a process.
@@ -20,8 +20,21 @@ pub(crate) struct ProcessFacts {
     /// Inode of its network namespace.
     pub(crate) netns: u32,
     pub(crate) container: Option<ContainerId>,
+    /// Container and pod, as far as neither can be made up by the process.
+    pub(crate) place: Option<Place>,
+    /// Its parent.
+    pub(crate) parent: u32,
+    /// Its first argument without the folder.
+    pub(crate) argument: String,
     /// TCP ports on which it listens in that namespace.
     pub(crate) listens: BTreeSet<u16>,
+}
+
+impl ProcessFacts {
+    /// Whether it runs the program of this file name, or says so itself.
+    pub(crate) fn is_program(&self, name: &str) -> bool {
+        self.exe.file_name().is_some_and(|file| file == name) || self.argument == name
+    }
 }
 
 /// A node entry with what had to be looked up for it.
@@ -136,6 +149,9 @@ mod tests {
             exe: PathBuf::from("/usr/local/bin/octez-node"),
             netns,
             container: None,
+            place: None,
+            parent: 1,
+            argument: "octez-node".to_owned(),
             listens: ports.iter().copied().collect(),
         }
     }

@@ -3,21 +3,26 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs,
+    io::Read as _,
     net::SocketAddr,
     os::unix::{ffi::OsStringExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use procfs::{
     ProcResult,
     net::{TcpNetEntry, TcpState},
-    process::{FDTarget, Process, all_processes},
+    process::{FDTarget, Process},
 };
 
 use super::{
-    container::ContainerId,
+    cgroup::{ContainerId, Place},
     matching::{ProcessFacts, owner},
 };
+
+/// Bytes of a command line that are read for its first argument.
+const MAX_ARGUMENT: u64 = 4096;
 
 /// A socket of a network namespace, from `/proc/<pid>/net/tcp` and `tcp6`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,17 +32,156 @@ pub(crate) struct Socket {
     pub(crate) is_listening: bool,
 }
 
-/// The TCP sockets of the namespace that the process is in.
-pub(crate) fn sockets(pid: u32) -> Vec<Socket> {
-    let Some(process) = open(pid) else { return Vec::new() };
-    tcp_entries(&process)
-        .into_iter()
-        .map(|entry| Socket {
-            inode: entry.inode,
-            local: entry.local_address,
-            is_listening: entry.state == TcpState::Listen,
+/// A `/proc` of the initial PID namespace.
+#[derive(Debug, Clone)]
+pub(crate) struct Proc(Arc<Path>);
+
+impl Default for Proc {
+    fn default() -> Self {
+        Self::at(Path::new("/proc"))
+    }
+}
+
+impl Proc {
+    pub(crate) fn at(root: &Path) -> Self {
+        Self(root.into())
+    }
+
+    /// A file of a process.
+    pub(crate) fn path(&self, pid: u32, file: &str) -> PathBuf {
+        self.0.join(pid.to_string()).join(file)
+    }
+
+    pub(crate) fn open(&self, pid: u32) -> Option<Process> {
+        // The number first: the crate takes any folder.
+        i32::try_from(pid).ok()?;
+        Process::new_with_root(self.0.join(pid.to_string())).ok()
+    }
+
+    /// The TCP sockets of the namespace that the process is in.
+    pub(crate) fn sockets(&self, pid: u32) -> Vec<Socket> {
+        let Some(process) = self.open(pid) else { return Vec::new() };
+        tcp_entries(&process)
+            .into_iter()
+            .map(|entry| Socket {
+                inode: entry.inode,
+                local: entry.local_address,
+                is_listening: entry.state == TcpState::Listen,
+            })
+            .collect()
+    }
+
+    /// Everything about one process; none if it is gone, or a zombie.
+    pub(crate) fn facts(&self, pid: u32) -> Option<ProcessFacts> {
+        let process = self.open(pid)?;
+        let mut facts = self.brief(&process)?;
+        let held: HashSet<u64> = socket_inodes(&process).unwrap_or_default().into_iter().collect();
+        if !held.is_empty() {
+            facts.listens = tcp_entries(&process)
+                .iter()
+                .filter(|entry| entry.state == TcpState::Listen && held.contains(&entry.inode))
+                .map(|entry| entry.local_address.port())
+                .collect();
+        }
+        Some(facts)
+    }
+
+    /// Everything but the ports.
+    fn brief(&self, process: &Process) -> Option<ProcessFacts> {
+        let pid = u32::try_from(process.pid()).ok()?;
+        let stat = process.stat().ok()?;
+        // A kernel thread or a zombie has none.
+        let exe = without_deleted(process.exe().ok()?);
+        let cgroup = fs::read_to_string(self.path(pid, "cgroup")).unwrap_or_default();
+        let place = Place::from_cgroup(&cgroup);
+        // Only who is in a container is asked for the name that it gives itself.
+        let argument = place.as_ref().map(|_| self.argument(pid)).unwrap_or_default();
+        Some(ProcessFacts {
+            pid,
+            start: stat.starttime,
+            exe,
+            netns: self.netns_of(pid)?,
+            container: ContainerId::from_cgroup(&cgroup),
+            place,
+            parent: u32::try_from(stat.ppid).unwrap_or(0),
+            argument,
+            listens: BTreeSet::new(),
         })
-        .collect()
+    }
+
+    /// The first argument without its folder.
+    fn argument(&self, pid: u32) -> String {
+        let mut bytes = Vec::new();
+        if let Ok(file) = fs::File::open(self.path(pid, "cmdline")) {
+            // What was read before an error counts.
+            let _ = file.take(MAX_ARGUMENT).read_to_end(&mut bytes);
+        }
+        let first = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        let name = first.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+
+    fn netns_of(&self, pid: u32) -> Option<u32> {
+        netns_inode(&self.path(pid, "ns/net"))
+    }
+
+    /// Clock ticks from boot to the start of a process; none if it is gone.
+    pub(crate) fn start_of(&self, pid: u32) -> Option<u64> {
+        Some(self.open(pid)?.stat().ok()?.starttime)
+    }
+
+    fn processes(&self) -> impl Iterator<Item = Process> {
+        let all = fs::read_dir(&*self.0).into_iter().flatten().flatten();
+        all.filter_map(|entry| self.open(entry.file_name().to_str()?.parse().ok()?))
+    }
+
+    /// Every process, with those of `ports` on which it is the one that listens. Descriptors are read only where a
+    /// namespace has such a listening socket.
+    pub(crate) fn scan(&self, ports: &BTreeSet<u16>) -> Vec<ProcessFacts> {
+        let mut processes = Vec::new();
+        for process in self.processes() {
+            if let Some(facts) = self.brief(&process) {
+                // Descriptors of a folder a process are many; only a port makes it worth to keep them.
+                processes.push(((!ports.is_empty()).then_some(process), facts));
+            }
+        }
+        let mut listening: BTreeMap<u32, HashMap<u64, u16>> = BTreeMap::new();
+        for (process, facts) in &processes {
+            let Some(process) = process else { continue };
+            listening.entry(facts.netns).or_insert_with(|| {
+                let entries = tcp_entries(process).into_iter();
+                entries
+                    .filter(|entry| entry.state == TcpState::Listen && ports.contains(&entry.local_address.port()))
+                    .map(|entry| (entry.inode, entry.local_address.port()))
+                    .collect()
+            });
+        }
+        let mut holders: HashMap<u64, Vec<(u32, u64)>> = HashMap::new();
+        for (process, facts) in &processes {
+            let Some(process) = process else { continue };
+            let Some(inodes) = listening.get(&facts.netns).filter(|inodes| !inodes.is_empty()) else { continue };
+            for inode in socket_inodes(process).unwrap_or_default() {
+                if inodes.contains_key(&inode) {
+                    holders.entry(inode).or_default().push((facts.pid, facts.start));
+                }
+            }
+        }
+        let owners: HashMap<u64, u32> =
+            holders.iter().filter_map(|(inode, holders)| Some((*inode, owner(holders)?))).collect();
+        let mut found: Vec<ProcessFacts> = processes.into_iter().map(|(_, facts)| facts).collect();
+        for facts in &mut found {
+            let Some(inodes) = listening.get(&facts.netns) else { continue };
+            facts.listens = inodes
+                .iter()
+                .filter(|(inode, _)| owners.get(inode) == Some(&facts.pid))
+                .map(|(_, port)| *port)
+                .collect();
+        }
+        // The agent's own namespace first, then the oldest: so the names of nodes do not depend on the order of /proc.
+        let own = netns_inode(&self.0.join("self/ns/net"));
+        found.sort_by_key(|facts| (Some(facts.netns) != own, facts.start, facts.pid));
+        found
+    }
 }
 
 /// Either table may be missing: a kernel without IPv6.
@@ -47,39 +191,6 @@ fn tcp_entries(process: &Process) -> Vec<TcpNetEntry> {
     entries
 }
 
-fn open(pid: u32) -> Option<Process> {
-    Process::new(i32::try_from(pid).ok()?).ok()
-}
-
-/// Everything about one process; none if it is gone, or a zombie.
-pub(crate) fn facts(pid: u32) -> Option<ProcessFacts> {
-    let process = open(pid)?;
-    let mut facts = brief(&process)?;
-    let held: HashSet<u64> = socket_inodes(&process).unwrap_or_default().into_iter().collect();
-    facts.listens = tcp_entries(&process)
-        .iter()
-        .filter(|entry| entry.state == TcpState::Listen && held.contains(&entry.inode))
-        .map(|entry| entry.local_address.port())
-        .collect();
-    Some(facts)
-}
-
-/// Everything but the ports.
-fn brief(process: &Process) -> Option<ProcessFacts> {
-    let pid = u32::try_from(process.pid()).ok()?;
-    Some(ProcessFacts {
-        pid,
-        start: process.stat().ok()?.starttime,
-        // A kernel thread or a zombie has none.
-        exe: without_deleted(process.exe().ok()?),
-        netns: netns_of(pid)?,
-        container: fs::read_to_string(format!("/proc/{pid}/cgroup"))
-            .ok()
-            .and_then(|text| ContainerId::from_cgroup(&text)),
-        listens: BTreeSet::new(),
-    })
-}
-
 /// An executable that was replaced on disk (an upgrade) is shown with this ending.
 fn without_deleted(exe: PathBuf) -> PathBuf {
     let bytes = exe.into_os_string().into_vec();
@@ -87,18 +198,9 @@ fn without_deleted(exe: PathBuf) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(path))
 }
 
-fn netns_of(pid: u32) -> Option<u32> {
-    netns_inode(Path::new(&format!("/proc/{pid}/ns/net")))
-}
-
 /// Inode of the namespace behind `/run/netns/<name>` or `/proc/<pid>/ns/net`.
 pub(crate) fn netns_inode(path: &Path) -> Option<u32> {
     u32::try_from(fs::metadata(path).ok()?.ino()).ok()
-}
-
-/// Clock ticks from boot to the start of a process; none if it is gone.
-pub(crate) fn start_of(pid: u32) -> Option<u64> {
-    Some(open(pid)?.stat().ok()?.starttime)
 }
 
 fn socket_inodes(process: &Process) -> ProcResult<Vec<u64>> {
@@ -112,50 +214,6 @@ fn socket_inodes(process: &Process) -> ProcResult<Vec<u64>> {
         .collect())
 }
 
-/// Every process, with those of `ports` on which it is the one that listens. Descriptors are read only where a
-/// namespace has such a listening socket.
-pub(crate) fn scan(ports: &BTreeSet<u16>) -> Vec<ProcessFacts> {
-    let mut processes = Vec::new();
-    for process in all_processes().into_iter().flatten().flatten() {
-        if let Some(facts) = brief(&process) {
-            processes.push((process, facts));
-        }
-    }
-    let mut listening: BTreeMap<u32, HashMap<u64, u16>> = BTreeMap::new();
-    if !ports.is_empty() {
-        for (process, facts) in &processes {
-            listening.entry(facts.netns).or_insert_with(|| {
-                let entries = tcp_entries(process).into_iter();
-                entries
-                    .filter(|entry| entry.state == TcpState::Listen && ports.contains(&entry.local_address.port()))
-                    .map(|entry| (entry.inode, entry.local_address.port()))
-                    .collect()
-            });
-        }
-    }
-    let mut holders: HashMap<u64, Vec<(u32, u64)>> = HashMap::new();
-    for (process, facts) in &processes {
-        let Some(inodes) = listening.get(&facts.netns).filter(|inodes| !inodes.is_empty()) else { continue };
-        for inode in socket_inodes(process).unwrap_or_default() {
-            if inodes.contains_key(&inode) {
-                holders.entry(inode).or_default().push((facts.pid, facts.start));
-            }
-        }
-    }
-    let owners: HashMap<u64, u32> =
-        holders.iter().filter_map(|(inode, holders)| Some((*inode, owner(holders)?))).collect();
-    let mut found: Vec<ProcessFacts> = processes.into_iter().map(|(_, facts)| facts).collect();
-    for facts in &mut found {
-        let Some(inodes) = listening.get(&facts.netns) else { continue };
-        facts.listens =
-            inodes.iter().filter(|(inode, _)| owners.get(inode) == Some(&facts.pid)).map(|(_, port)| *port).collect();
-    }
-    // The agent's own namespace first, then the oldest: so the names of nodes do not depend on the order of /proc.
-    let own = netns_inode(Path::new("/proc/self/ns/net"));
-    found.sort_by_key(|facts| (Some(facts.netns) != own, facts.start, facts.pid));
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -166,23 +224,25 @@ mod tests {
     fn this_process_is_found_by_its_listening_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
+        let proc = Proc::default();
         let me = std::process::id();
         let found: Vec<ProcessFacts> =
-            scan(&BTreeSet::from([port])).into_iter().filter(|facts| facts.listens.contains(&port)).collect();
+            proc.scan(&BTreeSet::from([port])).into_iter().filter(|facts| facts.listens.contains(&port)).collect();
         assert_eq!(found.iter().map(|facts| facts.pid).collect::<Vec<_>>(), [me]);
-        let alone = facts(me).unwrap();
+        let alone = proc.facts(me).unwrap();
         assert!(alone.listens.contains(&port));
         assert_eq!(alone.exe, std::env::current_exe().unwrap());
-        assert_eq!(Some(alone.start), start_of(me));
+        assert_eq!(Some(alone.start), proc.start_of(me));
         assert_eq!(Some(alone.netns), netns_inode(Path::new("/proc/self/ns/net")));
-        assert!(sockets(me).iter().any(|socket| socket.is_listening && socket.local.port() == port));
+        assert!(proc.sockets(me).iter().any(|socket| socket.is_listening && socket.local.port() == port));
     }
 
     #[test]
     fn a_process_that_is_gone_has_no_facts() {
-        assert_eq!(facts(u32::MAX), None);
-        assert_eq!(facts(4_194_305), None);
-        assert!(sockets(4_194_305).is_empty());
+        let proc = Proc::default();
+        assert_eq!(proc.facts(u32::MAX), None);
+        assert_eq!(proc.facts(4_194_305), None);
+        assert!(proc.sockets(4_194_305).is_empty());
         assert_eq!(without_deleted("/usr/bin/octez-node (deleted)".into()), PathBuf::from("/usr/bin/octez-node"));
     }
 }

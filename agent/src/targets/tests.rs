@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     rc::Rc,
     sync::{
@@ -11,7 +11,8 @@ use std::{
     },
 };
 
-use super::*;
+use super::{entries::EntryPlan, *};
+use crate::config::NodeConfig;
 
 #[derive(Default)]
 struct World {
@@ -64,6 +65,9 @@ impl Fake {
             exe: "/usr/bin/octez-node".into(),
             netns,
             container: container.cloned(),
+            place: None,
+            parent: 1,
+            argument: String::new(),
             listens: ports.iter().copied().collect(),
         };
         self.0.borrow_mut().processes.insert(pid, (facts, Arc::default()));
@@ -80,23 +84,40 @@ fn by_port(name: &str) -> NodeConfig {
     NodeConfig { name: name.to_owned(), p2p_port: Some(9732), ..NodeConfig::default() }
 }
 
-fn names(found: &[Found]) -> Vec<(u32, &str)> {
-    found.iter().map(|found| (found.facts.pid, &*found.node)).collect()
+fn roster(machine: &Fake, nodes: &[NodeConfig]) -> Roster<Fake> {
+    Roster::new(machine.clone(), Plan::Entries(EntryPlan::new(nodes)))
+}
+
+fn found(change: Option<Change>) -> Option<Found> {
+    change.map(|change| if let Change::Start(found) = change { *found } else { panic!("{change:?}") })
+}
+
+fn names(changes: Vec<Change>) -> Vec<(u32, String)> {
+    let named = |found: Found| (found.facts.pid, found.assignment.node.to_string());
+    changes.into_iter().filter_map(|change| found(Some(change))).map(named).collect()
+}
+
+fn named(pid: u32, name: &str) -> (u32, String) {
+    (pid, name.to_owned())
+}
+
+fn pids(ended: Vec<Ended>) -> Vec<u32> {
+    ended.into_iter().map(|ended| ended.pid).collect()
 }
 
 #[test]
 fn a_restart_is_the_same_node() {
     let machine = Fake::default();
     machine.start(10, 1, &[9732], None);
-    let mut roster = Roster::new(machine.clone(), &[by_port("tezos")]);
-    assert_eq!(names(&roster.scan()), [(10, "tezos")]);
-    assert_eq!(names(&roster.scan()), [], "known already");
+    let mut roster = roster(&machine, &[by_port("tezos")]);
+    assert_eq!(names(roster.scan()), [named(10, "tezos")]);
+    assert_eq!(names(roster.scan()), [], "known already");
     machine.stop(10);
-    assert_eq!(roster.ended(), [10]);
+    assert_eq!(pids(roster.ended()), [10]);
     assert!(roster.is_incomplete());
     machine.start(11, 1, &[], None);
-    let found = roster.listening(11, 1, 9732).unwrap();
-    assert_eq!((&*found.node, &*found.label), ("tezos", "pid 11"));
+    let found = found(roster.listening(11, 1, 9732)).unwrap();
+    assert_eq!((&*found.assignment.node, &*found.assignment.label), ("tezos", "pid 11"));
     assert!(!roster.is_incomplete());
     assert!(roster.ended().is_empty());
 }
@@ -106,12 +127,12 @@ fn two_namespaces_are_two_nodes_and_a_new_namespace_after_a_restart_is_not() {
     let machine = Fake::default();
     machine.start(10, 1, &[9732], None);
     machine.start(20, 2, &[9732], None);
-    let mut roster = Roster::new(machine.clone(), &[by_port("9732")]);
-    assert_eq!(names(&roster.scan()), [(10, "9732"), (20, "9732@2")]);
+    let mut roster = roster(&machine, &[by_port("9732")]);
+    assert_eq!(names(roster.scan()), [named(10, "9732"), named(20, "9732@2")]);
     machine.stop(10);
     roster.ended();
     machine.start(30, 3, &[9732], None);
-    assert_eq!(roster.listening(30, 3, 9732).map(|found| found.node.to_string()), Some("9732".to_owned()));
+    assert_eq!(names(roster.listening(30, 3, 9732).into_iter().collect()), [named(30, "9732")]);
 }
 
 #[test]
@@ -120,10 +141,10 @@ fn a_process_on_the_port_that_is_not_meant_is_not_taken() {
     machine.0.borrow_mut().namespaces.insert("/run/netns/a".into(), 1);
     machine.start(20, 2, &[9732], None);
     let entry = NodeConfig { netns: Some("/run/netns/a".into()), ..by_port("a") };
-    let mut roster = Roster::new(machine, &[entry]);
+    let mut roster = roster(&machine, &[entry]);
     assert_eq!(roster.watched_ports(), BTreeSet::from([(Some(1), 9732)]));
     assert!(roster.scan().is_empty());
-    assert_eq!(roster.listening(20, 2, 9732), None);
+    assert_eq!(roster.listening(20, 2, 9732), Some(Change::Dismiss(20)), "the kernel took it");
     assert_eq!(roster.executed(99), None, "gone already");
 }
 
@@ -132,22 +153,22 @@ fn a_container_that_appears_later_is_found_by_its_name() {
     let machine = Fake::default();
     let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
     let entry = NodeConfig { name: "t".to_owned(), container: Some("tezedge".to_owned()), ..NodeConfig::default() };
-    let mut roster = Roster::new(machine.clone(), &[entry]);
-    assert!(roster.needs_exec());
+    let mut roster = roster(&machine, &[entry]);
+    assert!(matches!(roster.plan(), Plan::Entries(entries) if entries.needs_exec()));
     assert!(roster.scan().is_empty());
     machine.0.borrow_mut().containers.insert("tezedge".to_owned(), id.clone());
     machine.start(10, 1, &[], Some(&id));
-    let found = roster.executed(10).unwrap();
-    assert_eq!((&*found.node, &*found.label), ("t", "pid 10 in abababababab"));
+    let found = found(roster.executed(10)).unwrap();
+    assert_eq!((&*found.assignment.node, &*found.assignment.label), ("t", "pid 10 in abababababab"));
 }
 
 #[test]
 fn the_end_of_a_real_process_is_seen() {
     let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-    let life = Machine.watch(child.id()).unwrap();
+    let life = Machine::default().watch(child.id()).unwrap();
     assert!(!life.is_over());
     drop(child.stdin.take());
     child.wait().unwrap();
     assert!(life.is_over());
-    assert!(Machine.watch(child.id()).is_none_or(|life| life.is_over()));
+    assert!(Machine::default().watch(child.id()).is_none_or(|life| life.is_over()));
 }

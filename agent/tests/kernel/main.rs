@@ -3,7 +3,9 @@
 //! `CHAINSCOPE_CAPTURE=sock` or `syscall` chooses how bytes are taken; else the best that the kernel has.
 #![allow(clippy::unwrap_used)] // a test shows the line at which it fails
 
+mod cluster;
 mod collector;
+mod operator;
 mod puppet;
 mod session;
 

@@ -36,6 +36,24 @@ impl Puppet {
         Self::run(&mut unshare)
     }
 
+    /// In a control group from its first instruction on, under another name.
+    pub(crate) fn start_in(group: &Path, program: &Path) -> Self {
+        Self::run(Self::enter(group).arg(program).args(ARGUMENTS))
+    }
+
+    /// The same in a network namespace of its own, with its loopback up.
+    pub(crate) fn start_in_apart(group: &Path, program: &Path) -> Self {
+        let mut command = Self::enter(group);
+        command.args(["unshare", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+        Self::run(command.arg(program).args(ARGUMENTS))
+    }
+
+    fn enter(group: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(group);
+        command
+    }
+
     /// In the network namespace of another.
     pub(crate) fn start_beside(other: &Self) -> Self {
         let mut enter = Command::new("nsenter");

@@ -1,0 +1,138 @@
+//! How it goes on the host, in the words of the config stream. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chainscope_proto::v1::{HostStatus, PodReport, PodState};
+
+use super::pods::{Pod, PodMap};
+use crate::{interpreter::Tally, targets::pods::PodPlan};
+
+/// What happened in the pods since the agent began to observe them.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pods: BTreeMap<String, Life>,
+}
+
+/// One pod's.
+#[derive(Debug, Default)]
+struct Life {
+    /// Observed processes, by when they were found.
+    pids: Vec<u32>,
+    starts: u32,
+    started_ns: i64,
+    /// Sums over processes that ended.
+    ended: Tally,
+    /// Why the last process cannot be recorded.
+    refused: String,
+    last_error: String,
+}
+
+impl Ledger {
+    /// A process of the pod begins to be observed; it started then.
+    pub(crate) fn started(&mut self, uid: &str, pid: u32, started_ns: i64) {
+        let life = self.pods.entry(uid.to_owned()).or_default();
+        life.starts += 1;
+        life.started_ns = started_ns;
+        life.refused.clear();
+        life.pids.push(pid);
+    }
+
+    /// It is observed no more.
+    pub(crate) fn ended(&mut self, uid: &str, pid: u32, tally: Tally) {
+        let Some(life) = self.pods.get_mut(uid) else { return };
+        life.pids.retain(|known| *known != pid);
+        life.ended = sum(&life.ended, &tally);
+    }
+
+    /// It cannot be recorded.
+    pub(crate) fn refused(&mut self, uid: &str, cause: &str) {
+        let Some(life) = self.pods.get_mut(uid) else { return };
+        cause.clone_into(&mut life.refused);
+        cause.clone_into(&mut life.last_error);
+    }
+
+    /// Forgets pods that are not observed any more.
+    pub(crate) fn retain(&mut self, map: &PodMap) {
+        let uids: BTreeSet<&String> = map.pods.keys().collect();
+        self.pods.retain(|uid, life| uids.contains(uid) || !life.pids.is_empty());
+    }
+
+    /// A report of each pod; `tally` is what is known of a live process.
+    pub(crate) fn reports(&self, plan: &PodPlan, tally: impl Fn(u32) -> Option<Tally>) -> Vec<PodReport> {
+        plan.map().pods.values().map(|pod| self.report(pod, plan, &tally)).collect()
+    }
+
+    fn report(&self, pod: &Pod, plan: &PodPlan, tally: &impl Fn(u32) -> Option<Tally>) -> PodReport {
+        let nothing = Life::default();
+        let life = self.pods.get(&pod.uid).unwrap_or(&nothing);
+        let live = life.pids.iter().filter_map(|pid| tally(*pid));
+        let total = live.fold(life.ended.clone(), |total, tally| sum(&total, &tally));
+        let fault = pod.fault.clone().unwrap_or_default();
+        let state = match life.pids.first() {
+            _ if !fault.is_empty() => PodState::Failed,
+            _ if !pod.is_enabled => PodState::Unspecified,
+            Some(_) if !life.refused.is_empty() => PodState::Failed,
+            Some(_) => PodState::Recording,
+            None if plan.has_container(pod) => PodState::WaitingForProcess,
+            None => PodState::WaitingForContainer,
+        };
+        PodReport {
+            uid: pod.uid.clone(),
+            node: pod.assignment.node.to_string(),
+            node_generation: pod.node_generation,
+            state: state.into(),
+            pid: life.pids.first().copied().unwrap_or(0),
+            peer_id: total.peer_id,
+            identity_error: total.identity_error,
+            messages: total.messages,
+            connections_open: total.connections_open,
+            bytes_seen: total.bytes_seen,
+            bytes_lost: total.bytes_lost,
+            records_lost: total.records_lost,
+            last_error: if fault.is_empty() { life.last_error.clone() } else { fault },
+            process_starts: life.starts,
+            process_started_ns: life.started_ns,
+            last_record_ns: total.last_record_ns,
+        }
+    }
+}
+
+/// Counts added up; of identities the later one's.
+pub(crate) fn sum(earlier: &Tally, later: &Tally) -> Tally {
+    let is_told = !later.peer_id.is_empty() || !later.identity_error.is_empty();
+    let identity = if is_told { later } else { earlier };
+    Tally {
+        messages: earlier.messages + later.messages,
+        connections_open: earlier.connections_open + later.connections_open,
+        bytes_seen: earlier.bytes_seen + later.bytes_seen,
+        bytes_lost: earlier.bytes_lost + later.bytes_lost,
+        records_lost: earlier.records_lost + later.records_lost,
+        last_record_ns: earlier.last_record_ns.max(later.last_record_ns),
+        peer_id: identity.peer_id.clone(),
+        identity_error: identity.identity_error.clone(),
+    }
+}
+
+/// Whether a status says something that should not wait for its turn: anything but counts that go on.
+pub(crate) fn is_worth_telling(last: &HostStatus, now: &HostStatus) -> bool {
+    let without_counts = |status: &HostStatus| HostStatus {
+        pods: status.pods.iter().map(significant).collect(),
+        spool: None,
+        ..status.clone()
+    };
+    let drops = |status: &HostStatus| status.spool.as_ref().is_some_and(|spool| spool.records_dropped > 0);
+    without_counts(last) != without_counts(now) || drops(last) != drops(now)
+}
+
+/// Of counts only whether there is anything.
+fn significant(pod: &PodReport) -> PodReport {
+    PodReport {
+        messages: pod.messages.min(1),
+        connections_open: 0,
+        bytes_seen: pod.bytes_seen.min(1),
+        bytes_lost: pod.bytes_lost.min(1),
+        records_lost: pod.records_lost.min(1),
+        last_record_ns: 0,
+        ..pod.clone()
+    }
+}

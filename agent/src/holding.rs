@@ -1,0 +1,339 @@
+//! Capture before configuration: what a process says before it is clear whether it is observed, and as which node.
+//!
+//! ```text
+//!   program of a known name executed, ─▶ held ─▶ configured: its events are interpreted from the first one on
+//!   or known port listened on,             └──▶ not meant, or 60 s over: thrown away, and counted
+//!   in a pod's container
+//! ```
+//!
+//! A process has room for 8 MiB of payload; what comes after that is missing in its middle, never at its beginning, and
+//! counted. All together have room for 64 MiB.
+
+use std::collections::{HashMap, HashSet};
+
+use chainscope_ebpf::{Closed, Data, Direction, Event, KernelAccount, MissingReason, Opened, SocketId, Verdict};
+
+/// Payload held of one process.
+const PROCESS_BYTES: usize = 8 << 20;
+/// Payload held of all processes.
+const ALL_BYTES: usize = 64 << 20;
+/// Openings, endings and pieces held of one process.
+const PROCESS_ITEMS: usize = 32_768;
+
+/// An event that owns its payload.
+#[derive(Debug)]
+enum Item {
+    Opened(Opened),
+    Inode { socket: SocketId, inode: u64 },
+    Data { head: Head, bytes: Box<[u8]> },
+    Closed(Closed),
+}
+
+/// Data without its payload.
+#[derive(Debug)]
+struct Head {
+    socket: SocketId,
+    direction: Direction,
+    offset: u64,
+    covers: u64,
+    missing: Option<MissingReason>,
+    call_start: bool,
+    socket_call: bool,
+    time_ns: u64,
+}
+
+/// What one process said so far.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    items: Vec<Item>,
+    bytes: usize,
+    /// Payload for which there was no room.
+    pub(crate) dropped_bytes: u64,
+    /// It has ended and everything that it did is here; with the kernel's account.
+    pub(crate) settled: Option<Option<KernelAccount>>,
+    sockets: HashSet<SocketId>,
+}
+
+impl Held {
+    /// Everything, in order.
+    pub(crate) fn replay(&self, take: &mut dyn FnMut(&Event<'_>)) {
+        for item in &self.items {
+            take(&match item {
+                Item::Opened(opened) => Event::Opened(*opened),
+                Item::Inode { socket, inode } => Event::Inode { socket: *socket, inode: *inode },
+                Item::Closed(closed) => Event::Closed(*closed),
+                Item::Data { head, bytes } => Event::Data(Data {
+                    socket: head.socket,
+                    direction: head.direction,
+                    offset: head.offset,
+                    bytes,
+                    covers: head.covers,
+                    missing: head.missing,
+                    call_start: head.call_start,
+                    socket_call: head.socket_call,
+                    time_ns: head.time_ns,
+                }),
+            });
+        }
+    }
+}
+
+/// What was thrown away since the agent began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Discarded {
+    pub(crate) processes: u64,
+    pub(crate) bytes: u64,
+}
+
+/// All held processes.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    held: HashMap<u32, Held>,
+    owners: HashMap<SocketId, u32>,
+    bytes: usize,
+    discarded: Discarded,
+    verdicts: Vec<(SocketId, Verdict)>,
+}
+
+impl Holding {
+    pub(crate) fn begin(&mut self, pid: u32) {
+        // Of an earlier process with this number.
+        self.discard(pid);
+        self.held.insert(pid, Held::default());
+    }
+
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.held.contains_key(&pid)
+    }
+
+    /// A held process ended, and everything that it did is here; false if it is not held.
+    pub(crate) fn settle(&mut self, pid: u32, account: Option<&KernelAccount>) -> bool {
+        let held = self.held.get_mut(&pid);
+        held.map(|held| held.settled = Some(account.cloned())).is_some()
+    }
+
+    pub(crate) fn processes(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn discarded(&self) -> Discarded {
+        self.discarded
+    }
+
+    /// Takes an event of a held process; false if it is of none.
+    pub(crate) fn event(&mut self, event: &Event<'_>) -> bool {
+        let socket = match event {
+            Event::Opened(opened) => {
+                if !self.held.contains_key(&opened.pid) {
+                    return false;
+                }
+                self.owners.insert(opened.socket, opened.pid);
+                opened.socket
+            }
+            Event::Inode { socket, .. } => *socket,
+            Event::Data(data) => data.socket,
+            Event::Closed(closed) => closed.socket,
+            _ => return false,
+        };
+        let Some(held) = self.owners.get(&socket).and_then(|pid| self.held.get_mut(pid)) else { return false };
+        let is_full = held.items.len() >= PROCESS_ITEMS;
+        match event {
+            // An opening without room: nothing of the connection is of use any more.
+            Event::Opened(_) if is_full => self.verdicts.push((socket, Verdict::LeaveAlone)),
+            Event::Opened(opened) => {
+                held.sockets.insert(socket);
+                held.items.push(Item::Opened(*opened));
+            }
+            Event::Inode { socket, inode } if !is_full => {
+                held.items.push(Item::Inode { socket: *socket, inode: *inode });
+            }
+            Event::Data(data) => {
+                let length = data.bytes.len();
+                let is_known = held.sockets.contains(&socket);
+                if is_full || !is_known || held.bytes + length > PROCESS_BYTES || self.bytes + length > ALL_BYTES {
+                    held.dropped_bytes += length as u64;
+                } else {
+                    held.bytes += length;
+                    self.bytes += length;
+                    if is_foreign(data) {
+                        self.verdicts.push((socket, Verdict::LeaveAlone));
+                    }
+                    held.items.push(Item::Data { head: Head::of(data), bytes: data.bytes.into() });
+                }
+            }
+            // The end of what is known must be known: of openings there are fewer than of items.
+            Event::Closed(closed) if held.sockets.contains(&socket) => {
+                held.items.push(Item::Closed(*closed));
+                self.owners.remove(&socket);
+            }
+            Event::Closed(_) => {
+                self.owners.remove(&socket);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// What the kernel is to do with sockets.
+    pub(crate) fn take_verdicts(&mut self) -> Vec<(SocketId, Verdict)> {
+        std::mem::take(&mut self.verdicts)
+    }
+
+    /// Hands out what a process said, to be interpreted.
+    pub(crate) fn take(&mut self, pid: u32) -> Option<Held> {
+        let held = self.held.remove(&pid)?;
+        self.bytes -= held.bytes;
+        self.owners.retain(|_, owner| *owner != pid);
+        Some(held)
+    }
+
+    /// Throws away what a process said.
+    pub(crate) fn discard(&mut self, pid: u32) {
+        if let Some(held) = self.take(pid) {
+            self.discarded.processes += 1;
+            self.discarded.bytes += held.bytes as u64 + held.dropped_bytes;
+        }
+    }
+}
+
+impl Head {
+    fn of(data: &Data<'_>) -> Self {
+        Self {
+            socket: data.socket,
+            direction: data.direction,
+            offset: data.offset,
+            covers: data.covers,
+            missing: data.missing,
+            call_start: data.call_start,
+            socket_call: data.socket_call,
+            time_ns: data.time_ns,
+        }
+    }
+}
+
+/// The first bytes of a stream that no node says to another: the first message between peers is clear and begins with
+/// its length, of some hundred bytes. Requests to a node's RPC must not fill the room before the node is known.
+fn is_foreign(data: &Data<'_>) -> bool {
+    data.offset == 0 && data.bytes.len() >= 2 && data.bytes.first().is_some_and(u8::is_ascii_alphabetic)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn opened(pid: u32, socket: u64) -> Opened {
+        let address = SocketAddr::from(([127, 0, 0, 1], 9732));
+        Opened {
+            socket: SocketId(socket),
+            pid,
+            netns: 1,
+            inode: 0,
+            local: address,
+            remote: address,
+            role: None,
+            sent_offset: 0,
+            received_offset: 0,
+            time_ns: 1,
+        }
+    }
+
+    fn data(socket: u64, offset: u64, bytes: &[u8]) -> Event<'_> {
+        Event::Data(Data {
+            socket: SocketId(socket),
+            direction: Direction::Sent,
+            offset,
+            bytes,
+            covers: bytes.len() as u64,
+            missing: None,
+            call_start: true,
+            socket_call: false,
+            time_ns: 2,
+        })
+    }
+
+    fn replayed(held: &Held) -> (usize, Vec<u8>) {
+        let (mut count, mut bytes) = (0, Vec::new());
+        held.replay(&mut |event| {
+            count += 1;
+            if let Event::Data(data) = event {
+                bytes.extend_from_slice(data.bytes);
+            }
+        });
+        (count, bytes)
+    }
+
+    #[test]
+    fn a_held_process_is_given_back_as_it_was() {
+        let mut holding = Holding::default();
+        holding.begin(7);
+        assert!(holding.event(&Event::Opened(opened(7, 1))));
+        assert!(!holding.event(&Event::Opened(opened(8, 2))), "of another process");
+        assert!(holding.event(&data(1, 0, b"\0\x10ab")));
+        assert!(!holding.event(&data(2, 0, b"\0\x10ab")));
+        assert!(holding.event(&Event::Inode { socket: SocketId(1), inode: 4 }));
+        assert!(holding.event(&data(1, 4, b"cd")));
+        let closed = Closed {
+            socket: SocketId(1),
+            by: chainscope_ebpf::ClosedBy::Local,
+            sent_offset: 6,
+            received_offset: 0,
+            time_ns: 3,
+        };
+        assert!(holding.event(&Event::Closed(closed)));
+        assert_eq!((holding.processes(), holding.bytes()), (1, 6));
+        let held = holding.take(7).unwrap();
+        assert_eq!(replayed(&held), (5, b"\0\x10abcd".to_vec()));
+        assert_eq!((holding.processes(), holding.bytes()), (0, 0));
+        assert_eq!(holding.discarded(), Discarded::default());
+        assert!(holding.take_verdicts().is_empty());
+        assert!(!holding.event(&data(1, 6, b"x")), "it is the interpreter's now");
+    }
+
+    #[test]
+    fn what_is_too_much_is_missing_at_the_end_and_counted() {
+        let mut holding = Holding::default();
+        let piece = vec![0; 1 << 20];
+        for pid in 0..9 {
+            holding.begin(pid);
+            holding.event(&Event::Opened(opened(pid, u64::from(pid))));
+            for count in 0..9 {
+                assert!(holding.event(&data(u64::from(pid), count << 20, &piece)));
+            }
+        }
+        assert_eq!(holding.bytes(), ALL_BYTES);
+        let first = holding.take(0).unwrap();
+        assert_eq!((replayed(&first).1.len(), first.dropped_bytes), (PROCESS_BYTES, 1 << 20));
+        let last = holding.take(8).unwrap();
+        assert_eq!((replayed(&last).1.len(), last.dropped_bytes), (0, 9 << 20));
+        holding.discard(1);
+        holding.discard(1);
+        assert_eq!(holding.discarded(), Discarded { processes: 1, bytes: 9 << 20 });
+    }
+
+    #[test]
+    fn connections_without_room_are_left_alone() {
+        let mut holding = Holding::default();
+        holding.begin(7);
+        for socket in 0..=PROCESS_ITEMS as u64 {
+            assert!(holding.event(&Event::Opened(opened(7, socket))));
+        }
+        assert_eq!(holding.take_verdicts(), [(SocketId(PROCESS_ITEMS as u64), Verdict::LeaveAlone)]);
+        assert!(holding.event(&data(PROCESS_ITEMS as u64, 0, b"\0\x10ab")));
+        assert_eq!(holding.take(7).unwrap().dropped_bytes, 4);
+    }
+
+    #[test]
+    fn other_protocols_do_not_fill_the_room() {
+        let mut holding = Holding::default();
+        holding.begin(7);
+        holding.event(&Event::Opened(opened(7, 1)));
+        holding.event(&data(1, 0, b"GET /health"));
+        assert_eq!(holding.take_verdicts(), [(SocketId(1), Verdict::LeaveAlone)]);
+    }
+}

@@ -1,0 +1,386 @@
+//! The interpreter's thread: takes batches, asks the roster about processes, lets the interpreter make records, and once
+//! in a while looks around: ends of processes, journal, clock, new processes, how it goes.
+
+mod changes;
+mod figures;
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use chainscope_ebpf::{Event, ExecEvents, KernelAccount};
+use chainscope_proto::v1::{Journal, Record};
+use chainscope_quiet::warn_limited;
+use crossbeam_channel::{Receiver, Sender, never, select};
+pub(crate) use figures::{Figures, NodeFigures};
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio::sync::watch;
+
+use crate::{
+    Error,
+    clock::Clock,
+    cluster::{Report, pods::PodMap, report::Ledger},
+    config::Config,
+    folder::Folder,
+    holding::Holding,
+    interpreter::{Interpreter, Sink, records},
+    journal::{self, Waiting},
+    lanes::shared::SharedLanes,
+    reader::{Batch, Command, News},
+    targets::{Machine, Plan, Roster, entries::EntryPlan, pods::PodPlan, proc::Proc},
+};
+
+/// How often ends of processes are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often the journal is written, the clock sampled, and it is said how it goes.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
+/// How often every process is looked at while a node has none, and otherwise.
+const SCAN_EVERY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// How often a missing identity of a pod is looked for, and one that is there is looked at.
+const IDENTITIES_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
+
+impl Sink for SharedLanes {
+    fn push(&mut self, node: &str, record: Record) -> bool {
+        Self::push(self, node, record)
+    }
+
+    fn merge(&mut self, node: &str, record: Record) {
+        Self::merge(self, node, record);
+    }
+}
+
+/// The worker's ends of what connects it with the client of an operator.
+pub(crate) struct Cluster {
+    /// The pod maps, each with its number.
+    pub(crate) maps: Receiver<(u64, Arc<PodMap>)>,
+    pub(crate) reports: watch::Sender<Report>,
+    /// The configuration that was kept.
+    pub(crate) kept: Arc<PodMap>,
+}
+
+/// How the capture of a process ends, in the words of the records.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    by: &'static str,
+    event: &'static str,
+}
+
+const EXITED: End = End { by: "process exited", event: "exited" };
+const RELEASED: End = End { by: "capture ended", event: "released" };
+
+/// An observed process, as the worker knows it.
+struct Observed {
+    node: Arc<str>,
+    /// The pod, by uid.
+    pod: Option<String>,
+}
+
+/// The thread's state.
+pub(crate) struct Worker {
+    interpreter: Interpreter<SharedLanes>,
+    roster: Roster<Machine>,
+    holding: Holding,
+    proc: Proc,
+    commands: Sender<Command>,
+    lanes: SharedLanes,
+    folder: Folder,
+    ports: BTreeSet<(Option<u32>, u16)>,
+    programs: BTreeSet<String>,
+    observed: HashMap<u32, Observed>,
+    /// Captures that the reader was told to end.
+    ends: HashMap<u32, End>,
+    /// Beginnings of observation that are told once the kernel captures: event and detail by process.
+    unsaid: HashMap<u32, (&'static str, String)>,
+    written: Journal,
+    looked: Instant,
+    noted: Instant,
+    scanned: Instant,
+    identities: (Instant, Instant),
+    cluster: Option<Cluster>,
+    /// Number of the pod map in use.
+    serial: u64,
+    ledger: Ledger,
+    figures: Arc<Mutex<Figures>>,
+    queue_bytes: u64,
+}
+
+impl Worker {
+    /// Reads what the last run left behind, and tells of the time since.
+    pub(crate) fn new(
+        config: &Config,
+        folder: Folder,
+        lanes: SharedLanes,
+        commands: Sender<Command>,
+        cluster: Option<Cluster>,
+    ) -> Result<Self, Error> {
+        let boot_id = journal::boot_id();
+        let sessions = folder.journal()?.map_or_else(Vec::new, |bytes| journal::read(&bytes, &boot_id));
+        if !sessions.is_empty() {
+            tracing::info!(sessions = sessions.len(), "the last run left live sessions");
+        }
+        let clock = Clock::sampled();
+        if let Some(from) = folder.settled_ns()? {
+            for node in lanes.names() {
+                lanes.push(&node, records::unknown_loss("agent restarted", from, clock.now()));
+            }
+        }
+        let plan = match (&config.cluster, &cluster) {
+            (Some(config), Some(cluster)) => {
+                let mut plan = PodPlan::new(config.watch.clone());
+                plan.set(Arc::clone(&cluster.kept));
+                Plan::Pods(plan)
+            }
+            _ => Plan::Entries(EntryPlan::new(&config.nodes)),
+        };
+        let proc = Proc::at(&config.host_proc);
+        let waiting = Waiting::new(boot_id, sessions);
+        let now = Instant::now();
+        Ok(Self {
+            interpreter: Interpreter::new(lanes.clone(), clock, config.limits, waiting),
+            roster: Roster::new(Machine { proc: proc.clone() }, plan),
+            holding: Holding::default(),
+            proc,
+            commands,
+            lanes,
+            folder,
+            ports: BTreeSet::new(),
+            programs: BTreeSet::new(),
+            observed: HashMap::new(),
+            ends: HashMap::new(),
+            unsaid: HashMap::new(),
+            written: Journal::default(),
+            looked: now,
+            noted: now,
+            scanned: now,
+            identities: (now, now),
+            cluster,
+            serial: 0,
+            ledger: Ledger::default(),
+            figures: Arc::default(),
+            queue_bytes: config.queue_bytes as u64,
+        })
+    }
+
+    /// Which executions can make targets.
+    pub(crate) fn exec_events(&self) -> ExecEvents {
+        match self.roster.plan() {
+            Plan::Entries(entries) if entries.needs_exec() => ExecEvents::All,
+            Plan::Entries(_) => ExecEvents::None,
+            Plan::Pods(_) => ExecEvents::Watched,
+        }
+    }
+
+    /// Counts that are kept up to date, for metrics.
+    pub(crate) fn figures(&self) -> Arc<Mutex<Figures>> {
+        Arc::clone(&self.figures)
+    }
+
+    /// Runs until the reader ends; returns when everything was interpreted.
+    ///
+    /// # Errors
+    /// A lane cannot be opened, or the last journal cannot be written: the data folder refuses.
+    pub(crate) fn run(mut self, batches: &Receiver<Batch>, spare: &Sender<Batch>) -> Result<(), Error> {
+        let mut maps = self.cluster.as_ref().map_or_else(never, |cluster| cluster.maps.clone());
+        self.note();
+        self.tell();
+        loop {
+            let pause = LOOK_EVERY.saturating_sub(self.looked.elapsed());
+            select! {
+                recv(batches) -> batch => match batch {
+                    Ok(batch) => {
+                        for news in batch.news() {
+                            self.take(&news)?;
+                        }
+                        self.pass_verdicts();
+                        // Full only if the reader has more than enough.
+                        let _ = spare.try_send(batch);
+                    }
+                    Err(_) => break,
+                },
+                recv(maps) -> map => match map {
+                    Ok((serial, map)) => self.configure(serial, &map)?,
+                    // The client ended: what it said last holds.
+                    Err(_) => maps = never(),
+                },
+                default(pause) => {}
+            }
+            if self.looked.elapsed() >= LOOK_EVERY {
+                self.look()?;
+            }
+        }
+        let journal = self.interpreter.stop();
+        self.write_journal(journal)
+    }
+
+    fn take(&mut self, news: &News<'_>) -> Result<(), Error> {
+        match news {
+            News::Event(Event::Listening { pid, netns, port, .. }) => {
+                let change = self.roster.listening(*pid, *netns, *port);
+                self.apply(change, "started")?;
+            }
+            News::Event(Event::Exec { pid, .. }) => {
+                let change = self.roster.executed(*pid);
+                self.apply(change, "started")?;
+            }
+            News::Event(event) => {
+                if let Event::Opened(opened) = event
+                    && !self.interpreter.is_target(opened.pid)
+                    && !self.holding.has(opened.pid)
+                {
+                    let change = self.roster.executed(opened.pid);
+                    self.apply(change, "started")?;
+                }
+                if !self.holding.event(event) {
+                    self.interpreter.event(event);
+                }
+            }
+            News::Watched { pid } => {
+                if let Some((event, detail)) = self.unsaid.remove(pid) {
+                    self.interpreter.tell(*pid, event, detail);
+                }
+            }
+            News::Refused { pid, cause } => {
+                self.unsaid.remove(pid);
+                self.interpreter.tell(*pid, "not captured", (*cause).to_owned());
+                if let Some(uid) = self.observed.get(pid).and_then(|observed| observed.pod.as_ref()) {
+                    self.ledger.refused(uid, cause);
+                }
+            }
+            News::Account { pid, account } => self.interpreter.account(*pid, (*account).clone()),
+            News::Settled { pid, account } => self.settled(*pid, *account)?,
+        }
+        Ok(())
+    }
+
+    /// A process did nothing after this.
+    fn settled(&mut self, pid: u32, account: Option<&KernelAccount>) -> Result<(), Error> {
+        // None: it was begun anew since.
+        let Some(end) = self.ends.remove(&pid) else { return Ok(()) };
+        if !self.holding.settle(pid, account) {
+            if let Some(account) = account {
+                self.interpreter.account(pid, account.clone());
+            }
+            self.unsaid.remove(&pid);
+            self.end(pid, end);
+        }
+        let change = self.roster.settled(pid);
+        self.apply(change, "found")
+    }
+
+    fn pass_verdicts(&mut self) {
+        for (socket, verdict) in self.interpreter.take_verdicts().into_iter().chain(self.holding.take_verdicts()) {
+            self.send(Command::Decide(socket, verdict));
+        }
+    }
+
+    fn send(&self, command: Command) {
+        // Only a reader that ended does not listen; its end is noticed elsewhere.
+        let _ = self.commands.send(command);
+    }
+
+    fn look(&mut self) -> Result<(), Error> {
+        self.looked = Instant::now();
+        for ended in self.roster.ended() {
+            tracing::info!(pid = ended.pid, observed = ended.was_observed, "the process ended");
+            self.wind_up(Command::RemoveProcess { pid: ended.pid }, EXITED);
+        }
+        for change in self.roster.overdue(self.looked) {
+            self.apply(Some(change), "found")?;
+        }
+        let pause = if self.roster.is_incomplete() { SCAN_EVERY.0 } else { SCAN_EVERY.1 };
+        if self.scanned.elapsed() >= pause {
+            self.watch();
+            self.scan()?;
+        }
+        self.look_for_identities();
+        // A new session at once: without its connection messages a restart could not go on with it.
+        if self.interpreter.take_new_session() || self.noted.elapsed() >= NOTE_EVERY {
+            self.note();
+        }
+        self.tell();
+        self.pass_verdicts();
+        Ok(())
+    }
+
+    /// Of pods: their identities are reported, whether or not a session needs one.
+    fn look_for_identities(&mut self) {
+        if self.cluster.is_none() || self.identities.0.elapsed() < IDENTITIES_EVERY.0 {
+            return;
+        }
+        let all = self.identities.1.elapsed() >= IDENTITIES_EVERY.1;
+        self.interpreter.look_for_identities(all);
+        self.identities.0 = Instant::now();
+        if all {
+            self.identities.1 = self.identities.0;
+        }
+    }
+
+    /// Brings the ports and programs that the kernel watches up to date: a named namespace may have appeared.
+    pub(crate) fn watch(&mut self) {
+        let ports = self.roster.watched_ports();
+        for (netns, port) in ports.difference(&self.ports) {
+            self.send(Command::WatchPort { netns: *netns, port: *port });
+        }
+        for (netns, port) in self.ports.difference(&ports) {
+            self.send(Command::UnwatchPort { netns: *netns, port: *port });
+        }
+        let programs = self.roster.watched_programs();
+        for name in programs.difference(&self.programs) {
+            self.send(Command::WatchProgram(name.clone()));
+        }
+        for name in self.programs.difference(&programs) {
+            self.send(Command::UnwatchProgram(name.clone()));
+        }
+        (self.ports, self.programs) = (ports, programs);
+    }
+
+    pub(crate) fn scan(&mut self) -> Result<(), Error> {
+        for change in self.roster.scan() {
+            self.apply(Some(change), "found")?;
+        }
+        // Sessions of the last run whose sockets are gone.
+        for netns in self.interpreter.waiting_namespaces() {
+            if let Some(pid) = self.roster.process_in(netns) {
+                let inodes: HashSet<u64> = self.proc.sockets(pid).iter().map(|socket| socket.inode).collect();
+                if !inodes.is_empty() {
+                    self.interpreter.drop_vanished(netns, &inodes);
+                }
+            }
+        }
+        self.scanned = Instant::now();
+        Ok(())
+    }
+
+    /// Samples the clock and writes down what a restart would need.
+    fn note(&mut self) {
+        self.noted = Instant::now();
+        if let Some(jump) = self.interpreter.clock.resample() {
+            warn_limited!(jump_ms = jump / 1_000_000, "the clock of this host was set");
+            let time = self.interpreter.clock.now();
+            for node in self.interpreter.nodes() {
+                let detail = format!("by {} ms", jump / 1_000_000);
+                self.interpreter.push(&node, records::target_event(time, "", "clock jumped", 0, detail));
+            }
+        }
+        let journal = self.interpreter.journal();
+        // A full disk costs what a restart would need, not the recording.
+        if let Err(error) = self.write_journal(journal) {
+            warn_limited!(%error, "the session journal cannot be written");
+        }
+    }
+
+    fn write_journal(&mut self, journal: Journal) -> Result<(), Error> {
+        let now = self.interpreter.clock.now();
+        if journal != self.written {
+            self.folder.set_journal(&journal.encode_to_vec())?;
+            self.written = journal;
+        }
+        if self.interpreter.take_activity() || self.lanes.oldest_ns().is_some() {
+            self.folder.set_settled_ns(self.lanes.oldest_ns().map_or(now, |oldest| oldest.min(now)))?;
+        }
+        Ok(())
+    }
+}
