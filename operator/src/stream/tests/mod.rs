@@ -1,0 +1,264 @@
+//! Over real connections with TLS, and a reviewer that knows the tokens of the test.
+
+mod calls;
+mod many;
+mod streams;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use chainscope_proto::v1::{
+    CatalogNode, HostHello, HostReport, HostStatus, HostUpdate, ObservedPod, PodReport,
+    configuration_client::ConfigurationClient, host_report, observed_pod::Identity,
+};
+use chainscope_tls::{Acceptor, Protocol, Remote};
+use futures::future::BoxFuture;
+use tempfile::TempDir;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    time::timeout,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Status, Streaming, transport::Channel};
+
+use super::{AUDIENCE, Accounts, Config, Metrics, Review, ReviewError, Reviewer, Service};
+use crate::{
+    certificates::{self, Served},
+    desired::{Desired, HostPods, Reports},
+};
+
+/// For anything that should happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGENT: &str = "system:serviceaccount:chainscope:cs-agent";
+const AGGREGATOR: &str = "system:serviceaccount:chainscope:cs-aggregator";
+
+/// Knows tokens, and counts how often it is asked.
+#[derive(Default)]
+struct Fake {
+    known: parking_lot::Mutex<HashMap<String, Result<Review, ReviewError>>>,
+    asked: AtomicUsize,
+}
+
+impl Reviewer for Fake {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Review, ReviewError>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let answer = self.known.lock().get(token).cloned();
+        Box::pin(async move { answer.unwrap_or_else(|| Err(ReviewError::Refused("never issued".to_owned()))) })
+    }
+}
+
+impl Fake {
+    /// Issues a token of an account that is bound to a pod on a host, good for some seconds.
+    fn issue(&self, username: &str, host: Option<&str>, seconds: u64) -> String {
+        let token = jwt(AUDIENCE, seconds, self.known.lock().len());
+        let extra = host.map(|host| ("authentication.kubernetes.io/node-name".to_owned(), vec![host.to_owned()]));
+        let audiences = vec![AUDIENCE.to_owned()];
+        let review = Review { username: username.to_owned(), audiences, extra: extra.into_iter().collect() };
+        self.known.lock().insert(token.clone(), Ok(review));
+        token
+    }
+
+    fn agent(&self, host: &str) -> String {
+        self.issue(AGENT, Some(host), 3600)
+    }
+}
+
+fn jwt(audience: &str, seconds: u64, number: usize) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let payload = format!(r#"{{"aud":["{audience}"],"exp":{},"jti":"{number}"}}"#, now + seconds);
+    format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload))
+}
+
+/// An operator's config stream, and what it lives on.
+struct Rig {
+    address: SocketAddr,
+    trust: TempDir,
+    reviewer: Arc<Fake>,
+    desired: watch::Sender<Arc<Desired>>,
+    serving: watch::Sender<bool>,
+    reports: watch::Receiver<Arc<Reports>>,
+    metrics: Metrics,
+    stop: CancellationToken,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let authority = certificates::authority::new_authority("test", now()).unwrap();
+        let names = BTreeSet::from(["localhost".to_owned()]);
+        let served = Arc::new(Served::default());
+        served.take(&certificates::authority::new_server(&authority, &names, now()).unwrap()).unwrap();
+        let trust = TempDir::new().unwrap();
+        fs::write(trust.path().join("ca.crt"), &authority.certificate).unwrap();
+
+        let (desired, desired_receiver) = watch::channel(Arc::default());
+        let (serving, serving_receiver) = watch::channel(true);
+        let (reviewer, metrics, stop) = (Arc::new(Fake::default()), Metrics::default(), CancellationToken::new());
+        let accounts = Accounts {
+            namespace: "chainscope".to_owned(),
+            agent: "cs-agent".to_owned(),
+            aggregator: "cs-aggregator".to_owned(),
+        };
+        let (service, reports) = Service::new(Config {
+            accounts,
+            reviewer: Arc::clone(&reviewer) as Arc<dyn Reviewer>,
+            desired: desired_receiver,
+            serving: serving_receiver,
+            metrics: metrics.clone(),
+            stop: stop.clone(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(service.serve(listener, Acceptor::tls(served, Protocol::Grpc).unwrap()));
+        Self { address, trust, reviewer, desired, serving, reports, metrics, stop }
+    }
+
+    async fn client(&self) -> ConfigurationClient<Channel> {
+        let uri = format!("https://localhost:{}", self.address.port());
+        let remote = Remote::new(&uri, Some(self.trust.path().join("ca.crt"))).unwrap();
+        ConfigurationClient::new(remote.connect().await.unwrap())
+    }
+
+    /// An agent that says hello with this token.
+    async fn agent(&self, token: &str) -> Result<Agent, Status> {
+        Agent::connect(&mut self.client().await, token, (1, 1)).await
+    }
+
+    fn desire(&self, desired: Desired) {
+        self.desired.send_replace(Arc::new(desired));
+    }
+
+    /// Waits for what the agents have said.
+    async fn reported(&mut self, what: &str, is_so: impl Fn(&Reports) -> bool) -> Arc<Reports> {
+        let waited = timeout(PATIENCE, self.reports.wait_for(|reports| is_so(reports))).await;
+        match waited {
+            Ok(reports) => Arc::clone(&reports.unwrap()),
+            Err(_) => panic!("never reported: {what}; {:?}", self.reports.borrow()),
+        }
+    }
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().try_into().unwrap()
+}
+
+fn request<T>(message: T, token: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    if !token.is_empty() {
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    }
+    request
+}
+
+/// The client's side of a host's stream.
+struct Agent {
+    out: mpsc::Sender<HostReport>,
+    updates: Streaming<HostUpdate>,
+    pods: BTreeMap<String, ObservedPod>,
+    parts: Vec<HostUpdate>,
+}
+
+impl Agent {
+    async fn connect(
+        client: &mut ConfigurationClient<Channel>,
+        token: &str,
+        (least_version, greatest_version): (u32, u32),
+    ) -> Result<Self, Status> {
+        let hello = HostHello { least_version, greatest_version, build: "test".to_owned() };
+        Self::open(client, token, host_report::Report::Hello(hello)).await
+    }
+
+    /// Opens the stream with any first message.
+    async fn open(
+        client: &mut ConfigurationClient<Channel>,
+        token: &str,
+        first: host_report::Report,
+    ) -> Result<Self, Status> {
+        let (out, reports) = mpsc::channel(4);
+        out.send(HostReport { report: Some(first) }).await.unwrap();
+        let updates = client.host(request(ReceiverStream::new(reports), token)).await?.into_inner();
+        Ok(Self { out, updates, pods: BTreeMap::new(), parts: Vec::new() })
+    }
+
+    /// The next message, applied if it completes an update.
+    async fn next(&mut self) -> Result<HostUpdate, Status> {
+        let update = timeout(PATIENCE, self.updates.message()).await.expect("an update");
+        let update = update?.ok_or_else(|| Status::ok("the end without a reason"))?;
+        self.parts.push(update.clone());
+        if !update.more {
+            if update.snapshot {
+                self.pods.clear();
+            }
+            for part in std::mem::take(&mut self.parts) {
+                assert_eq!((part.generation, part.snapshot), (update.generation, update.snapshot));
+                self.pods.extend(part.pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
+                for uid in part.removed {
+                    assert!(self.pods.remove(&uid).is_some(), "{uid} was never here");
+                }
+            }
+        }
+        Ok(update)
+    }
+
+    /// The reason why the stream ends; updates before are skipped.
+    async fn end(&mut self) -> Status {
+        loop {
+            if let Err(status) = self.next().await {
+                return status;
+            }
+        }
+    }
+
+    /// Reads until it holds what it should.
+    async fn until(&mut self, pods: &HostPods) -> usize {
+        let mut updates = 0;
+        while self.pods.len() != pods.len() || pods.iter().any(|(uid, pod)| self.pods.get(uid) != Some(pod.as_ref())) {
+            self.next().await.expect("an update that leads there");
+            updates += 1;
+        }
+        updates
+    }
+
+    async fn say(&self, generation: u64, pods: Vec<PodReport>) {
+        let status = HostStatus { generation, pods, ..Default::default() };
+        let report = HostReport { report: Some(host_report::Report::Status(status)) };
+        self.out.send(report).await.unwrap();
+    }
+}
+
+fn pod(uid: &str, identity: &[u8]) -> ObservedPod {
+    ObservedPod {
+        uid: uid.to_owned(),
+        node: "tezos/rolling".to_owned(),
+        node_generation: 2,
+        name: format!("rolling-{uid}"),
+        identity: Some(Identity::IdentityJson(identity.to_vec())),
+        ..Default::default()
+    }
+}
+
+fn pods(pods: impl IntoIterator<Item = ObservedPod>) -> Arc<HostPods> {
+    Arc::new(pods.into_iter().map(|pod| (pod.uid.clone(), Arc::new(pod))).collect())
+}
+
+fn hosts<const N: usize>(hosts: [(&str, Arc<HostPods>); N]) -> Desired {
+    let hosts = hosts.map(|(host, pods)| (host.to_owned(), pods)).into();
+    let node = CatalogNode { node: "tezos/rolling".to_owned(), keep_rows: Some(7), ..Default::default() };
+    Desired { hosts, catalog: [("tezos/rolling".to_owned(), Arc::new(node))].into() }
+}
