@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import rights
 
 HERE = pathlib.Path(__file__).parent
 CHART = HERE.parent / "chainscope"
+ROOT = HERE.parent.parent
 RELEASE, NAMESPACE = "scope", "chainscope"
 
 failures = []
@@ -75,6 +77,21 @@ def same_keys(values, schema, place=""):
         same_keys(value, sub, f"{place}/{key}")
 
 
+def explained():
+    """Each reason of a condition is explained in the guide, and nothing else is called one."""
+    source = (ROOT / "operator/src/reconcile/reason.rs").read_text()
+    reasons = set(re.findall(r'Self::\w+ => "([A-Z]\w+)"', source)) - {"True", "False", "Unknown"}
+    guide = (ROOT / "docs/kubernetes.md").read_text()
+    table = guide.split("| reason |")[1].split("\n\n")[0]
+    rows = set(re.findall(r"`([A-Z]\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:])))
+    if len(reasons) < 10:
+        fail("reason.rs", "is read by this check and was not understood")
+    for reason in sorted(reasons - rows):
+        fail("docs/kubernetes.md", f"does not explain {reason}")
+    for reason in sorted(rows - reasons):
+        fail("docs/kubernetes.md", f"explains {reason}, which is no reason")
+
+
 def main():
     table = yaml.safe_load((HERE / "values.yaml").read_text())
     seen = set()
@@ -86,10 +103,11 @@ def main():
         taken(case, rendered.pop(0), seen)
     schema = yaml.safe_load((CHART / "values.schema.json").read_text())
     same_keys(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
-    plain = HERE.parent.parent / "deploy/manifests/chainscope.yaml"
+    explained()
+    plain = ROOT / "deploy/manifests/chainscope.yaml"
     for problem in manifests.problems(manifests.load(plain.read_text()), seen):
         fail(plain.name, problem)
-    for problem in dashboards.problems(HERE.parent.parent / "deploy"):
+    for problem in dashboards.problems(ROOT / "deploy"):
         fail("dashboards", problem)
     for failure in failures:
         print(f"FAIL {failure}", file=sys.stderr)
