@@ -1,9 +1,10 @@
 //! Putting the parts together, and taking them apart in order.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{RecordReply, RecordRequest};
 use chainscope_quiet::warn_limited;
+use chainscope_tls::{Acceptor, Folder, Protocol, Remote};
 use tokio::{
     net::TcpListener,
     runtime::Handle,
@@ -15,7 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config, Error,
+    access::{Access, AccessConfig},
+    catalog::{self, Catalog},
+    clock::now_ns,
     http::{
+        self,
         app::{App, BULK_QUEUE, BULK_THREADS, Pinned},
         router,
         server::{self, Served},
@@ -38,12 +43,15 @@ pub struct Aggregator;
 pub struct Running {
     http: SocketAddr,
     grpc: Option<SocketAddr>,
+    operation: Option<SocketAddr>,
     pinned: Vec<(String, SocketAddr)>,
     ingest: Ingest,
     servers: JoinSet<()>,
     pools: [Arc<Pool>; 2],
     retention: Retention,
+    draining: CancellationToken,
     stop: CancellationToken,
+    gone: CancellationToken,
     _watching: chainscope_store::Subscription,
 }
 
@@ -53,18 +61,28 @@ impl Aggregator {
     /// # Errors
     /// [`Error`]: an address cannot be bound, a name is unusable, a thread cannot be started.
     pub async fn start(config: Config) -> Result<Running, Error> {
-        let Config { store, http, ingest: grpc_address, nodes: configured, retention, build, limits } = config;
-        let stored = store.nodes().into_iter().map(|node| node.name);
-        let nodes = Arc::new(Nodes::new(&configured, stored, limits.nodes)?);
-        for (name, known) in nodes.all() {
-            if !known.configured {
-                store.set_retention(&name, retention)?;
-            }
+        let Config { store, http, ingest: grpc_address, nodes: configured, retention, build, limits, .. } = config;
+        let stored = store.nodes().into_iter().filter(|node| config.catalog.is_none() || !catalog::is_empty(node));
+        let nodes = Arc::new(Nodes::new(&configured, stored.map(|node| node.name), limits.nodes, retention)?);
+        let catalog = match &config.catalog {
+            Some(from) => Some(Arc::new(Catalog::open(from, Arc::clone(&nodes), store.clone(), now_ns())?)),
+            None => None,
+        };
+        for (name, _) in nodes.all() {
+            nodes.tell_retention(&store, &name)?;
         }
-        for node in &configured {
-            store.set_retention(&node.name, node.retention)?;
-        }
+        let audit = config.audit || !matches!(config.access, AccessConfig::Open);
+        let access = Access::new(config.access, limits.remember)?;
+        let acceptors = Acceptors::new(config.tls, config.api_tls)?;
+        let operator = match config.catalog {
+            Some(from) => Some((Remote::new(&from.operator, from.ca_file.clone())?, from)),
+            None => None,
+        };
         let api = listen(http).await?;
+        let operation_listener = match config.operation {
+            Some(address) => Some((listen(address).await?, address)),
+            None => None,
+        };
         let grpc_listener = match grpc_address {
             Some(address) => Some(listen(address).await?),
             None => None,
@@ -78,11 +96,11 @@ impl Aggregator {
 
         let metrics = Arc::new(Metrics::new());
         let ingest =
-            Ingest::start(&store, Arc::clone(&nodes), Arc::clone(&metrics.ingest), &build, &limits, retention)?;
+            Ingest::start(&store, Arc::clone(&nodes), catalog.clone(), Arc::clone(&metrics.ingest), &build, &limits)?;
         let pool = Arc::new(Pool::start("query", limits.query_threads, limits.query_queue)?);
         let bulk = Arc::new(Pool::start("bulk", BULK_THREADS, BULK_QUEUE)?);
-        let retention = Retention::start(store.clone(), limits.eviction)?;
-        let stop = CancellationToken::new();
+        let retention = Retention::start(store.clone(), catalog.clone(), limits.eviction)?;
+        let (stop, draining) = (CancellationToken::new(), CancellationToken::new());
         let (moved, visible) = watch::channel(0);
         let watching =
             store.on_visible(Box::new(move || moved.send_modify(|count: &mut u64| *count = count.wrapping_add(1))));
@@ -91,7 +109,11 @@ impl Aggregator {
             nodes,
             ingest: ingest.clone(),
             metrics: Arc::clone(&metrics),
-            build,
+            build: build.clone(),
+            access,
+            audit,
+            catalog: catalog.clone(),
+            draining: draining.clone(),
             pool: Arc::clone(&pool),
             bulk: Arc::clone(&bulk),
             streams: Arc::new(Semaphore::new(limits.streams)),
@@ -102,8 +124,27 @@ impl Aggregator {
             limits: limits.clone(),
         });
 
-        let served = Served { router: router(app), pinned: None, limits: limits.clone(), metrics, stop: stop.clone() };
         let mut servers = JoinSet::new();
+        let served = Served {
+            router: router(Arc::clone(&app)),
+            pinned: None,
+            acceptor: acceptors.api,
+            limits: limits.clone(),
+            metrics,
+            stop: stop.clone(),
+        };
+        let mut operation = None;
+        // It answers as long as there is something to be said about the end.
+        let gone = CancellationToken::new();
+        if let Some((listener, address)) = operation_listener {
+            operation = Some(address_of(&listener, address)?);
+            let router = http::operation(app);
+            let served = Served { router, acceptor: Acceptor::plain(), stop: gone.clone(), ..served.clone() };
+            servers.spawn(server::serve(listener, served));
+        }
+        if let (Some((remote, from)), Some(catalog)) = (operator, catalog) {
+            servers.spawn(catalog::follow(catalog, from, remote, build, stop.clone()));
+        }
         let http = address_of(&api, http)?;
         servers.spawn(server::serve(api, served.clone()));
         let mut pinned = Vec::new();
@@ -115,8 +156,8 @@ impl Aggregator {
         if let Some(listener) = grpc_listener {
             grpc = Some(address_of(&listener, http)?);
             let serving = {
-                let (ingest, stop) = (ingest.clone(), stop.clone());
-                async move { grpc::serve(listener, ingest, &limits, stop).await }
+                let (ingest, stop, trust) = (ingest.clone(), stop.clone(), config.trust);
+                async move { grpc::serve(listener, acceptors.ingest, ingest, trust, &limits, stop).await }
             };
             servers.spawn(async move {
                 if let Err(error) = serving.await {
@@ -125,7 +166,20 @@ impl Aggregator {
             });
         }
         tracing::info!(%http, ingest = ?grpc, "the aggregator runs");
-        Ok(Running { http, grpc, pinned, ingest, servers, pools: [pool, bulk], retention, stop, _watching: watching })
+        Ok(Running {
+            http,
+            grpc,
+            operation,
+            pinned,
+            ingest,
+            servers,
+            pools: [pool, bulk],
+            retention,
+            draining,
+            stop,
+            gone,
+            _watching: watching,
+        })
     }
 }
 
@@ -140,6 +194,17 @@ impl Running {
     #[must_use]
     pub fn ingest_addr(&self) -> Option<SocketAddr> {
         self.grpc
+    }
+
+    /// Address of the listener for metrics and health, if there is one.
+    #[must_use]
+    pub fn operation_addr(&self) -> Option<SocketAddr> {
+        self.operation
+    }
+
+    /// Says from now on that it is not ready, so that no new clients are sent here. [`Running::shutdown`] does, too.
+    pub fn drain(&self) {
+        self.draining.cancel();
     }
 
     /// Addresses of listeners that are about one node: its name and the address.
@@ -159,12 +224,14 @@ impl Running {
         &self.ingest
     }
 
-    /// Ends in order: sessions store and acknowledge what they have received, live streams end, answers under way are
-    /// given a few seconds, threads are waited for. Afterwards nobody holds the store any more.
+    /// Ends in order: it is said not to be ready, sessions store and acknowledge what they have received, live streams
+    /// end, answers under way are given a few seconds, threads are waited for. Afterwards nobody holds the store any more.
     pub async fn shutdown(self) {
-        let Self { ingest, mut servers, pools, mut retention, stop, _watching, .. } = self;
+        let Self { ingest, mut servers, pools, mut retention, draining, stop, gone, _watching, .. } = self;
+        draining.cancel();
         ingest.stop().await;
         stop.cancel();
+        gone.cancel();
         let ended = timeout(FAREWELL, async { while servers.join_next().await.is_some() {} });
         if ended.await.is_err() {
             warn_limited!("a client holds its connection: it is cut");
@@ -179,6 +246,22 @@ impl Running {
         if ended.await.is_err() {
             warn_limited!("a thread of the aggregator did not end as it should");
         }
+    }
+}
+
+/// How connections become ours, a listener's kind.
+struct Acceptors {
+    api: Acceptor,
+    ingest: Acceptor,
+}
+
+impl Acceptors {
+    fn new(tls: Option<PathBuf>, api_tls: bool) -> Result<Self, Error> {
+        let Some(dir) = tls else { return Ok(Self { api: Acceptor::plain(), ingest: Acceptor::plain() }) };
+        let folder = Folder::open(dir)?;
+        let ingest = Acceptor::tls(folder.clone(), Protocol::Grpc)?;
+        let api = if api_tls { Acceptor::tls(folder, Protocol::Http)? } else { Acceptor::plain() };
+        Ok(Self { api, ingest })
     }
 }
 

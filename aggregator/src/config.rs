@@ -1,8 +1,10 @@
 //! What an aggregator is started with.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use chainscope_store::{Retention, Store};
+
+use crate::{access::AccessConfig, catalog::CatalogConfig, ingest::IngestTrust};
 
 /// What an aggregator is started with.
 #[derive(Clone)]
@@ -19,6 +21,20 @@ pub struct Config {
     pub retention: Retention,
     /// What `/v2/version` answers: the commit this was built from, or a version.
     pub build: String,
+    /// Address of a further listener for metrics and health, never encrypted and without a token; none: the API has them.
+    pub operation: Option<SocketAddr>,
+    /// Who may use the API.
+    pub access: AccessConfig,
+    /// Whether reads are logged (target `audit`). They always are where callers have names.
+    pub audit: bool,
+    /// Whom records are taken from over gRPC; none: from whoever reaches it.
+    pub trust: Option<IngestTrust>,
+    /// Where the nodes are learnt from; none: from `nodes`, and from agents.
+    pub catalog: Option<CatalogConfig>,
+    /// Folder with `tls.crt` and `tls.key` for the ingest; none: plain text.
+    pub tls: Option<PathBuf>,
+    /// The API is encrypted, too.
+    pub api_tls: bool,
     /// What the aggregator takes on at most.
     pub limits: Limits,
 }
@@ -29,7 +45,22 @@ impl Config {
     pub fn new(store: Store, http: SocketAddr) -> Self {
         let build = option_env!("CHAINSCOPE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned();
         let retention = keep(&chainscope_spec::Retention::default());
-        Self { store, http, ingest: None, nodes: Vec::new(), retention, build, limits: Limits::default() }
+        Self {
+            store,
+            http,
+            ingest: None,
+            nodes: Vec::new(),
+            retention,
+            build,
+            operation: None,
+            access: AccessConfig::Open,
+            audit: false,
+            trust: None,
+            catalog: None,
+            tls: None,
+            api_tls: false,
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -91,6 +122,10 @@ pub struct Limits {
     pub nodes: usize,
     /// Time between two looks for what retention lets go.
     pub eviction: Duration,
+    /// How long an answer of Kubernetes is good.
+    pub remember: Duration,
+    /// Time between two questions whether the caller of a live stream still may.
+    pub recheck: Duration,
 }
 
 impl Default for Limits {
@@ -106,6 +141,8 @@ impl Default for Limits {
             ingest_bytes: 32 << 20,
             nodes: 10_000,
             eviction: Duration::from_secs(10),
+            remember: Duration::from_secs(60),
+            recheck: Duration::from_secs(60),
         }
     }
 }

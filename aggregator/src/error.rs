@@ -1,6 +1,6 @@
 //! Why the aggregator could not start.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, path::PathBuf};
 
 /// Why the aggregator could not start, or did not end as it should.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,25 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A file that is needed cannot be used.
+    #[error("cannot use {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An address of another program that cannot be one.
+    #[error("the address {address:?}: {why}")]
+    Address {
+        /// The address.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Certificates or addresses of other programs.
+    #[error(transparent)]
+    Tls(#[from] chainscope_tls::Error),
     /// A configured name cannot be a node's.
     #[error("{name:?} cannot be the name of a node: {why}")]
     NodeName {

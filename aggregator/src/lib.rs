@@ -12,11 +12,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 mod aggregator;
+mod catalog;
 mod clock;
 mod config;
 mod decode;
 mod error;
+pub mod explorer_proxy;
 mod http;
 pub mod ingest;
 mod metrics;
@@ -25,6 +28,7 @@ mod pool;
 mod retention;
 
 pub use aggregator::{Aggregator, Running};
+pub use catalog::CatalogConfig;
 pub use config::{Config, Limits, NodeConfig};
 pub use error::Error;
 

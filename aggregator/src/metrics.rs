@@ -18,6 +18,8 @@ pub(crate) struct IngestMetrics {
     pub(crate) sessions: Gauge,
     pub(crate) session_errors: Counter,
     pub(crate) batches: Counter,
+    /// Batches of nodes that the agent may not deliver.
+    pub(crate) refused_batches: Counter,
     pub(crate) records: Counter,
     pub(crate) bytes: Counter,
     pub(crate) unknown_kinds: Counter,
@@ -31,6 +33,7 @@ impl IngestMetrics {
             sessions: Gauge::default(),
             session_errors: Counter::default(),
             batches: Counter::default(),
+            refused_batches: Counter::default(),
             records: Counter::default(),
             bytes: Counter::default(),
             unknown_kinds: Counter::default(),
@@ -52,6 +55,11 @@ impl IngestMetrics {
         registry.register("sessions", "Open sessions with agents", self.sessions.clone());
         registry.register("session_errors", "Sessions that ended by an error", self.session_errors.clone());
         registry.register("batches", "Batches received", self.batches.clone());
+        registry.register(
+            "refused_batches",
+            "Batches of nodes that the agent may not deliver",
+            self.refused_batches.clone(),
+        );
         registry.register("records", "Records received, resent ones included", self.records.clone());
         registry.register_with_unit("received", "Size of the batches received", Unit::Bytes, self.bytes.clone());
         registry.register(

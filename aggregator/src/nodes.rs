@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use parking_lot::RwLock;
+use chainscope_store::{Retention, Store};
+use parking_lot::{Mutex, RwLock};
 
 use crate::{Error, NodeConfig};
 
@@ -36,8 +37,12 @@ pub(crate) enum Unclear {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     pub(crate) aliases: BTreeSet<String>,
-    /// Named by the configuration, not by an agent.
+    /// Named by the configuration or the catalog, not by an agent.
     pub(crate) configured: bool,
+    /// How long its records are kept; none: as those of nodes that nobody configured.
+    pub(crate) retention: Option<Retention>,
+    /// When its resource was found deleted, nanoseconds since 1970.
+    pub(crate) deleted_ns: Option<i64>,
 }
 
 /// All known nodes.
@@ -45,6 +50,10 @@ pub(crate) struct Known {
 pub(crate) struct Nodes {
     known: RwLock<BTreeMap<String, Known>>,
     most: usize,
+    /// Retention of nodes that have none of their own.
+    retention: Retention,
+    /// Held while the store is told a retention, so that an older one is never told last.
+    telling: Mutex<()>,
 }
 
 impl Nodes {
@@ -53,11 +62,17 @@ impl Nodes {
         configured: &[NodeConfig],
         stored: impl IntoIterator<Item = String>,
         most: usize,
+        retention: Retention,
     ) -> Result<Self, Error> {
         let mut known = BTreeMap::new();
         for node in configured {
             check_name(&node.name).map_err(|why| Error::NodeName { name: node.name.clone(), why })?;
-            let entry = Known { aliases: node.aliases.iter().cloned().collect(), configured: true };
+            let entry = Known {
+                aliases: node.aliases.iter().cloned().collect(),
+                configured: true,
+                retention: Some(node.retention),
+                deleted_ns: None,
+            };
             if known.insert(node.name.clone(), entry).is_some() {
                 return Err(Error::DuplicateNode { name: node.name.clone() });
             }
@@ -65,7 +80,19 @@ impl Nodes {
         for name in stored {
             known.entry(name).or_default();
         }
-        Ok(Self { known: RwLock::new(known), most })
+        Ok(Self { known: RwLock::new(known), most, retention, telling: Mutex::new(()) })
+    }
+
+    /// Changes what is known. Blocks readers: to be quick.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Known>) -> T) -> T {
+        change(&mut self.known.write())
+    }
+
+    /// Tells the store how long records of the node are kept. Blocks.
+    pub(crate) fn tell_retention(&self, store: &Store, name: &str) -> Result<(), chainscope_store::Error> {
+        let _telling = self.telling.lock();
+        let own = self.known.read().get(name).and_then(|known| known.retention);
+        store.set_retention(name, own.unwrap_or(self.retention))
     }
 
     /// Makes sure that the node is known.
@@ -82,23 +109,56 @@ impl Nodes {
         Ok(())
     }
 
+    /// How many nodes there may be.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// All nodes, by name.
     pub(crate) fn all(&self) -> Vec<(String, Known)> {
         self.known.read().iter().map(|(name, node)| (name.clone(), node.clone())).collect()
     }
 
-    /// The name of the node that is meant by `wanted`, or by saying nothing.
-    pub(crate) fn find(&self, wanted: Option<&str>) -> Result<String, Unclear> {
+    /// Whether there is a node of this name.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.known.read().contains_key(name)
+    }
+
+    /// Names of all nodes that `wanted` may mean; all nodes if nothing is said.
+    pub(crate) fn candidates(&self, wanted: Option<&str>) -> Vec<String> {
         let known = self.known.read();
+        known
+            .iter()
+            .filter(|(name, node)| wanted.is_none_or(|wanted| fits(name, node, wanted)))
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// The name of the node that is meant by `wanted`, or by saying nothing; `only` these nodes exist for who asks.
+    pub(crate) fn find(&self, wanted: Option<&str>, only: Option<&BTreeSet<String>>) -> Result<String, Unclear> {
+        let known = self.known.read();
+        let there = || known.iter().filter(|(name, _)| only.is_none_or(|only| only.contains(*name)));
+        let matching = |wanted: &str| -> Vec<String> {
+            match there().find(|(name, _)| *name == wanted) {
+                Some((name, _)) => vec![name.clone()],
+                None => there().filter(|(name, node)| fits(name, node, wanted)).map(|(name, _)| name.clone()).collect(),
+            }
+        };
         let Some(wanted) = wanted else {
-            return match (Self::matching(&known, DEFAULT).as_slice(), known.len()) {
-                ([name], _) => Ok(name.clone()),
-                (_, 0) => Err(Unclear::NoNodes),
-                (_, 1) => known.keys().next().cloned().ok_or(Unclear::NoNodes),
-                _ => Err(Unclear::Unsaid(known.keys().cloned().collect())),
+            if let [name] = matching(DEFAULT).as_slice() {
+                return Ok(name.clone());
+            }
+            let mut all: Vec<String> = there().map(|(name, _)| name.clone()).collect();
+            return match (all.pop(), all.is_empty()) {
+                (None, _) => Err(Unclear::NoNodes),
+                (Some(name), true) => Ok(name),
+                (Some(name), false) => {
+                    all.push(name);
+                    Err(Unclear::Unsaid(all))
+                }
             };
         };
-        let mut matching = Self::matching(&known, wanted);
+        let mut matching = matching(wanted);
         match (matching.pop(), matching.is_empty()) {
             (None, _) => Err(Unclear::Unknown(wanted.to_owned())),
             (Some(name), true) => Ok(name),
@@ -108,16 +168,11 @@ impl Nodes {
             }
         }
     }
+}
 
-    fn matching(known: &BTreeMap<String, Known>, wanted: &str) -> Vec<String> {
-        if known.contains_key(wanted) {
-            return vec![wanted.to_owned()];
-        }
-        let fits = |(name, node): &(&String, &Known)| {
-            node.aliases.contains(wanted) || name.split_once('/').is_some_and(|(_, last)| last == wanted)
-        };
-        known.iter().filter(fits).map(|(name, _)| name.clone()).collect()
-    }
+/// Whether a node may be meant: by its name, the last part of it, or an alias.
+fn fits(name: &str, node: &Known, wanted: &str) -> bool {
+    name == wanted || node.aliases.contains(wanted) || name.split_once('/').is_some_and(|(_, last)| last == wanted)
 }
 
 /// Whether a node may be called so: one or two parts of letters, digits and `._:@-`, so that a name is safe in a path,
@@ -145,6 +200,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use chainscope_store::Retention;
+
     use super::{Nodes, Unclear, check_name};
     use crate::NodeConfig;
 
@@ -156,27 +213,27 @@ mod tests {
                 ..NodeConfig::new(*name)
             })
             .collect();
-        Nodes::new(&list, [], 4).unwrap()
+        Nodes::new(&list, [], 4, Retention::default()).unwrap()
     }
 
     #[test]
     fn a_name_wins_over_aliases_and_ambiguity_is_said() {
         let nodes = nodes(&[("a/x", &["9732"]), ("b/x", &["9732", "main"]), ("main", &[])]);
-        assert_eq!(nodes.find(Some("a/x")), Ok("a/x".into()));
-        assert_eq!(nodes.find(Some("main")), Ok("main".into()));
-        assert_eq!(nodes.find(Some("x")), Err(Unclear::Ambiguous("x".into(), vec!["a/x".into(), "b/x".into()])));
+        assert_eq!(nodes.find(Some("a/x"), None), Ok("a/x".into()));
+        assert_eq!(nodes.find(Some("main"), None), Ok("main".into()));
+        assert_eq!(nodes.find(Some("x"), None), Err(Unclear::Ambiguous("x".into(), vec!["a/x".into(), "b/x".into()])));
         let both = vec!["a/x".to_owned(), "b/x".to_owned()];
-        assert_eq!(nodes.find(Some("9732")), Err(Unclear::Ambiguous("9732".into(), both)));
-        assert_eq!(nodes.find(Some("y")), Err(Unclear::Unknown("y".into())));
-        assert!(matches!(nodes.find(None), Err(Unclear::Unsaid(all)) if all.len() == 3));
+        assert_eq!(nodes.find(Some("9732"), None), Err(Unclear::Ambiguous("9732".into(), both)));
+        assert_eq!(nodes.find(Some("y"), None), Err(Unclear::Unknown("y".into())));
+        assert!(matches!(nodes.find(None, None), Err(Unclear::Unsaid(all)) if all.len() == 3));
     }
 
     #[test]
     fn saying_nothing_means_tezedge_or_the_only_node() {
-        assert_eq!(nodes(&[]).find(None), Err(Unclear::NoNodes));
-        assert_eq!(nodes(&[("9732", &[])]).find(None), Ok("9732".into()));
-        assert_eq!(nodes(&[("9732", &[]), ("tezedge", &[])]).find(None), Ok("tezedge".into()));
-        assert_eq!(nodes(&[("9732", &["tezedge"]), ("b", &[])]).find(None), Ok("9732".into()));
+        assert_eq!(nodes(&[]).find(None, None), Err(Unclear::NoNodes));
+        assert_eq!(nodes(&[("9732", &[])]).find(None, None), Ok("9732".into()));
+        assert_eq!(nodes(&[("9732", &[]), ("tezedge", &[])]).find(None, None), Ok("tezedge".into()));
+        assert_eq!(nodes(&[("9732", &["tezedge"]), ("b", &[])]).find(None, None), Ok("9732".into()));
     }
 
     #[test]

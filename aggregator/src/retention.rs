@@ -1,12 +1,12 @@
 //! Letting go of what is kept long enough, every few seconds.
 
-use std::{thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use chainscope_quiet::warn_limited;
 use chainscope_store::Store;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
-use crate::{Error, clock::now_ns};
+use crate::{Error, catalog::Catalog, clock::now_ns};
 
 /// The thread that evicts; it ends with this.
 #[derive(Debug)]
@@ -16,13 +16,16 @@ pub(crate) struct Retention {
 }
 
 impl Retention {
-    pub(crate) fn start(store: Store, pause: Duration) -> Result<Self, Error> {
+    pub(crate) fn start(store: Store, catalog: Option<Arc<Catalog>>, pause: Duration) -> Result<Self, Error> {
         let (end, ended) = bounded::<()>(0);
         let name = "retention".to_owned();
         let thread = thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
                 loop {
+                    if let Some(catalog) = &catalog {
+                        catalog.tick(now_ns());
+                    }
                     match store.evict(now_ns()) {
                         Ok(evicted) if evicted.segments > 0 => {
                             tracing::info!(evicted.rows, evicted.bytes, "old records were let go");

@@ -28,6 +28,8 @@ fn every_answer_may_be_read_by_any_page() {
         ("GET", "/v2/version/?", 200),
         ("HEAD", "/v2/p2p", 200),
         ("GET", "/v2/p2p?limit=", 400),
+        ("GET", "/v2/p2p?limit=\"5\"", 400),
+        ("GET", "/v2/p2p?other=\"<a>\"", 200),
         ("GET", "/v2/p2p?node_name=none", 404),
         ("GET", "/v2/p2p/abc", 404),
         ("GET", "/nothing", 404),
@@ -218,6 +220,10 @@ fn chunks_have_the_keys_and_the_cut_of_the_contract() {
     assert_eq!(server.get("/v3/chunks?cn=1.0").body, "[]");
     assert_eq!(server.get("/v3/chunks?limit=0").body, "[]");
     assert_eq!(server.problem("/v3/chunks?limit=100000", 400)["parameter"], "limit");
+    let from = |cursor: &str| server.json(&format!("/v3/chunks?cursor={cursor}")).as_array().unwrap().len();
+    let at = |place: &str| from(&format!("1617005682.953928051-{place}"));
+    assert_eq!((from("0.0-local-0"), at("local-0"), at("remote-0"), at("remote-15"), at("local-16")), (2, 2, 1, 1, 0));
+    assert_eq!(server.problem("/v3/chunks?cursor=15", 400)["parameter"], "cursor");
 }
 
 #[test]

@@ -80,5 +80,6 @@ fn the_end_of_the_program_ends_streams_cleanly() {
     server.feed("9732", messages(&["advertise"]));
     assert_eq!(live.ids(1), [0]);
     server.shutdown();
+    assert_eq!(live.block().as_deref(), Some(": the aggregator ends"));
     assert_eq!(live.block(), None, "an end, not a cut");
 }

@@ -39,6 +39,8 @@ impl Default for ConnectionQuery {
 pub struct ChunkQuery {
     /// Only those of one connection.
     pub connection: Option<u64>,
+    /// Where to begin, included: connection, counter, whether the remote sent it.
+    pub from: Option<(u64, u64, bool)>,
     /// Most chunks to give.
     pub limit: u64,
     /// How much work it may be.
@@ -47,7 +49,7 @@ pub struct ChunkQuery {
 
 impl Default for ChunkQuery {
     fn default() -> Self {
-        Self { connection: None, limit: 100, budget: Budget::default() }
+        Self { connection: None, from: None, limit: 100, budget: Budget::default() }
     }
 }
 
@@ -124,8 +126,14 @@ pub(crate) fn chunks(reader: &Reader<'_>, query: &ChunkQuery) -> Result<Vec<Reco
     let mut meter = Meter::new(&query.budget);
     let mut answer = Vec::new();
     let mut cursors = cursors(reader, keys::CHUNK, query.connection);
-    for cursor in &mut cursors {
-        cursor.first()?;
+    for (cursor, segment) in cursors.iter_mut().zip(&reader.view.segments) {
+        match query.from {
+            None => cursor.first()?,
+            Some((connection, counter, incoming)) => {
+                let place = ChunkPlace { connection, counter, incoming };
+                cursor.seek(&keys::chunk(reader.view.number, segment.number, place))?;
+            }
+        }
     }
     while (answer.len() as u64) < query.limit {
         // The same chunk may be in two segments; the newer one is as good.

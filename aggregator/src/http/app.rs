@@ -1,6 +1,7 @@
 //! What all handlers share.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,12 +18,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{form::Form, problem::Problem, stats::LossTables};
+use super::{form::Form, guard::Visit, problem::Problem, stats::LossTables};
 use crate::{
+    access::{Access, Caller, Refusal, routes::Right},
+    catalog::Catalog,
     config::Limits,
     ingest::Ingest,
     metrics::Metrics,
-    nodes::Nodes,
+    nodes::{Nodes, Unclear, check_name},
     pool::{Cancel, Pool},
 };
 
@@ -48,7 +51,15 @@ pub(crate) struct App {
     /// Changes when rows became visible.
     pub(crate) visible: watch::Receiver<u64>,
     pub(crate) losses: Mutex<LossTables>,
+    /// Who may read what.
+    pub(crate) access: Access,
+    /// Reads are logged, target `audit`.
+    pub(crate) audit: bool,
     pub(crate) stop: CancellationToken,
+    /// The program is about to end: it is said to whoever asks whether it is ready.
+    pub(crate) draining: CancellationToken,
+    /// Which nodes there are, if an operator says so.
+    pub(crate) catalog: Option<Arc<Catalog>>,
     pub(crate) runtime: Handle,
 }
 
@@ -81,11 +92,11 @@ pub(crate) fn patience(app: &App) -> Duration {
 #[derive(Debug, Clone)]
 pub(crate) struct Pinned(pub(crate) Arc<str>);
 
-/// A request's query string and node.
-#[derive(Debug)]
+/// A request's query string and node, and who asks.
 pub(crate) struct Asked {
     query: String,
     pinned: Option<Pinned>,
+    visit: Visit,
 }
 
 impl Asked {
@@ -93,20 +104,71 @@ impl Asked {
         Form::parse(&self.query)
     }
 
-    /// The name of the node that is meant.
-    pub(crate) fn node(&self, app: &App, form: &Form<'_>) -> Result<String, Problem> {
-        match &self.pinned {
-            Some(Pinned(name)) => Ok(app.nodes.find(Some(name))?),
-            None => Ok(app.nodes.find(form.text("node_name")?)?),
+    pub(crate) fn visit(&self) -> &Visit {
+        &self.visit
+    }
+
+    /// The name of the node that is meant; who asks may read it.
+    ///
+    /// For who may not read a node there is none: it makes no alias ambiguous and is in no list. To ask for it by its
+    /// name is refused whether it is there or not.
+    pub(crate) async fn node(&self, app: &App, form: &Form<'_>) -> Result<String, Problem> {
+        let wanted = match &self.pinned {
+            Some(Pinned(name)) => Some(&**name),
+            None => form.text("node_name")?,
+        };
+        let found = self.find(app, wanted).await;
+        if let Some(name) = found.as_ref().ok().map(String::as_str).or(wanted) {
+            // Set once: a handler asks for one node.
+            let _ = self.visit.node.set(name.to_owned());
+        }
+        found
+    }
+
+    async fn find(&self, app: &App, wanted: Option<&str>) -> Result<String, Problem> {
+        if app.access.is_open() {
+            return Ok(app.nodes.find(wanted, None)?);
+        }
+        let (caller, right) = self.right()?;
+        let visible = app.access.visible(caller, right, app.nodes.candidates(wanted)).await?;
+        match app.nodes.find(wanted, Some(&visible)) {
+            Err(Unclear::Unknown(name)) => {
+                if check_name(&name).is_ok() {
+                    app.access.may(caller, right, &name).await?;
+                }
+                Err(Unclear::Unknown(name).into())
+            }
+            Err(Unclear::NoNodes) if !app.access.may_all(caller, right).await? => {
+                let (user, right) = (caller.user(), right.name());
+                Err(Refusal::Forbidden(format!("there is no node that {user} may get tezosnodes/{right} of")).into())
+            }
+            found => Ok(found?),
         }
     }
 
     /// The node that is meant, if one is named.
-    pub(crate) fn named(&self, app: &App, form: &Form<'_>) -> Result<Option<String>, Problem> {
+    pub(crate) async fn named(&self, app: &App, form: &Form<'_>) -> Result<Option<String>, Problem> {
         if self.pinned.is_none() && !form.has("node_name") {
             return Ok(None);
         }
-        self.node(app, form).map(Some)
+        self.node(app, form).await.map(Some)
+    }
+
+    /// All nodes that who asks may read; none: every one.
+    pub(crate) async fn visible(&self, app: &App) -> Result<Option<BTreeSet<String>>, Problem> {
+        if app.access.is_open() {
+            return Ok(None);
+        }
+        let (caller, right) = self.right()?;
+        if app.access.may_all(caller, right).await? {
+            return Ok(None);
+        }
+        Ok(Some(app.access.visible(caller, right, app.nodes.candidates(None)).await?))
+    }
+
+    fn right(&self) -> Result<(&Caller, Right), Problem> {
+        let right = self.visit.right.ok_or_else(|| Problem::forbidden("this path is about no node"))?;
+        Ok((&self.visit.caller, right))
     }
 }
 
@@ -117,6 +179,7 @@ impl<S: Sync> FromRequestParts<S> for Asked {
         Ok(Self {
             query: parts.uri.query().unwrap_or_default().to_owned(),
             pinned: parts.extensions.get::<Pinned>().cloned(),
+            visit: parts.extensions.get::<Visit>().cloned().ok_or_else(|| Problem::forbidden("nobody asked"))?,
         })
     }
 }

@@ -72,7 +72,7 @@ pub(crate) async fn message(
     let form = asked.form();
     // As in the original: the parameters of the list are read, and mean nothing here.
     query::messages(&form)?;
-    let node: Arc<str> = asked.node(&app, &form)?.into();
+    let node: Arc<str> = asked.node(&app, &form).await?.into();
     let small = app.read({
         let node = Arc::clone(&node);
         move |store, _| small(store, &node, id)

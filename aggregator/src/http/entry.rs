@@ -61,7 +61,7 @@ async fn route(router: Router, pinned: Option<Pinned>, mut request: Request<Body
 /// The node that a path names by its prefix, and the path without prefix and without a slash at its end.
 ///
 /// A node's own name may be that of a root: `/nodes/v2/v2/p2p` is the node "v2", `/nodes/a/v2/v2/p2p` the node "a/v2".
-fn split(path: &str) -> (Option<String>, String) {
+pub(crate) fn split(path: &str) -> (Option<String>, String) {
     let trimmed = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
     let unchanged = || (None, trimmed.to_owned());
     let Some(rest) = trimmed.strip_prefix("/nodes/") else { return unchanged() };
@@ -92,7 +92,9 @@ fn options() -> Response {
     let headers = response.headers_mut();
     headers.insert(header::ALLOW, ALLOWED);
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, ALLOWED);
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"));
+    // A star does not stand for `authorization`.
+    let allowed = HeaderValue::from_static("authorization, last-event-id, *");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
     response
 }

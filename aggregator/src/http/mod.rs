@@ -1,21 +1,23 @@
 //! The HTTP API.
 //!
-//! `entry` looks at every request first, the routes are below; `form` and `query` read parameters, `list`, `stream`,
+//! `entry` looks at every request first, then `guard`; the routes are below; `form` and `query` read parameters, `list`, `stream`,
 //! `detail` and `v3` answer from the store, `wire` has the shapes. Handlers never call the store themselves: they ask
 //! the pool, through [`app::App::read`].
 
 pub(crate) mod app;
 mod detail;
 mod docs;
-mod entry;
-mod form;
+pub(crate) mod entry;
+pub(crate) mod form;
+mod guard;
 pub(crate) mod json;
-mod list;
+mod lenient;
+pub(crate) mod list;
 mod nodes;
 pub(crate) mod openapi;
 mod p2p;
-mod patient;
-mod problem;
+pub(crate) mod patient;
+pub(crate) mod problem;
 mod query;
 mod scrape;
 pub(crate) mod server;
@@ -56,14 +58,28 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/nodes", get(nodes::nodes))
         .route("/metrics", get(scrape::metrics))
         .route("/healthz", get(scrape::healthz))
+        .route("/livez", get(scrape::healthz))
         .route("/readyz", get(scrape::readyz))
         .route("/openapi.json", get(docs::full))
         .route("/openapi/network-recorder-openapi.json", get(docs::network_recorder))
         .route("/docs", get(docs::index))
         .route("/docs/{*path}", get(docs::asset))
         .fallback(entry::nothing)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), guard::guard))
         .layer(CatchPanicLayer::custom(entry::panicked))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), measure))
+        .with_state(app)
+}
+
+/// What is served on the port for metrics and health: nothing of any node but its name and counts.
+pub(crate) fn operation(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/metrics", get(scrape::metrics))
+        .route("/livez", get(scrape::healthz))
+        .route("/healthz", get(scrape::healthz))
+        .route("/readyz", get(scrape::readyz))
+        .fallback(entry::nothing)
+        .layer(CatchPanicLayer::custom(entry::panicked))
         .with_state(app)
 }
 

@@ -12,7 +12,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{app::App, list, problem::Problem};
+use super::{
+    app::{App, Asked},
+    list,
+    problem::Problem,
+};
 use crate::nodes::Known;
 
 /// What may stand in a part of a path as it is.
@@ -29,13 +33,13 @@ pub(crate) struct NodeView {
     name: String,
     /// Other names that `node_name` may use.
     aliases: BTreeSet<String>,
-    /// Named by the configuration, not only by an agent.
+    /// Named by the configuration or a `TezosNode`, not only by an agent.
     configured: bool,
     /// Prefix of every path that is about this node alone.
     #[schema(example = "/nodes/default/octez-0")]
     path: String,
     /// `recording`: an agent is connected that delivers its records. `silent`: there are records, but no such agent.
-    /// `waiting`: there are no records yet.
+    /// `waiting`: there are no records yet. `deleted`: its resource was deleted; what is kept of it goes in a while.
     state: &'static str,
     targets: Vec<TargetView>,
     /// Time of the latest record, nanoseconds since 1970.
@@ -68,23 +72,27 @@ pub(crate) struct LossView {
     bytes: u64,
 }
 
-/// Every node with its state, targets, last record and loss.
+/// Every node that the caller may read, with its state, targets, last record and loss.
 #[utoipa::path(get, path = "/nodes", responses((status = 200, description = "The nodes, by name.", body = Vec<NodeView>)))]
-pub(crate) async fn nodes(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    let known = app.nodes.all();
+pub(crate) async fn nodes(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
+    let mut known = app.nodes.all();
+    if let Some(visible) = asked.visible(&app).await? {
+        known.retain(|(name, _)| visible.contains(name));
+    }
     let agents = app.ingest.shared().agents.all();
     let delivering: BTreeSet<String> =
         agents.into_values().filter(|agent| agent.sessions > 0).flat_map(|agent| agent.nodes).collect();
     let json = app.read(move |store, _| {
         let mut json = vec![b'['];
         let stored: BTreeMap<_, _> = store.nodes().into_iter().map(|node| (node.name.clone(), node)).collect();
-        for (name, Known { aliases, configured }) in known {
+        for (name, Known { aliases, configured, deleted_ns, .. }) in known {
             let info = stored.get(&name);
             let last_record = info.and_then(|info| info.last_time_ns);
-            let state = match (delivering.contains(&name), last_record) {
-                (true, _) => "recording",
-                (false, Some(_)) => "silent",
-                (false, None) => "waiting",
+            let state = match (deleted_ns, delivering.contains(&name), last_record) {
+                (Some(_), ..) => "deleted",
+                (None, true, _) => "recording",
+                (None, false, Some(_)) => "silent",
+                (None, false, None) => "waiting",
             };
             let view = NodeView {
                 path: path(&name),

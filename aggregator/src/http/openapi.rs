@@ -117,8 +117,11 @@ pub(crate) struct ConnectionsParameters {
 pub(crate) struct ChunksParameters {
     /// As for `/v2/p2p`.
     node_name: Option<String>,
-    /// Chunks at most. [default: 100]
+    /// Chunks at most, up to 1000. [default: 100]
     limit: Option<u64>,
+    /// Key to begin with, included.
+    #[param(example = "1617005682.953928051-remote-15")]
+    cursor: Option<String>,
     /// Key of the connection that they belong to.
     #[param(example = "1617005682.953928051")]
     cn: Option<String>,

@@ -27,7 +27,7 @@ use super::{
 pub(crate) async fn messages(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
     let form = asked.form();
     let query = query::messages(&form)?;
-    let node: Arc<str> = asked.node(&app, &form)?.into();
+    let node: Arc<str> = asked.node(&app, &form).await?.into();
     let start = Place { cursor: query.cursor, left: query.limit, is_first: true };
     list::answer(app, start, move |app, place| page(app, Arc::clone(&node), query.clone(), place)).await
 }

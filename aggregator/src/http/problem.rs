@@ -9,7 +9,7 @@ use chainscope_store::Error as StoreError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{nodes::Unclear, pool::PoolError};
+use crate::{access::Refusal, nodes::Unclear, pool::PoolError};
 
 /// An error, as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -49,6 +49,11 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
+    /// Whoever asks may not: 403.
+    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, detail)
+    }
+
     pub(crate) fn busy(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
@@ -64,10 +69,24 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"chainscope\""));
+        }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let status = match &refusal {
+            Refusal::NoToken | Refusal::BadToken => StatusCode::UNAUTHORIZED,
+            Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
+            Refusal::NoAnswer(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, refusal.to_string())
     }
 }
 

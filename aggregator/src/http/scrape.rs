@@ -9,6 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use chainscope_proto::v1::{NetworkAccount, ReasonCount, Record, record::Kind};
+use chainscope_quiet::Clean;
 use chainscope_store::{Error as StoreError, NodeInfo, Store};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -33,19 +34,24 @@ pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether records can be stored and questions answered.
+/// Whether questions can be answered. Records that cannot be stored, as on a full disk, are said but no reason to be
+/// taken out of service: what is stored can still be read.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Yes.", body = String),
     (status = 503, description = "No, and why.", body = Problem),
 ))]
-pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
-    if app.stop.is_cancelled() {
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<String, Problem> {
+    if app.draining.is_cancelled() || app.stop.is_cancelled() {
         return Err(Problem::busy("the aggregator ends"));
     }
-    match app.ingest.shared().writer.health().trouble() {
-        Some(trouble) => Err(Problem::busy(trouble)),
-        None => Ok("ok\n"),
+    if app.catalog.as_ref().is_some_and(|catalog| !catalog.is_known()) {
+        return Err(Problem::busy("the operator has not said yet which nodes there are"));
     }
+    app.read(|store, _| Ok(store.generation())).await?;
+    Ok(match app.ingest.shared().writer.health().trouble() {
+        Some(trouble) => format!("ok, but records cannot be stored: {}\n", Clean(&trouble)),
+        None => "ok\n".to_owned(),
+    })
 }
 
 /// Counters and gauges for Prometheus, in its OpenMetrics text format.
@@ -81,7 +87,9 @@ type ByNode<M> = Family<NodeLabels, M>;
 /// A target's name has a process id in it, so it is no label; `/v2/stats` tells targets apart.
 fn scraped(app: &App, store: &Store) -> Result<Registry, StoreError> {
     let mut registry = Registry::with_prefix("chainscope");
-    let nodes = store.nodes();
+    let mut nodes = store.nodes();
+    // A deleted node's name stays in the store.
+    nodes.retain(|node| app.nodes.knows(&node.name));
     stored(&mut registry, &nodes);
     accounted(&mut registry, store, &nodes)?;
     let disk = store.disk()?;
@@ -99,6 +107,23 @@ fn scraped(app: &App, store: &Store) -> Result<Registry, StoreError> {
         None,
         disk.full.into(),
     );
+    let memory = store.memory();
+    let parts = [
+        ("store_block_cache", "Memory of blocks that were read from the database's files", memory.block_cache_bytes),
+        (
+            "store_write_buffer",
+            "Memory of records that are not in a file of the database yet",
+            memory.write_buffer_bytes,
+        ),
+        ("store_open_files", "Memory of tables of contents outside the block cache", memory.open_files_bytes),
+    ];
+    for (name, help, bytes) in parts {
+        gauge(&mut registry, name, help, Some(Unit::Bytes), bytes);
+    }
+    if let Some(catalog) = &app.catalog {
+        let help = "1 if the operator's catalog is followed";
+        gauge(&mut registry, "catalog_connected", help, None, catalog.is_connected().into());
+    }
     gauge(&mut registry, "nodes", "Known nodes", None, app.nodes.all().len() as u64);
     gauge(&mut registry, "query_waiting", "Requests that wait for a thread", None, app.pool.waiting() as u64);
     let streamed = Counter::<u64>::default();

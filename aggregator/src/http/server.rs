@@ -4,6 +4,7 @@ use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Durat
 
 use axum::{Router, body::Body, http::Request};
 use chainscope_quiet::warn_limited;
+use chainscope_tls::Acceptor;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -13,7 +14,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{app::Pinned, entry, patient::Patient};
+use super::{app::Pinned, entry, lenient::Lenient, patient::Patient};
 use crate::{config::Limits, metrics::Metrics};
 
 /// Bytes of a request's head at most, and of what is read ahead.
@@ -31,6 +32,7 @@ pub(crate) struct Served {
     pub(crate) router: Router,
     /// The node that the listener is about.
     pub(crate) pinned: Option<Pinned>,
+    pub(crate) acceptor: Acceptor,
     pub(crate) limits: Limits,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stop: CancellationToken,
@@ -73,13 +75,22 @@ pub(crate) async fn serve(listener: TcpListener, served: Served) {
 }
 
 async fn connection(stream: TcpStream, peer: SocketAddr, served: &Served) {
-    // Rows of a live stream are small and should not wait for more.
-    let _ = stream.set_nodelay(true);
+    let accepted = tokio::select! {
+        accepted = served.acceptor.accept(stream) => accepted,
+        () = served.stop.cancelled() => return,
+    };
+    let stream = match accepted {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!(%peer, %error, "a connection could not be opened");
+            return;
+        }
+    };
     let service = service_fn(|request: Request<Incoming>| {
         let (router, pinned) = (served.router.clone(), served.pinned.clone());
         async move { Ok::<_, Infallible>(entry::answer(router, pinned, request.map(Body::new)).await) }
     });
-    let io = TokioIo::new(Patient::new(stream, served.limits.patience));
+    let io = TokioIo::new(Lenient::new(Patient::new(stream, served.limits.patience)));
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())

@@ -217,15 +217,32 @@ pub(crate) struct Finding {
 ))]
 pub(crate) async fn stats(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
     let form = asked.form();
-    let names = match asked.named(&app, &form)? {
-        Some(name) => vec![name],
-        None => app.nodes.all().into_iter().map(|(name, _)| name).collect(),
+    let (names, is_whole) = match asked.named(&app, &form).await? {
+        Some(name) => (vec![name], app.access.is_open()),
+        None => match asked.visible(&app).await? {
+            Some(visible) => (visible.into_iter().collect(), false),
+            None => (app.nodes.candidates(None), true),
+        },
     };
     let shared = Arc::clone(&app);
-    let stats = app.read(move |store, _| gather(&shared, store, &names)).await?;
+    let mut stats = app.read(move |store, _| gather(&shared, store, &names)).await?;
+    if !is_whole {
+        stats.narrow();
+    }
     let mut json = Vec::new();
     list::push(&mut json, true, &stats);
     Ok(list::json(Body::from(json)))
+}
+
+impl Stats {
+    /// Leaves out agents, and nodes of agents, that are none of these nodes'.
+    fn narrow(&mut self) {
+        let names: BTreeSet<&String> = self.nodes.iter().map(|node| &node.name).collect();
+        for agent in &mut self.agents {
+            agent.nodes.retain(|node| names.contains(node));
+        }
+        self.agents.retain(|agent| !agent.nodes.is_empty());
+    }
 }
 
 fn gather(app: &App, store: &Store, names: &[String]) -> Result<Stats, StoreError> {

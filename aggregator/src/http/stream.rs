@@ -3,11 +3,15 @@
 //! A stream is a list without an end, oldest first: it reads a page, sends it, and waits for new rows when there are none.
 //! Rows are read only as fast as the client takes them, so that a slow one costs nothing but its connection. After a
 //! break `Last-Event-ID` goes on where the last event was, nothing missing and nothing twice.
+//!
+//! Where callers need a right it is asked for again each minute. A stream whose caller lost it ends with an event called
+//! `error`; while nobody can say whether they have it, nothing is sent.
 
 use std::{
     io::Write as _,
     ops::ControlFlow,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use axum::{
@@ -21,23 +25,31 @@ use chainscope_store::{MessageQuery, Order};
 use futures::stream;
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
     app::{App, Asked},
     form::shown,
+    guard::Visit,
     openapi::StreamParameters,
     problem::Problem,
     query,
     wire::Row,
 };
+use crate::access::Refusal;
 
 /// Events that are read at once.
 const PAGE: u64 = 256;
 
 /// A comment: shows that the server lives, and finds out whether the client does.
 const HEARTBEAT: &[u8] = b": still here\n\n";
+
+/// The last sign of life.
+const FAREWELL: &[u8] = b": the aggregator ends\n\n";
+
+/// Time between two questions whether the caller still may, while there is no answer.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Messages of a node as they are recorded.
 ///
@@ -58,7 +70,7 @@ pub(crate) async fn messages(
     let mut query = query::messages(&form)?;
     query.order = Order::OldestFirst;
     let left = if form.has("limit") { query.limit } else { u64::MAX };
-    let node: Arc<str> = asked.node(&app, &form)?.into();
+    let node: Arc<str> = asked.node(&app, &form).await?.into();
     let start = match resume(&headers)?.or(query.cursor) {
         Some(cursor) => cursor,
         None => {
@@ -72,7 +84,9 @@ pub(crate) async fn messages(
     })?;
     let visible = app.visible.clone();
     app.metrics.http.streams.inc();
-    let live = Live { app, node, query, next: start, left, visible, _permit: permit };
+    let visit = (!app.access.is_open()).then(|| asked.visit().clone());
+    let checked = Instant::now();
+    let live = Live { app, node, query, next: start, left, visible, visit, checked, has_ended: false, _permit: permit };
     // The first bytes go at once: the client sees that the stream is open before anything happens.
     let opened = stream::iter([Ok(Bytes::from_static(b": open\n\n"))]);
     let events = stream::unfold(live, |mut live| async move {
@@ -109,6 +123,12 @@ struct Live {
     /// Events still to send.
     left: u64,
     visible: watch::Receiver<u64>,
+    /// Who reads; none if nobody is asked.
+    visit: Option<Visit>,
+    /// When they were found to have the right.
+    checked: Instant,
+    /// The last block was sent.
+    has_ended: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -123,13 +143,28 @@ impl Live {
     async fn step(&mut self) -> Option<Bytes> {
         let stop = self.app.stop.clone();
         loop {
-            if self.left == 0 || stop.is_cancelled() {
+            if self.left == 0 || self.has_ended {
                 return None;
+            }
+            if stop.is_cancelled() {
+                return self.end(Bytes::from_static(FAREWELL));
+            }
+            match self.may_go_on().await {
+                Ok(()) => {}
+                Err(refusal @ Refusal::NoAnswer(_)) => {
+                    tracing::debug!(%refusal, "a stream waits");
+                    tokio::select! {
+                        () = sleep(ASK_AGAIN.min(self.app.limits.heartbeat)) => {}
+                        () = stop.cancelled() => continue,
+                    }
+                    return Some(Bytes::from_static(HEARTBEAT));
+                }
+                Err(refusal) => return self.end(error_event(refusal)),
             }
             self.visible.mark_unchanged();
             let events = tokio::select! {
                 events = self.read() => events,
-                () = stop.cancelled() => return None,
+                () = stop.cancelled() => continue,
             };
             match events {
                 Ok(events) if !events.is_empty() => return Some(events),
@@ -137,16 +172,35 @@ impl Live {
                 Ok(_) => {}
                 Err(problem) => tracing::debug!(detail = problem.detail, "a stream waits"),
             }
-            let changed = timeout(self.app.limits.heartbeat, self.visible.changed());
+            let mut pause = self.app.limits.heartbeat;
+            if self.visit.is_some() {
+                pause = pause.min(self.app.limits.recheck.saturating_sub(self.checked.elapsed()));
+            }
+            let changed = timeout(pause, self.visible.changed());
             tokio::select! {
                 changed = changed => match changed {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => return None,
                     Err(_) => return Some(Bytes::from_static(HEARTBEAT)),
                 },
-                () = stop.cancelled() => return None,
+                () = stop.cancelled() => {}
             }
         }
+    }
+
+    /// Whether the caller still has the right; asked now and then.
+    async fn may_go_on(&mut self) -> Result<(), Refusal> {
+        let Some(Visit { caller, right: Some(right), .. }) = &self.visit else { return Ok(()) };
+        if self.checked.elapsed() >= self.app.limits.recheck {
+            self.app.access.still_may(caller, *right, &self.node).await?;
+            self.checked = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, last: Bytes) -> Option<Bytes> {
+        self.has_ended = true;
+        Some(last)
     }
 
     /// Reads the next events; none if there are no new ones.
@@ -180,6 +234,15 @@ impl Live {
         self.app.metrics.http.streamed.fetch_add(rows, Ordering::Relaxed);
         Ok(events)
     }
+}
+
+/// The end of a stream whose caller may not read on.
+fn error_event(refusal: Refusal) -> Bytes {
+    let mut event = b"event: error\ndata: ".to_vec();
+    // Writing to memory does not fail, and JSON has no line breaks.
+    let _ = super::json::write(&mut event, &Problem::from(refusal));
+    event.extend_from_slice(b"\n\n");
+    event.into()
 }
 
 fn event(events: &mut Vec<u8>, id: u64, row: &Row<'_>) {

@@ -34,7 +34,7 @@ pub(crate) async fn connections(State(app): State<Arc<App>>, asked: Asked) -> Re
     let form = asked.form();
     let limit = query::limit(&form)?;
     let from = form.text("cursor")?.map(|text| connection_of("cursor", text)).transpose()?;
-    let node: Arc<str> = asked.node(&app, &form)?.into();
+    let node: Arc<str> = asked.node(&app, &form).await?.into();
     list::answer(app, (from, limit, true), move |app, place| connections_page(app, Arc::clone(&node), place)).await
 }
 
@@ -78,10 +78,12 @@ pub(crate) async fn chunks(State(app): State<Arc<App>>, asked: Asked) -> Result<
         ));
     }
     let connection = form.text("cn")?.map(|text| connection_of("cn", text)).transpose()?;
-    let node = asked.node(&app, &form)?;
+    let from = form.text("cursor")?.map(|text| chunk_of("cursor", text)).transpose()?;
+    let from = from.map(|(connection, incoming, counter)| (connection, counter, incoming));
+    let node = asked.node(&app, &form).await?;
     let json = app.read(move |store, budget| {
         let mut json = vec![b'['];
-        for record in store.chunks(&node, &ChunkQuery { connection, limit, budget })? {
+        for record in store.chunks(&node, &ChunkQuery { connection, from, limit, budget })? {
             if let Record { time_ns, kind: Some(Kind::Chunk(chunk)), .. } = &record {
                 let is_first = json.len() == 1;
                 list::push(&mut json, is_first, &(chunk_key(chunk), ChunkView::listed(*time_ns, chunk)));
@@ -107,10 +109,8 @@ pub(crate) async fn chunk(
     asked: Asked,
 ) -> Result<Response, Problem> {
     let form = asked.form();
-    let (connection, incoming, counter) = parse_chunk_key(&key).ok_or_else(|| {
-        Problem::parameter("key", format!("{} is not <seconds>.<nanoseconds>-<local|remote>-<counter>", shown(&key)))
-    })?;
-    let node = asked.node(&app, &form)?;
+    let (connection, incoming, counter) = chunk_of("key", &key)?;
+    let node = asked.node(&app, &form).await?;
     let json = app.read(move |store, _| {
         let mut json = Vec::new();
         match store.chunk(&node, connection, incoming, counter)? {
@@ -122,6 +122,12 @@ pub(crate) async fn chunk(
         Ok(json)
     });
     Ok(list::json(Body::from(json.await?)))
+}
+
+fn chunk_of(name: &str, text: &str) -> Result<(u64, bool, u64), Problem> {
+    parse_chunk_key(text).ok_or_else(|| {
+        Problem::parameter(name, format!("{} is not <seconds>.<nanoseconds>-<local|remote>-<counter>", shown(text)))
+    })
 }
 
 fn connection_of(name: &str, text: &str) -> Result<u64, Problem> {

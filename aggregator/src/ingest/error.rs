@@ -25,6 +25,17 @@ pub enum SessionError {
         /// What is wrong.
         why: &'static str,
     },
+    /// The hello's agent is not the host of the token.
+    #[error("the agent {} shows a token of host {}: it may speak for its own host only", Clean(agent), Clean(host))]
+    OtherHost {
+        /// The agent's name.
+        agent: String,
+        /// The token's host.
+        host: String,
+    },
+    /// The token that the session began with has ended.
+    #[error("the token has expired: connect again with a newer one")]
+    TokenExpired,
     /// There is no version that both speak.
     #[error(
         "no common version: agent {} (build {}) speaks {agent_least} to {agent_greatest}, this aggregator (build {build}) \
@@ -99,6 +110,8 @@ impl From<SessionError> for Status {
                 Code::InvalidArgument
             }
             E::NoCommonVersion { .. } => Code::FailedPrecondition,
+            E::OtherHost { .. } => Code::PermissionDenied,
+            E::TokenExpired => Code::Unauthenticated,
             E::TooManyNodes { .. } => Code::ResourceExhausted,
             E::Hole { .. } | E::Overflow { .. } => Code::OutOfRange,
             E::Store(_) | E::Ending => Code::Unavailable,

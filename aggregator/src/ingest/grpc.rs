@@ -3,14 +3,15 @@
 use std::pin::Pin;
 
 use chainscope_proto::v1::{RecordReply, RecordRequest, ingest_server};
-use chainscope_quiet::warn_limited;
+use chainscope_quiet::{Clean, warn_limited};
+use chainscope_tls::{Acceptor, incoming};
 use futures::Stream;
 use tokio::net::TcpListener;
-use tokio_stream::{StreamExt as _, wrappers::TcpListenerStream};
+use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-use super::{Ingest, MAX_MESSAGE_BYTES, session};
+use super::{Ingest, IngestTrust, MAX_MESSAGE_BYTES, session_of};
 use crate::config::Limits;
 
 /// Streams of one agent at a time: one, and a few that are being given up.
@@ -18,6 +19,7 @@ const STREAMS: u32 = 8;
 
 struct Service {
     ingest: Ingest,
+    trust: Option<IngestTrust>,
 }
 
 #[tonic::async_trait]
@@ -26,6 +28,12 @@ impl ingest_server::Ingest for Service {
 
     async fn record(&self, request: Request<Streaming<RecordRequest>>) -> Result<Response<Self::RecordStream>, Status> {
         let peer = request.remote_addr();
+        let proof = match &self.trust {
+            None => None,
+            Some(trust) => Some(trust.prove(request.metadata()).await.inspect_err(|status| {
+                warn_limited!(?peer, code = ?status.code(), reason = %Clean(status.message()), "an agent was refused");
+            })?),
+        };
         // A cut connection ends the requests; what came before is stored all the same, and the rest is sent again.
         let requests = request.into_inner().map_while(move |request| match request {
             Ok(request) => Some(request),
@@ -34,7 +42,7 @@ impl ingest_server::Ingest for Service {
                 None
             }
         });
-        let replies = session(&self.ingest, requests).map(move |reply| {
+        let replies = session_of(&self.ingest, proof, requests).map(move |reply| {
             reply.map_err(|error| {
                 warn_limited!(?peer, %error, "the session of an agent ended");
                 error.into()
@@ -47,11 +55,13 @@ impl ingest_server::Ingest for Service {
 /// Serves until `stop`, then lets the open sessions finish.
 pub(crate) async fn serve(
     listener: TcpListener,
+    acceptor: Acceptor,
     ingest: Ingest,
+    trust: Option<IngestTrust>,
     limits: &Limits,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = ingest_server::IngestServer::new(Service { ingest })
+    let service = ingest_server::IngestServer::new(Service { ingest, trust })
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     Server::builder()
@@ -59,6 +69,6 @@ pub(crate) async fn serve(
         .http2_keepalive_interval(Some(limits.heartbeat))
         .http2_keepalive_timeout(Some(limits.patience))
         .add_service(service)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.cancelled_owned())
+        .serve_with_incoming_shutdown(incoming(listener, acceptor), stop.cancelled_owned())
         .await
 }

@@ -15,13 +15,14 @@ mod agents;
 mod error;
 pub(crate) mod grpc;
 mod session;
+mod trust;
 mod writer;
 
 use std::{sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{RecordReply, RecordRequest};
 use chainscope_quiet::warn_limited;
-use chainscope_store::{Retention, Store};
+use chainscope_store::Store;
 use futures::Stream;
 use tokio::{
     runtime::Handle,
@@ -31,12 +32,13 @@ use tokio::{
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::error::SessionError;
 pub(crate) use self::{
     agents::{AgentInfo, Agents},
+    trust::Proof,
     writer::Writer,
 };
-use crate::{Error, config::Limits, metrics::IngestMetrics, nodes::Nodes};
+pub use self::{error::SessionError, trust::IngestTrust};
+use crate::{Error, catalog::Catalog, config::Limits, metrics::IngestMetrics, nodes::Nodes};
 
 /// Largest message that an agent may send: batches are of at most 1 MiB, unless a single record is larger.
 pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);
@@ -56,6 +58,8 @@ pub struct Ingest {
 pub(crate) struct Shared {
     pub(crate) build: String,
     pub(crate) nodes: Arc<Nodes>,
+    /// Which nodes have pods on which hosts, if an operator says so.
+    pub(crate) catalog: Option<Arc<Catalog>>,
     pub(crate) writer: Writer,
     pub(crate) agents: Agents,
     pub(crate) metrics: Arc<IngestMetrics>,
@@ -69,21 +73,21 @@ pub(crate) struct Shared {
 }
 
 impl Ingest {
-    /// `retention` is that of nodes which nobody configured.
     pub(crate) fn start(
         store: &Store,
         nodes: Arc<Nodes>,
+        catalog: Option<Arc<Catalog>>,
         metrics: Arc<IngestMetrics>,
         build: &str,
         limits: &Limits,
-        retention: Retention,
     ) -> Result<Self, Error> {
         let room_kib = u32::try_from(limits.ingest_bytes >> 10).unwrap_or(u32::MAX).max(1);
-        let writer = Writer::start(store.clone(), &nodes, Arc::clone(&metrics), retention)?;
+        let writer = Writer::start(store.clone(), Arc::clone(&nodes), Arc::clone(&metrics))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 build: build.to_owned(),
                 nodes,
+                catalog,
                 writer,
                 agents: Agents::default(),
                 metrics,
@@ -133,6 +137,28 @@ impl Ingest {
     }
 }
 
+/// [`session`] with an agent that proved who it is; without a proof everything is taken.
+pub(crate) fn session_of<S>(
+    ingest: &Ingest,
+    proof: Option<Proof>,
+    requests: S,
+) -> impl Stream<Item = Result<RecordReply, SessionError>> + Send + use<S>
+where
+    S: Stream<Item = RecordRequest> + Send + 'static,
+{
+    let (replies, stream) = mpsc::channel(CHANNEL);
+    let shared = Arc::clone(&ingest.shared);
+    let talk = async move {
+        let closed = replies.clone();
+        tokio::select! {
+            () = session::run(&shared, proof, requests, &replies) => {}
+            () = closed.closed() => {}
+        }
+    };
+    ingest.shared.sessions.spawn_on(talk, &ingest.shared.runtime);
+    ReceiverStream::new(stream)
+}
+
 /// One conversation with an agent: a hello is answered by a welcome that says where its lanes stand; each batch, once it
 /// is durable, by an acknowledgement (one for several, if they came fast). An error ends the stream.
 ///
@@ -142,15 +168,5 @@ pub fn session<S>(ingest: &Ingest, requests: S) -> impl Stream<Item = Result<Rec
 where
     S: Stream<Item = RecordRequest> + Send + 'static,
 {
-    let (replies, stream) = mpsc::channel(CHANNEL);
-    let shared = Arc::clone(&ingest.shared);
-    let talk = async move {
-        let closed = replies.clone();
-        tokio::select! {
-            () = session::run(&shared, requests, &replies) => {}
-            () = closed.closed() => {}
-        }
-    };
-    ingest.shared.sessions.spawn_on(talk, &ingest.shared.runtime);
-    ReceiverStream::new(stream)
+    session_of(ingest, None, requests)
 }

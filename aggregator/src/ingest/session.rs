@@ -1,18 +1,22 @@
 //! One conversation with one agent.
 
-use std::{pin::pin, sync::Arc};
+use std::{future::pending, pin::pin, sync::Arc, time::Instant};
 
 use chainscope_proto::{
     VERSIONS,
-    v1::{Ack, Batch, Hello, LaneMark, RecordReply, RecordRequest, Welcome, record_reply, record_request::Request},
+    v1::{
+        Ack, Batch, Hello, LaneMark, RecordReply, RecordRequest, Refused, Welcome, record_reply,
+        record_request::Request,
+    },
 };
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::sleep_until};
 
 use super::{
     SessionError, Shared,
     agents::Connected,
+    trust::{Admission, Proof},
     writer::{Append, Outcome},
 };
 use crate::{clock::now_ns, nodes::Unclear};
@@ -29,9 +33,14 @@ const LONGEST_AGENT: usize = 253;
 type Replies = mpsc::Sender<Result<RecordReply, SessionError>>;
 
 /// Runs a session to its end; an error is its last reply.
-pub(super) async fn run<S: Stream<Item = RecordRequest>>(shared: &Shared, requests: S, replies: &Replies) {
+pub(super) async fn run<S: Stream<Item = RecordRequest>>(
+    shared: &Shared,
+    proof: Option<Proof>,
+    requests: S,
+    replies: &Replies,
+) {
     shared.metrics.sessions.inc();
-    if let Err(error) = talk(shared, requests, replies).await {
+    if let Err(error) = talk(shared, proof, requests, replies).await {
         shared.metrics.session_errors.inc();
         // Whoever asked may be gone; then nobody is there to be told.
         let _ = replies.send(Err(error)).await;
@@ -41,12 +50,16 @@ pub(super) async fn run<S: Stream<Item = RecordRequest>>(shared: &Shared, reques
 
 async fn talk<S: Stream<Item = RecordRequest>>(
     shared: &Shared,
+    proof: Option<Proof>,
     requests: S,
     replies: &Replies,
 ) -> Result<(), SessionError> {
     let mut requests = pin!(requests);
+    let admission = proof.map(Admission::new);
+    let mut expiry = pin!(expires(admission.as_ref().map(Admission::until)));
     let first = tokio::select! {
         first = requests.next() => first,
+        () = expiry.as_mut() => return Err(SessionError::TokenExpired),
         () = shared.stop.cancelled() => return Err(SessionError::Ending),
     };
     let hello = match first.map(|request| request.request) {
@@ -54,31 +67,45 @@ async fn talk<S: Stream<Item = RecordRequest>>(
         Some(Some(Request::Hello(hello))) => hello,
         Some(_) => return Err(SessionError::NoHello),
     };
-    let mut lanes = Lanes::greet(shared, hello, replies).await?;
+    let mut lanes = Lanes::greet(shared, admission, hello, replies).await?;
+    let mut has_expired = false;
     loop {
         tokio::select! {
             biased;
             Some(outcome) = lanes.outcomes.recv() => lanes.tell(outcome, replies).await?,
             () = shared.stop.cancelled() => break,
+            () = expiry.as_mut() => {
+                has_expired = true;
+                break;
+            }
             request = requests.next(), if lanes.in_flight < IN_FLIGHT => match request {
-                Some(request) => lanes.take(shared, request).await?,
+                Some(request) => lanes.take(shared, request, replies).await?,
                 None => break,
             },
         }
     }
     // What was received before the end is still stored and acknowledged.
     loop {
-        if lanes.in_flight < IN_FLIGHT
+        if !has_expired
+            && lanes.in_flight < IN_FLIGHT
             && let Some(Some(request)) = requests.next().now_or_never()
         {
-            lanes.take(shared, request).await?;
+            lanes.take(shared, request, replies).await?;
         } else if lanes.in_flight > 0
             && let Some(outcome) = lanes.outcomes.recv().await
         {
             lanes.tell(outcome, replies).await?;
         } else {
-            return Ok(());
+            return if has_expired { Err(SessionError::TokenExpired) } else { Ok(()) };
         }
+    }
+}
+
+/// Ends at that moment, if there is one.
+async fn expires(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at.into()).await,
+        None => pending().await,
     }
 }
 
@@ -92,13 +119,23 @@ struct Lanes {
     /// At most [`IN_FLIGHT`] at a time.
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     connected: Connected,
+    /// Which of them are taken; none: all.
+    admission: Option<Admission>,
 }
 
 impl Lanes {
     /// Checks the hello and answers it.
-    async fn greet(shared: &Shared, hello: Hello, replies: &Replies) -> Result<Self, SessionError> {
+    async fn greet(
+        shared: &Shared,
+        admission: Option<Admission>,
+        hello: Hello,
+        replies: &Replies,
+    ) -> Result<Self, SessionError> {
         let received_ns = now_ns();
         check_hello(&hello)?;
+        if let Some(admission) = &admission {
+            admission.check_agent(&hello.agent)?;
+        }
         let version = common_version(&hello, VERSIONS, &shared.build)?;
         let agent: Arc<str> = hello.agent.as_str().into();
         let epoch: Arc<[u8]> = hello.epoch.as_slice().into();
@@ -110,16 +147,22 @@ impl Lanes {
         let welcome = Welcome { version, build: shared.build.clone(), realtime_ns: now_ns(), marks: marks.collect() };
         send(replies, record_reply::Reply::Welcome(welcome)).await?;
         let (results, outcomes) = mpsc::unbounded_channel();
-        Ok(Self { agent, epoch, in_flight: 0, results, outcomes, connected })
+        Ok(Self { agent, epoch, in_flight: 0, results, outcomes, connected, admission })
     }
 
     /// Hands a batch to the writer, as soon as there is room.
-    async fn take(&mut self, shared: &Shared, request: RecordRequest) -> Result<(), SessionError> {
+    async fn take(&mut self, shared: &Shared, request: RecordRequest, replies: &Replies) -> Result<(), SessionError> {
         let batch = match request.request {
             Some(Request::Batch(batch)) => batch,
             Some(Request::Hello(_)) => return Err(SessionError::SecondHello),
             None => return Err(SessionError::UnknownRequest),
         };
+        if let Some(admission) = &mut self.admission
+            && let Some(reason) = admission.refuses(shared, &self.epoch, &batch).await?
+        {
+            shared.metrics.refused_batches.inc();
+            return send(replies, record_reply::Reply::Refused(Refused { node: batch.node, reason })).await;
+        }
         check_batch(shared, &batch)?;
         let bytes = batch.encoded_len();
         self.connected.count(batch.records.len(), bytes);

@@ -9,7 +9,7 @@ use std::{
 
 use chainscope_proto::v1::Batch;
 use chainscope_quiet::warn_limited;
-use chainscope_store::{Error as StoreError, Retention, Store};
+use chainscope_store::{Error as StoreError, Store};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -75,28 +75,15 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(
-        store: Store,
-        nodes: &Nodes,
-        metrics: Arc<IngestMetrics>,
-        retention: Retention,
-    ) -> Result<Self, Error> {
+    pub(super) fn start(store: Store, nodes: Arc<Nodes>, metrics: Arc<IngestMetrics>) -> Result<Self, Error> {
         // Bounded by the room that sessions must have for each batch.
         let (sender, commands) = unbounded();
         let (end, ending) = bounded(0);
         let health = Arc::new(Health::default());
         // What is known already has its retention.
-        let known = nodes.all().into_iter().map(|(name, _)| name).collect();
-        let mut work = Work {
-            store,
-            known,
-            retention,
-            commands,
-            ending,
-            metrics,
-            health: Arc::clone(&health),
-            groups: Vec::new(),
-        };
+        let known = store.nodes().into_iter().map(|node| node.name).collect();
+        let mut work =
+            Work { store, known, nodes, commands, ending, metrics, health: Arc::clone(&health), groups: Vec::new() };
         let name = "ingest-writer".to_owned();
         let thread = thread::Builder::new()
             .name(name.clone())
@@ -154,8 +141,7 @@ struct Work {
     store: Store,
     /// Nodes whose retention the store has been told.
     known: HashSet<String>,
-    /// That of all others.
-    retention: Retention,
+    nodes: Arc<Nodes>,
     commands: Receiver<Command>,
     ending: Receiver<()>,
     metrics: Arc<IngestMetrics>,
@@ -209,7 +195,7 @@ impl Work {
             return;
         }
         self.known.insert(node.to_owned());
-        if let Err(error) = self.store.set_retention(node, self.retention) {
+        if let Err(error) = self.nodes.tell_retention(&self.store, node) {
             warn_limited!(%error, node, "retention could not be set");
         }
     }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub(crate) mod fake;
+
 use std::{
     io::{BufRead as _, BufReader, Read},
     net::SocketAddr,
@@ -24,7 +26,7 @@ use tokio::{
 };
 
 /// A test gives up waiting after this; nothing waits that long unless it is broken.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// 2021-07-14T12:02:03.456789Z
 pub(crate) const TIME: i64 = 1_626_264_123_456_789_000;
@@ -92,6 +94,27 @@ impl Server {
         get(self.http(), "GET", path, &[])
     }
 
+    /// Asks with a token.
+    pub(crate) fn get_as(&self, token: &str, path: &str) -> Answer {
+        get(self.http(), "GET", path, &[("authorization", &format!("Bearer {token}"))])
+    }
+
+    /// The JSON of a successful answer to who has this token.
+    pub(crate) fn json_as(&self, token: &str, path: &str) -> Value {
+        let answer = self.get_as(token, path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        serde_json::from_str(&answer.body).unwrap()
+    }
+
+    /// The `detail` of what is refused to who has this token.
+    pub(crate) fn refusal(&self, token: &str, path: &str, status: u16) -> String {
+        let answer = self.get_as(token, path);
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{path}");
+        let problem: Value = serde_json::from_str(&answer.body).unwrap();
+        problem["detail"].as_str().unwrap().to_owned()
+    }
+
     /// The JSON of a successful answer.
     pub(crate) fn json(&self, path: &str) -> Value {
         let answer = self.get(path);
@@ -133,6 +156,15 @@ impl Server {
         self.runtime
             .block_on(async { tokio::time::timeout(LIMIT, running.shutdown()).await })
             .expect("it does not end");
+    }
+}
+
+/// Waits until it is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(std::time::Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -44,6 +44,15 @@ fn a_message_keeps_its_chunks_when_the_segment_rolls_over_between() {
             let listed = store.chunks(NODE, &ChunkQuery { connection: Some(1), ..ChunkQuery::default() }).unwrap();
             let both = |counter| [chunk(1, false, counter), chunk(1, true, counter)];
             assert_eq!(listed, (0..10).flat_map(both).collect::<Vec<_>>());
+            // The same from any place on, in pages.
+            for (at, wanted) in listed.chunks(3).enumerate() {
+                let from = Some((1, (at as u64 * 3) / 2, (at * 3) % 2 == 1));
+                let page = ChunkQuery { from, limit: 3, ..ChunkQuery::default() };
+                assert_eq!(store.chunks(NODE, &page).unwrap(), wanted);
+                assert_eq!(store.chunks(NODE, &ChunkQuery { connection: Some(1), ..page }).unwrap(), wanted);
+            }
+            let beyond = ChunkQuery { from: Some((1, 10, false)), connection: Some(1), ..ChunkQuery::default() };
+            assert!(store.chunks(NODE, &beyond).unwrap().is_empty());
             store.set_retention(NODE, Retention { rows: Some(1), ..Retention::default() }).unwrap();
             store.evict(0).unwrap();
             assert_eq!(store.visible(NODE), (10, 11));

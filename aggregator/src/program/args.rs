@@ -1,0 +1,164 @@
+//! Flags.
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use chainscope_aggregator::explorer_proxy;
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Takes records from the agents of other machines, stores them, and serves the API.
+///
+/// On a single machine `chainscope run` does this and the recording in one program.
+#[derive(Debug, Parser)]
+#[command(name = "chainscope-aggregator", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve TezEdge Explorer together with the API of some nodes, by a token that the Explorer cannot send itself
+    ///
+    /// Whoever reaches this reads these nodes.
+    ExplorerProxy(ExplorerProxy),
+}
+
+/// Who may use the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AuthMode {
+    /// Whoever reaches it
+    None,
+    /// Who has a token of --auth-token-file
+    TokenFile,
+    /// Whom Kubernetes allows to `get` the subresources of a TezosNode
+    Kubernetes,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// Folder of the database and of what is remembered of the operator
+    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/chainscope", env = "CHAINSCOPE_DATA_DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Address of the HTTP API; who may use it says --auth
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17732", env = "CHAINSCOPE_LISTEN")]
+    pub(crate) listen: SocketAddr,
+    /// Address on which agents deliver records (gRPC)
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17733", env = "CHAINSCOPE_INGEST_LISTEN")]
+    pub(crate) ingest_listen: SocketAddr,
+    /// Address of /metrics, /livez and /readyz, unencrypted and without a token; they are on the API's, too, if --auth is none
+    #[arg(long, value_name = "ADDRESS:PORT", env = "CHAINSCOPE_METRICS_LISTEN")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// The operator, which says which nodes there are: https://HOST:17734
+    #[arg(long, value_name = "URL", env = "CHAINSCOPE_OPERATOR")]
+    pub(crate) operator: Option<String>,
+    /// The token that is shown to the operator; read again at each connection
+    #[arg(long, value_name = "FILE", requires = "operator", env = "CHAINSCOPE_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Certificate authorities that the operator is believed by; read again at each connection
+    #[arg(long, value_name = "FILE", requires = "operator", env = "CHAINSCOPE_CA_FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// How long records of a node are kept after its TezosNode was deleted
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration, env = "CHAINSCOPE_KEEP_DELETED")]
+    pub(crate) keep_deleted: Duration,
+    /// The agents' service account: records are taken from its tokens only, of the token's host and the nodes there
+    #[arg(long, value_name = "NAMESPACE:NAME", requires = "operator", env = "CHAINSCOPE_AGENT_ACCOUNT")]
+    pub(crate) agent_account: Option<Account>,
+    /// Folder with tls.crt and tls.key for the ingest; looked at again whenever a client comes
+    #[arg(long, value_name = "FOLDER", env = "CHAINSCOPE_TLS_DIR")]
+    pub(crate) tls_dir: Option<PathBuf>,
+    /// Encrypt the API, too
+    #[arg(long, requires = "tls_dir", env = "CHAINSCOPE_API_TLS")]
+    pub(crate) api_tls: bool,
+    /// Who may use the API
+    #[arg(long, value_enum, default_value = "none", env = "CHAINSCOPE_AUTH")]
+    pub(crate) auth: AuthMode,
+    /// Lines of: token (or sha256:…), user, names of nodes, in which `*` stands for anything
+    #[arg(long, value_name = "FILE", required_if_eq("auth", "token-file"), env = "CHAINSCOPE_AUTH_TOKEN_FILE")]
+    pub(crate) auth_token_file: Option<PathBuf>,
+    /// Write a line of JSON for each read of the API: to a file, or to standard output if none is named
+    ///
+    /// Without it reads of callers with names are in the ordinary log.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-", env = "CHAINSCOPE_AUDIT_LOG")]
+    pub(crate) audit_log: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplorerProxy {
+    /// Address to serve on
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", env = "CHAINSCOPE_LISTEN")]
+    listen: SocketAddr,
+    /// The aggregator's API
+    #[arg(long, value_name = "URL", env = "CHAINSCOPE_API")]
+    api: String,
+    /// Where the Explorer's own files are served
+    #[arg(long, value_name = "URL", env = "CHAINSCOPE_EXPLORER")]
+    explorer: String,
+    /// The token that is shown to the API; read again for each request
+    #[arg(long, value_name = "FILE", env = "CHAINSCOPE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificate authorities that the API is believed by; read again for each request
+    #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CA_FILE")]
+    ca_file: Option<PathBuf>,
+    /// The nodes that may be read, NAMESPACE/NAME each
+    #[arg(long, value_name = "NODES", value_delimiter = ',', required = true, env = "CHAINSCOPE_NODES")]
+    nodes: Vec<String>,
+}
+
+impl From<ExplorerProxy> for explorer_proxy::Config {
+    fn from(args: ExplorerProxy) -> Self {
+        let ExplorerProxy { listen, api, explorer, token_file, ca_file, nodes } = args;
+        Self { listen, api, explorer, token_file, ca_file, nodes }
+    }
+}
+
+/// The name of a service account, as tokens have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account(pub(crate) String);
+
+impl FromStr for Account {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains(':') => {
+                Ok(Self(format!("system:serviceaccount:{namespace}:{name}")))
+            }
+            _ => Err("it is not NAMESPACE:NAME".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use clap::{CommandFactory as _, Parser as _};
+
+    use super::{Args, AuthMode, Command};
+
+    fn parse(line: &str) -> Result<Args, String> {
+        Args::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flags_say_what_they_mean_and_contradictions_are_refused() {
+        Args::command().debug_assert();
+        let alone = parse("x").unwrap().serve;
+        assert_eq!((alone.auth, alone.audit_log), (AuthMode::None, None));
+        let args =
+            parse("x --operator=https://o:1 --agent-account=ns:a --auth=kubernetes --audit-log --api-tls --tls-dir=t");
+        let args = args.unwrap().serve;
+        assert_eq!(args.agent_account.unwrap().0, "system:serviceaccount:ns:a");
+        assert_eq!(args.audit_log, Some(PathBuf::from("-")));
+        for wrong in
+            ["--api-tls", "--auth=token-file", "--agent-account=ns:a", "--operator=o --agent-account=a", "--auth=x"]
+        {
+            parse(&format!("x {wrong}")).unwrap_err();
+        }
+        let args = parse("x explorer-proxy --api=http://a --explorer=http://e --nodes=a/b,c/d").unwrap();
+        let Some(Command::ExplorerProxy(proxy)) = args.command else { panic!("no proxy") };
+        assert_eq!(proxy.nodes, ["a/b", "c/d"]);
+    }
+}

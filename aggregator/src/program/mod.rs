@@ -1,0 +1,110 @@
+//! The program: its flags, its logs, its start and its end.
+
+mod args;
+mod logs;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use chainscope_aggregator::{
+    Aggregator, CatalogConfig, Config, Running,
+    access::{AccessConfig, ApiServer, Reviewer},
+    explorer_proxy,
+    ingest::IngestTrust,
+};
+use chainscope_store::{Store, StoreOptions};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::timeout,
+};
+
+pub(crate) use self::args::Args;
+use self::args::{AuthMode, Command, Serve};
+
+/// Time that the end may take. Kubernetes gives 30 seconds by default.
+const FAREWELL: Duration = Duration::from_secs(20);
+/// Time that threads have after that.
+const LAST: Duration = Duration::from_secs(1);
+
+pub(crate) fn start(args: Args) -> anyhow::Result<()> {
+    // Tokens are in this memory: none of it goes to a file.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot make the process undumpable")?;
+    let nothing = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Core, nothing).context("cannot set the core limit to zero")?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let _writing = logs::start(args.serve.audit_log.as_deref())?;
+    let ended = runtime.block_on(async {
+        match args.command {
+            None => serve(args.serve).await,
+            Some(Command::ExplorerProxy(proxy)) => Ok(explorer_proxy::run(proxy.into(), end()?).await?),
+        }
+    });
+    // A thread that still waits for the disk does not keep the program.
+    runtime.shutdown_timeout(LAST);
+    ended
+}
+
+/// Comes when the program shall end.
+fn end() -> anyhow::Result<impl Future<Output = ()> + Send> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+async fn serve(args: Serve) -> anyhow::Result<()> {
+    let end = end()?;
+    let database = args.data_dir.join("db");
+    let opened = tokio::task::spawn_blocking(move || Store::open(database, StoreOptions::default())).await?;
+    let running = Aggregator::start(config(args, opened.context("cannot open the database")?).await?).await?;
+    end.await;
+    tracing::info!("ending");
+    stop(running).await;
+    Ok(())
+}
+
+async fn stop(running: Running) {
+    running.drain();
+    if timeout(FAREWELL, running.shutdown()).await.is_err() {
+        tracing::warn!("not everything ended in time; what was acknowledged is stored");
+    }
+}
+
+async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
+    let mut config = Config::new(store, args.listen);
+    config.ingest = Some(args.ingest_listen);
+    config.operation = args.metrics_listen;
+    config.audit = args.audit_log.is_some();
+    config.tls = args.tls_dir;
+    config.api_tls = args.api_tls;
+    let needs_reviews = args.auth == AuthMode::Kubernetes || args.agent_account.is_some();
+    let reviewer: Option<Arc<dyn Reviewer>> = if needs_reviews {
+        Some(Arc::new(ApiServer::infer().await.context("cannot reach Kubernetes, which knows the tokens")?))
+    } else {
+        None
+    };
+    config.access = match (args.auth, args.auth_token_file, &reviewer) {
+        (AuthMode::None, ..) => AccessConfig::Open,
+        (AuthMode::TokenFile, Some(file), _) => AccessConfig::TokenFile(file),
+        (AuthMode::Kubernetes, _, Some(reviewer)) => AccessConfig::Kubernetes(Arc::clone(reviewer)),
+        (AuthMode::TokenFile | AuthMode::Kubernetes, ..) => anyhow::bail!("--auth token-file needs --auth-token-file"),
+    };
+    if let (Some(account), Some(reviewer)) = (args.agent_account, reviewer) {
+        config.trust = Some(IngestTrust { reviewer, account: account.0 });
+    }
+    if let Some(operator) = args.operator {
+        config.catalog = Some(CatalogConfig {
+            operator,
+            ca_file: args.ca_file,
+            token_file: args.token_file,
+            file: args.data_dir.join("catalog.json"),
+            keep_deleted: args.keep_deleted,
+        });
+    }
+    Ok(config)
+}

@@ -1,0 +1,227 @@
+//! Who may read what: 401, 403, 503, and nothing of what one may not read.
+
+#![allow(clippy::unwrap_used)] // a test panics where it fails
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use chainscope_aggregator::{Config, NodeConfig, access::AccessConfig};
+use chainscope_proto::v1::{Record, record::Kind};
+use common::{Server, TIME, fake::Reviews, get, message, record, until};
+
+fn messages(count: usize) -> Vec<Record> {
+    (0..count).map(|_| record(TIME, Kind::Message(message("advertise")))).collect()
+}
+
+/// Three nodes, two of which have one alias, and a user each that may read them.
+fn guarded(change: impl FnOnce(&mut Config)) -> (Server, Arc<Reviews>) {
+    let reviews = Arc::new(Reviews::default());
+    for user in ["alice", "bob", "carol", "root"] {
+        reviews.user(&format!("{user}-token"), user);
+    }
+    reviews.allow("alice", "messages", "a", "x");
+    reviews.allow("carol", "messages", "a", "");
+    for right in ["messages", "connections", "chunks", "stats"] {
+        reviews.allow("root", right, "", "");
+    }
+    let access = AccessConfig::Kubernetes(Arc::clone(&reviews) as _);
+    let server = Server::with(|config| {
+        for name in ["a/x", "a/y", "b/x"] {
+            config.nodes.push(NodeConfig { aliases: vec!["9732".into()], ..NodeConfig::new(name) });
+        }
+        config.access = access;
+        config.operation = Some("127.0.0.1:0".parse().unwrap());
+        change(config);
+    });
+    (server, reviews)
+}
+
+const NODE_PATHS: [&str; 9] = [
+    "/v2/p2p",
+    "/v2/p2p/0",
+    "/v2/p2p/stream",
+    "/v2/stats",
+    "/v3/messages",
+    "/v3/message/0",
+    "/v3/connections",
+    "/v3/chunks",
+    "/v3/chunk/1.000000002-local-0",
+];
+
+#[test]
+fn without_a_good_token_there_is_nothing_but_the_description() {
+    let (server, _) = guarded(|_| {});
+    let more = ["/nodes", "/v2/version", "/nodes/a/x/v2/p2p", "/nodes/none/none/v2/p2p"];
+    for path in NODE_PATHS.iter().chain(&more) {
+        let bare = get(server.http(), "GET", path, &[]);
+        assert_eq!(bare.status, 401, "{path}");
+        assert_eq!(bare.header("www-authenticate"), Some("Bearer realm=\"chainscope\""), "{path}");
+        assert_eq!(bare.header("access-control-allow-origin"), Some("*"), "{path}");
+        for bad in ["Bearer nobody", "Bearer ", "Basic YTpi", "x", "bearer  "] {
+            assert_eq!(get(server.http(), "GET", path, &[("authorization", bad)]).status, 401, "{path} {bad}");
+        }
+        assert_eq!(get(server.http(), "OPTIONS", path, &[]).status, 204, "{path}");
+    }
+    for path in ["/openapi.json", "/openapi/network-recorder-openapi.json", "/docs/index.html"] {
+        assert_eq!(get(server.http(), "GET", path, &[]).status, 200, "{path}");
+    }
+    for path in ["/metrics", "/readyz", "/livez", "/healthz"] {
+        assert_eq!(server.get_as("root-token", path).status, 404, "{path}");
+        assert_eq!(get(server.running().operation_addr().unwrap(), "GET", path, &[]).status, 200, "{path}");
+    }
+    assert_eq!(server.get_as("alice-token", "/v2/version").status, 200, "whoever is known");
+}
+
+#[test]
+fn a_right_is_of_one_kind_of_data_of_one_node() {
+    let (server, _) = guarded(|_| {});
+    for path in NODE_PATHS {
+        let is_messages = path.starts_with("/v2/p2p") || path.starts_with("/v3/message");
+        let own = if is_messages { 200 } else { 403 };
+        // A stream's body does not end: its status is enough, and is tested below.
+        if path != "/v2/p2p/stream" {
+            assert_eq!(server.get_as("alice-token", &format!("/nodes/a/x{path}")).status, own, "{path}");
+            assert_eq!(server.get_as("root-token", &format!("/nodes/a/x{path}")).status, 200, "{path}");
+        }
+        for other in ["a/y", "b/x", "b/none", "none"] {
+            let by_path = server.refusal("alice-token", &format!("/nodes/{other}{path}"), 403);
+            assert_eq!(server.refusal("alice-token", &format!("{path}?node_name={other}"), 403), by_path);
+        }
+        assert_eq!(server.get_as("bob-token", path).status, if path == "/v2/stats" { 200 } else { 403 }, "{path}");
+    }
+    assert_eq!(
+        server.refusal("alice-token", "/nodes/a/x/v3/chunks", 403),
+        "alice may not get tezosnodes/chunks of a/x: no role says so"
+    );
+    assert_eq!(server.refusal("root-token", "/nodes/b/none/v2/p2p", 404), "no such node: \"b/none\"");
+    server.refusal("root-token", "/nodes/b/x/v2/none", 404);
+}
+
+#[test]
+fn nodes_that_one_may_not_read_have_no_names() {
+    let (server, _) = guarded(|_| {});
+    server.feed("b/x", messages(2));
+    server.feed("a/x", messages(1));
+    let names = |token: &str, path: &str| {
+        let list = server.json_as(token, path);
+        list.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("alice-token", "/nodes"), ["a/x"]);
+    assert_eq!(names("carol-token", "/nodes"), ["a/x", "a/y"]);
+    assert_eq!(names("root-token", "/nodes"), ["a/x", "a/y", "b/x"]);
+    assert!(names("bob-token", "/nodes").is_empty());
+    // For alice the alias is not ambiguous, and saying nothing means her only node.
+    for path in ["/v2/p2p?node_name=9732", "/v2/p2p?node_name=x", "/v2/p2p", "/nodes/9732/v2/p2p"] {
+        assert_eq!(server.json_as("alice-token", path).as_array().unwrap().len(), 1, "{path}");
+    }
+    for path in ["/v2/p2p?node_name=9732", "/v2/p2p"] {
+        let answer = server.get_as("carol-token", path);
+        assert_eq!(answer.status, 400);
+        assert!(
+            answer.body.contains("a/x") && answer.body.contains("a/y") && !answer.body.contains("b/x"),
+            "{}",
+            answer.body
+        );
+    }
+    assert!(server.refusal("root-token", "/v2/p2p?node_name=x", 400).contains("b/x"));
+    // What is there and what is not look the same to who may not know.
+    for (there, not) in [("x", "z"), ("9732", "9799"), ("b/x", "b/z")] {
+        let refused = |name: &str| server.refusal("bob-token", &format!("/v2/p2p?node_name={name}"), 403);
+        assert_eq!(refused(there).replace(there, "*"), refused(not).replace(not, "*"));
+    }
+    let stats = server.json_as("bob-token", "/v2/stats");
+    assert!(stats["nodes"].as_array().unwrap().is_empty() && stats["agents"].as_array().unwrap().is_empty());
+    let stats = server.json_as("root-token", "/v2/stats");
+    assert_eq!((stats["nodes"].as_array().unwrap().len(), stats["agents"][0]["nodes"][1].as_str()), (3, Some("b/x")));
+}
+
+#[test]
+fn no_answer_is_no_yes_and_an_answer_is_good_for_a_while() {
+    let (server, reviews) = guarded(|_| {});
+    assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200);
+    reviews.away(true);
+    reviews.revoke("alice");
+    let asked = reviews.asked.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200, "remembered");
+    assert_eq!(reviews.asked.load(std::sync::atomic::Ordering::SeqCst), asked);
+    assert!(server.refusal("alice-token", "/nodes/a/y/v2/p2p", 503).contains("no answer"));
+    assert_eq!(server.get_as("root-token", "/nodes").status, 503);
+    assert_eq!(get(server.http(), "GET", "/nodes", &[]).status, 401);
+    reviews.away(false);
+    assert_eq!(server.get_as("root-token", "/nodes").status, 200);
+
+    let (server, reviews) = guarded(|config| config.limits.remember = Duration::ZERO);
+    assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200);
+    reviews.revoke("alice");
+    assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 403);
+}
+
+#[test]
+fn a_stream_ends_when_its_reader_loses_the_right() {
+    let (server, reviews) = guarded(|config| {
+        config.limits.recheck = Duration::from_millis(20);
+        config.limits.heartbeat = Duration::from_millis(20);
+    });
+    let authorization = [("authorization", "Bearer alice-token")];
+    let mut live = server.events("/nodes/a/x/v2/p2p/stream", &authorization);
+    let mut agent = server.agent(&["a/x"]);
+    agent.batch("a/x", 0, messages(1));
+    assert_eq!(live.ids(1), [0]);
+    // Nobody can say whether she may: nothing but signs of life, and nothing lost.
+    reviews.away(true);
+    let asked = reviews.asked.load(std::sync::atomic::Ordering::SeqCst);
+    until("the stream asks", || reviews.asked.load(std::sync::atomic::Ordering::SeqCst) > asked);
+    agent.batch("a/x", 1, messages(1));
+    agent.wait_for("a/x", 2);
+    for _ in 0..3 {
+        assert_eq!(live.block().as_deref(), Some(": still here"));
+    }
+    reviews.away(false);
+    assert_eq!(live.ids(1), [1]);
+    reviews.revoke("alice");
+    let last = loop {
+        let block = live.block().expect("a last event");
+        if !block.starts_with(':') {
+            break block;
+        }
+    };
+    assert!(last.starts_with("event: error\ndata: {") && last.contains("\"status\":403"), "{last}");
+    assert_eq!(live.block(), None);
+}
+
+#[test]
+fn a_file_of_tokens_says_who_reads_which_nodes_and_may_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, "one alice a/*\ntwo root\n").unwrap();
+    let (server, _) = guarded(|config| config.access = AccessConfig::TokenFile(file.clone()));
+    let names = |token: &str| server.json_as(token, "/nodes").as_array().unwrap().len();
+    assert_eq!((names("one"), names("two")), (2, 3));
+    assert_eq!(server.get_as("one", "/nodes/a/y/v3/chunks").status, 200, "all kinds of data");
+    assert_eq!(server.refusal("one", "/nodes/b/x/v2/p2p", 403), "alice may not get tezosnodes/messages of b/x");
+    server.refusal("three", "/nodes", 401);
+    std::fs::write(&file, "three alice b/x\ntwo root\nnonsense\n").unwrap();
+    until("the new token is good", || server.get_as("three", "/nodes").status == 200);
+    assert_eq!((server.get_as("one", "/nodes").status, names("three"), names("two")), (401, 1, 3));
+    std::fs::remove_file(&file).unwrap();
+    until("nobody gets in", || server.get_as("two", "/nodes").status == 503);
+}
+
+#[test]
+fn a_file_of_tokens_that_is_wrong_at_the_start_stops_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokens");
+    let db = tempfile::tempdir().unwrap();
+    let start = || {
+        let store = common::open(&db);
+        let mut config = Config::new(store, "127.0.0.1:0".parse().unwrap());
+        config.access = AccessConfig::TokenFile(file.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(chainscope_aggregator::Aggregator::start(config)).err().map(|error| error.to_string())
+    };
+    assert!(start().unwrap().contains("tokens"));
+    std::fs::write(&file, "secret-of-mine\n").unwrap();
+    let error = start().unwrap();
+    assert!(error.contains("line 1") && !error.contains("secret"), "{error}");
+}
