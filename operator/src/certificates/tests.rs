@@ -129,7 +129,7 @@ fn servers_are_renewed_after_two_thirds_of_their_time() {
 fn what_was_damaged_or_deleted_is_made_again() {
     let mut good = nothing();
     settle(&mut good, START);
-    let mut check = |damage: &dyn Fn(&mut Found), expected: &[&str]| {
+    let check = |damage: &dyn Fn(&mut Found), expected: &[&str]| {
         let mut found = good.clone();
         damage(&mut found);
         let steps = settle(&mut found, START + DAY);

@@ -60,7 +60,9 @@ impl Claims {
 
 #[cfg(test)]
 mod tests {
-    use super::{Claims, Duration, Engine as _, URL_SAFE_NO_PAD, UNIX_EPOCH};
+    use base64::Engine as _;
+
+    use super::{Claims, Duration, UNIX_EPOCH, URL_SAFE_NO_PAD};
 
     fn read(payload: &str) -> Result<u64, &'static str> {
         let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload));

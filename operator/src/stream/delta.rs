@@ -38,11 +38,6 @@ impl<T: Message + PartialEq> Sent<T> {
         Self { held: BTreeMap::new(), generation: 0, part_bytes }
     }
 
-    /// Generation of the last update; 0 before the first.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// The parts of the update that leads to `desired`: a snapshot the first time, afterwards what changed, or nothing.
     /// They are taken for sent. An item that alone is larger than a part is in a part of its own.
     pub(crate) fn next(&mut self, desired: &BTreeMap<String, Arc<T>>) -> Vec<Part<T>> {
@@ -199,7 +194,7 @@ mod tests {
                 }
                 prop_assert!(client.parts.is_empty(), "the last part has no more");
                 prop_assert_eq!(&client.map, &desired);
-                prop_assert_eq!(client.generation, sent.generation());
+                prop_assert_eq!(client.generation, sent.generation);
                 before = Some(desired);
             }
         }

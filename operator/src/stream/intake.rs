@@ -67,8 +67,13 @@ mod tests {
 
     #[test]
     fn only_reports_about_the_hosts_own_pods_are_taken() {
-        let reports =
-            vec![report("u1", "ns/a"), report("u2", "ns/a"), report("u9", "ns/a"), report("u1", "ns/a"), report("", "")];
+        let reports = vec![
+            report("u1", "ns/a"),
+            report("u2", "ns/a"),
+            report("u9", "ns/a"),
+            report("u1", "ns/a"),
+            report("", ""),
+        ];
         let status = HostStatus { generation: 4, pods: reports, ..Default::default() };
         let (taken, ignored) = checked(status.clone(), Some(&pods()));
         assert_eq!(taken.pods, vec![report("u1", "ns/a")]);

@@ -270,8 +270,7 @@ mod tests {
         let user = UserInfo { username: Some("system:serviceaccount:a:b".to_owned()), ..Default::default() };
         let yes = TokenReviewStatus { authenticated: Some(true), user: Some(user), ..Default::default() };
         let review = understood(answer(yes)).unwrap();
-        let accounts =
-            Accounts { namespace: "a".to_owned(), agent: "b".to_owned(), aggregator: "c".to_owned() };
+        let accounts = Accounts { namespace: "a".to_owned(), agent: "b".to_owned(), aggregator: "c".to_owned() };
         assert_eq!(review.username, accounts.username(&accounts.agent));
         assert!(review.audiences.is_empty(), "no audience is granted that the answer does not name");
     }

@@ -146,11 +146,10 @@ impl Rig {
 
     /// Waits for what the agents have said.
     async fn reported(&mut self, what: &str, is_so: impl Fn(&Reports) -> bool) -> Arc<Reports> {
-        let waited = timeout(PATIENCE, self.reports.wait_for(|reports| is_so(reports))).await;
-        match waited {
-            Ok(reports) => Arc::clone(&reports.unwrap()),
-            Err(_) => panic!("never reported: {what}; {:?}", self.reports.borrow()),
-        }
+        let waited =
+            timeout(PATIENCE, self.reports.wait_for(|reports| is_so(reports))).await.map(|found| found.map(|_| ()));
+        assert!(matches!(waited, Ok(Ok(()))), "never reported: {what}; {:?}", self.reports.borrow());
+        Arc::clone(&self.reports.borrow())
     }
 }
 
