@@ -24,6 +24,7 @@
 //! | `secrets` | list, watch | each of `--secret-namespaces` | identities, each by its name (a field selector) |
 #![forbid(unsafe_code)]
 
+pub mod certificates;
 pub mod cluster;
 pub mod crd;
 pub mod desired;
@@ -31,3 +32,5 @@ pub mod driver;
 pub mod health;
 pub mod metrics;
 pub mod reconcile;
+pub mod run;
+pub mod stream;

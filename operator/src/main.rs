@@ -1,11 +1,17 @@
 //! The program `chainscope-operator`.
 #![forbid(unsafe_code)]
 
-use std::{io::Write as _, process::ExitCode};
+use std::{
+    io::{IsTerminal as _, Write as _},
+    process::ExitCode,
+};
 
+use anyhow::Context as _;
+use chainscope_operator::run::{Options, run};
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
-/// Chainscope's operator.
+/// Chainscope's operator: the resource TezosNode and what follows from it.
 #[derive(Debug, Parser)]
 #[command(name = "chainscope-operator", version)]
 struct Cli {
@@ -15,12 +21,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Prints the definition of `TezosNode` as YAML.
+    /// Watches TezosNodes, tells agents and the aggregator what to do, and writes how it goes
+    Run(Box<Options>),
+    /// Prints the definition of `TezosNode` as YAML
     Crd,
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Run(options) => start(*options),
         Command::Crd => print_crd(),
     };
     match result {
@@ -30,6 +39,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn start(options: Options) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    tokio::runtime::Runtime::new().context("cannot start the runtime")?.block_on(run(options))
 }
 
 fn print_crd() -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use chainscope_proto::v1::PodReport;
+use chainscope_proto::v1::{HostStatus, PodReport};
 
 use super::{input::Key, judge::HostView};
 use crate::desired::{HostName, HostReported, Reports};
@@ -144,10 +144,13 @@ impl Host {
     }
 
     fn liveness_at(&self, now_ns: i64) -> Liveness {
+        let in_grace = now_ns.saturating_sub(self.awaited_since_ns) <= GRACE_NS;
         match &self.reported {
+            // It came, but has not said yet how it goes.
+            Some(reported) if in_grace && reported.status == HostStatus::default() => Liveness::Awaited,
             Some(reported) if now_ns.saturating_sub(reported.heard_ns) <= SILENT_NS => Liveness::Heard,
             Some(_) => Liveness::Silent,
-            None if now_ns.saturating_sub(self.awaited_since_ns) <= GRACE_NS => Liveness::Awaited,
+            None if in_grace => Liveness::Awaited,
             None => Liveness::Missing,
         }
     }
