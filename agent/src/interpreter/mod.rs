@@ -11,9 +11,11 @@
 //! A connection is told of in the records when it is known to be one of the node's protocol, or when it came in on the
 //! node's P2P port, whatever it said. Other sockets of the process (RPC, DNS) leave no record, only counted bytes.
 
+mod bounds;
 mod observed;
 pub(crate) mod records;
 mod session;
+mod targets;
 #[cfg(test)]
 mod tests;
 
@@ -22,15 +24,15 @@ use std::{
     sync::Arc,
 };
 
-use chainscope_ebpf::{Closed, ClosedBy, Data, Event, KernelAccount, Opened, SocketId, Verdict};
-use chainscope_proto::v1::{Journal, Record, record::Kind};
-use chainscope_tezos::{Account, Keyring};
+use chainscope_ebpf::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
+use chainscope_proto::v1::{Journal, Record};
+use chainscope_tezos::Keyring;
 pub(crate) use observed::Tally;
 use observed::{ConnectionKeys, Observed};
 use session::{Context, Session};
 
 use crate::{
-    account::{self, GIVEN_UP, UNKNOWN_SOCKET},
+    account::{GIVEN_UP, UNKNOWN_SOCKET},
     clock::Clock,
     config::{Store, TargetLimits},
     identity::{News, ProcessKeys, Source},
@@ -124,58 +126,6 @@ impl<S: Sink> Interpreter<S> {
             is_active: false,
             has_new_session: false,
         }
-    }
-
-    /// Begins to observe a process.
-    pub(crate) fn start_target(&mut self, target: Target) {
-        let (node, pid) = (Arc::clone(&target.node), target.pid);
-        for key in self.waiting.keys_of(&node) {
-            self.keys.entry(Arc::clone(&node)).or_default().give(key);
-        }
-        let observed = Observed::new(target, self.clock.now());
-        self.targets.insert(pid, observed);
-        self.tell_news(pid);
-    }
-
-    /// A target is to be observed as something else from now on: of the same node.
-    pub(crate) fn update_target(&mut self, pid: u32, p2p_port: Option<u16>, store: Store, identity: Source) {
-        let Some(observed) = self.targets.get_mut(&pid) else { return };
-        (observed.target.p2p_port, observed.target.store) = (p2p_port, store);
-        observed.target.keys.set_source(identity);
-        self.tell_news(pid);
-    }
-
-    /// Looks for identities: of targets that have none, or of all, which may have changed.
-    pub(crate) fn look_for_identities(&mut self, all: bool) {
-        let pids: Vec<u32> = self.targets.keys().copied().collect();
-        for pid in pids {
-            let Some(observed) = self.targets.get_mut(&pid) else { continue };
-            if all || observed.target.keys.state().is_err() {
-                observed.target.keys.look();
-                self.tell_news(pid);
-            }
-        }
-    }
-
-    /// Counts bytes of a target that were captured and thrown away before they came here.
-    pub(crate) fn add_dropped(&mut self, pid: u32, reason: &'static str, bytes: u64) {
-        if let Some(observed) = self.targets.get_mut(&pid)
-            && bytes > 0
-        {
-            *observed.totals.bytes_dropped.entry(reason).or_default() += bytes;
-        }
-    }
-
-    /// What is known of a target, as of its last account.
-    pub(crate) fn tally(&self, pid: u32) -> Option<Tally> {
-        self.targets.get(&pid).map(Observed::tally)
-    }
-
-    /// Tells something about a target.
-    pub(crate) fn tell(&mut self, pid: u32, event: &str, detail: String) {
-        let Some(observed) = self.targets.get(&pid) else { return };
-        let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
-        self.push(&node, records::target_event(self.clock.now(), &label, event, pid, detail));
     }
 
     pub(crate) fn is_target(&self, pid: u32) -> bool {
@@ -285,125 +235,6 @@ impl<S: Sink> Interpreter<S> {
             self.is_active = true;
         }
         self.tell_news(pid);
-    }
-
-    /// Brings the count of undecided connections up to date after an event of this socket.
-    fn settle(&mut self, pid: u32, socket: SocketId) {
-        let (Some(session), Some(observed)) = (self.sessions.get_mut(&socket), self.targets.get_mut(&pid)) else {
-            return;
-        };
-        observed.recount(session);
-        self.bound_undecided(pid);
-    }
-
-    /// Gives up the oldest undecided connections until the target is within its limits.
-    fn bound_undecided(&mut self, pid: u32) {
-        loop {
-            let Some(observed) = self.targets.get_mut(&pid) else { return };
-            // The queue is cleaned of settled and closed sockets, so that it stays as short as the count says.
-            let sessions = &self.sessions;
-            if observed.undecided.len() > 2 * observed.undecided_count + 64 {
-                observed
-                    .undecided
-                    .retain(|socket| sessions.get(socket).is_some_and(|session| session.counted.is_some()));
-            }
-            let is_within = observed.undecided_count <= self.limits.undecided_connections
-                && observed.undecided_bytes <= self.limits.undecided_bytes;
-            if is_within {
-                return;
-            }
-            let Some(oldest) = observed.undecided.pop_front() else { return };
-            self.give_up(oldest);
-        }
-    }
-
-    fn give_up(&mut self, socket: SocketId) {
-        let Some(session) = self.sessions.get_mut(&socket) else { return };
-        let Some(observed) = self.targets.get_mut(&session.pid) else { return };
-        if session.counted.is_none() {
-            return;
-        }
-        chainscope_quiet::warn_limited!(
-            node = %observed.target.node,
-            "too many open handshakes: the oldest connection is given up"
-        );
-        let time = self.clock.now();
-        let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
-        session.give_up(time, &mut context);
-        observed.recount(session);
-        self.verdicts.push((socket, Verdict::LeaveAlone));
-    }
-
-    /// Tells what is new about a target's identity.
-    fn tell_news(&mut self, pid: u32) {
-        let Some(observed) = self.targets.get_mut(&pid) else { return };
-        let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
-        for news in observed.target.keys.take_news() {
-            let time = self.clock.now();
-            let record = match news {
-                News::Found(peer_id) => {
-                    tracing::info!(%node, pid, peer_id, "identity read");
-                    records::target_event(time, &label, "identity", pid, peer_id)
-                }
-                News::Trouble(trouble) => {
-                    chainscope_quiet::warn_limited!(%node, pid, "{trouble}");
-                    records::target_event(time, &label, "identity error", pid, trouble)
-                }
-            };
-            self.push(&node, record);
-        }
-    }
-
-    /// Takes the kernel's account of a target, read after every event given so far was taken from the ring, and sends
-    /// the target's account.
-    pub(crate) fn account(&mut self, pid: u32, kernel: KernelAccount) {
-        let Some(observed) = self.targets.get_mut(&pid) else { return };
-        let time = self.clock.now();
-        let node = Arc::clone(&observed.target.node);
-        let label = Arc::clone(&observed.target.label);
-        let losses = records::kernel_losses((observed.kernel_ns, time), &label, &observed.kernel, &kernel);
-        (observed.kernel, observed.kernel_ns) = (kernel, time);
-        for loss in losses {
-            self.push(&node, loss);
-        }
-        self.send_account(pid);
-    }
-
-    fn send_account(&mut self, pid: u32) {
-        let mut live = Account::default();
-        for session in self.sessions.values().filter(|session| session.pid == pid) {
-            live += session.account();
-        }
-        let Some(observed) = self.targets.get_mut(&pid) else { return };
-        let account = account::network_account(&observed.kernel, &observed.totals, &live);
-        #[cfg(any(test, debug_assertions))]
-        assert_eq!(account::broken_equation(&account), None, "{account:?}");
-        observed.sent.clone_from(&account);
-        let record = Record {
-            time_ns: self.clock.now(),
-            target: observed.target.label.to_string(),
-            kind: Some(Kind::NetworkAccount(account)),
-        };
-        self.sink.merge(&observed.target.node, record);
-    }
-
-    /// Ends the observation of a process: its connections end with it. Returns what there was to know of it.
-    pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) -> Option<Tally> {
-        let sockets: Vec<SocketId> =
-            self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
-        let time = self.clock.now();
-        for socket in sockets {
-            let Some(mut session) = self.sessions.remove(&socket) else { continue };
-            let Some(observed) = self.targets.get_mut(&pid) else { continue };
-            let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
-            session.finish(None, by, time, &mut context);
-            observed.end(&mut session);
-        }
-        self.send_account(pid);
-        let observed = self.targets.remove(&pid)?;
-        let (tally, target) = (observed.tally(), observed.target);
-        self.push(&target.node, records::target_event(time, &target.label, event, pid, String::new()));
-        Some(tally)
     }
 
     /// Ends the observation of everything at the end of this process. Sessions that the journal can go on with stay

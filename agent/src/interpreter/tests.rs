@@ -2,15 +2,16 @@
 
 use std::net::SocketAddr;
 
-use chainscope_ebpf::{Direction, MissingReason, Role};
+use chainscope_ebpf::{Direction, KernelAccount, MissingReason, Role};
 use chainscope_proto::v1::{
-    ChunkState, ConnectionState, Loss, Message, NetworkAccount, connection_event::Event as ConnectionKind,
+    ChunkState, ConnectionState, Loss, Message, NetworkAccount, connection_event::Event as ConnectionKind, record::Kind,
 };
 use chainscope_tezos::Identity;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::*;
+use crate::account;
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos");
 const PID: u32 = 77;
