@@ -233,10 +233,8 @@ fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
     assert_eq!(cluster.ready(), 503);
     let mut agent = cluster.agent(Some("h1-token"), Hello { epoch: vec![8; 16], ..of_host("h1") }).unwrap();
     assert_eq!(agent.deliver("a/x", 0, 1), Err("the operator has not said yet which nodes there are".into()));
-    // It comes, and the reconnecting finds it.
-    let operator = Operator::start(&cluster.runtime, &[node("a/x", &[], &["h1"])]);
-    cluster.operator = Some(operator);
     drop(agent);
+    cluster.operator = Some(Operator::start(&cluster.runtime, &[node("a/x", &[], &["h1"])]));
     again(&mut cluster);
     until("the catalog is known", || cluster.ready() == 200);
 }
