@@ -79,7 +79,7 @@ impl Agent {
         }
         let folder = Folder::open(&config.data_dir)?;
         let names = config.nodes.iter().map(|node| node.name.as_str());
-        let lanes = SharedLanes::open(&folder, config.queue_bytes, std::iter::empty())?;
+        let lanes = SharedLanes::open(&folder, config.queue_bytes, config.spool_bytes, std::iter::empty())?;
         let (commands, orders) = channel::unbounded();
         let reach = Reach::default();
         let (client, cluster) = match &config.cluster {

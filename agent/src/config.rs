@@ -25,6 +25,8 @@ pub struct Config {
     pub wake_bytes: u32,
     /// Memory for records that are not yet acknowledged; each node may use its share.
     pub queue_bytes: usize,
+    /// Disk for records that are not yet acknowledged; none: they are kept in memory only.
+    pub spool_bytes: Option<u64>,
     /// Limits of one observed process.
     pub limits: TargetLimits,
     /// The nodes to observe; none if an operator says it.
@@ -88,6 +90,7 @@ impl Config {
             ring_bytes: 32 << 20,
             wake_bytes: 2 << 20,
             queue_bytes: 64 << 20,
+            spool_bytes: None,
             limits: TargetLimits::default(),
             nodes,
             cluster: None,

@@ -7,7 +7,8 @@
 //! | `lanes` | names of the nodes that have a lane in this epoch, one a line |
 //! | `journal` | the session journal, `chainscope.v1.Journal` |
 //! | `configuration` | what the operator said last, without identities |
-//! | `settled` | nanoseconds since 1970, decimal: everything observed before is acknowledged |
+//! | `settled` | nanoseconds since 1970, decimal: everything observed before is acknowledged, or in the spool |
+//! | `spool/` | records that are not acknowledged, where there is a spool |
 //!
 //! Files are written beside their place and renamed into it, with mode 0600; the folder has mode 0700.
 
@@ -55,6 +56,10 @@ impl Folder {
             return Err(Error::Damaged { path: lock_path, what: "another agent uses this folder".to_owned() });
         }
         Ok(Self { path, _lock: Arc::new(lock) })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn epoch(&self) -> Result<Epoch, Error> {

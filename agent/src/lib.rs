@@ -30,6 +30,7 @@ mod lanes;
 mod monitor;
 mod protect;
 mod reader;
+mod spool;
 mod targets;
 mod unfit;
 mod uplink;

@@ -84,7 +84,9 @@ fn main() -> anyhow::Result<()> {
     }
     let config = configure(&arguments)?;
     let aggregator = arguments.aggregator.as_deref().context("an aggregator is needed: --aggregator")?;
-    let link = Remote::new(aggregator)?;
+    // In tests the operator may be reached through TLS and the aggregator not.
+    let ca_file = arguments.ca_file.clone().filter(|_| aggregator.starts_with("https:"));
+    let link = Remote::secured(aggregator, ca_file, arguments.token_file.clone())?;
     let cluster = config.cluster.clone();
     match (Agent::start(config, link), cluster) {
         (Ok(agent), _) => {
@@ -158,7 +160,7 @@ fn configure(arguments: &Arguments) -> anyhow::Result<Config> {
         config.host.clone_from(host);
     }
     if let Some(bytes) = arguments.spool_bytes {
-        config.queue_bytes = usize::try_from(bytes.as_u64()).unwrap_or(usize::MAX);
+        config.spool_bytes = Some(bytes.as_u64());
     }
     Ok(config)
 }

@@ -281,7 +281,7 @@ impl Page {
                 lane.dropped.records as f64,
             );
         }
-        let oldest = lanes.oldest_ns().map_or(0.0, |oldest| oldest as f64 / 1e9);
+        let oldest = lanes.oldest_pending_ns().map_or(0.0, |oldest| oldest as f64 / 1e9);
         let help = "When the oldest record that is not acknowledged happened; 0: there is none.";
         self.one("chainscope_agent_spool_oldest_timestamp_seconds", "gauge", help, oldest);
     }

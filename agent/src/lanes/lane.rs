@@ -156,6 +156,15 @@ impl Lane {
         }
     }
 
+    /// Sends what is not acknowledged again.
+    pub(super) fn rewind(&mut self) {
+        self.sent = 0;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn oldest_ns(&self) -> Option<i64> {
         let overflow = self.overflow.as_ref().map(|overflow| overflow.from_ns);
         self.queue.front().map(|queued| queued.record.time_ns).into_iter().chain(overflow).min()

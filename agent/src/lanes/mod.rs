@@ -16,7 +16,10 @@ pub(crate) mod shared;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
 use chainscope_proto::v1::{Batch, LaneMark, Record};
 use lane::Lane;
@@ -52,9 +55,16 @@ pub struct LaneStatus {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("lane of node {node:?}: sequence {next} was acknowledged, {sent} is the next one to be sent")]
 pub(crate) struct AckError {
-    node: String,
-    next: u64,
-    sent: u64,
+    pub(crate) node: String,
+    pub(crate) next: u64,
+    pub(crate) sent: u64,
+}
+
+/// The names of a table in turn, beginning after one of them.
+pub(crate) fn after<T>(table: &BTreeMap<String, T>, last: &str) -> Vec<String> {
+    let behind = table.range::<str, _>((Bound::Excluded(last), Bound::Unbounded));
+    let up_to = table.range::<str, _>((Bound::Unbounded, Bound::Included(last)));
+    behind.chain(up_to).map(|(node, _)| node.clone()).collect()
 }
 
 /// The lanes of one agent.
@@ -99,15 +109,11 @@ impl Lanes {
         }
     }
 
-    /// The next batch to send in this session, of the next lane in turn.
-    pub(crate) fn next_batch(&mut self) -> Option<Batch> {
+    /// The next batch to send in this session, of the next lane in turn that is not set aside.
+    pub(crate) fn next_batch(&mut self, aside: &BTreeSet<String>) -> Option<Batch> {
         let quota = self.quota();
-        let after = (Bound::Excluded(self.served.clone()), Bound::Unbounded);
-        let up_to = (Bound::Unbounded, Bound::Included(self.served.clone()));
-        let mut order: Vec<String> = self.lanes.range(after).map(|(node, _)| node.clone()).collect();
-        order.extend(self.lanes.range(up_to).map(|(node, _)| node.clone()));
-        for node in order {
-            let Some(lane) = self.lanes.get_mut(&node) else { continue };
+        for node in after(&self.lanes, &self.served) {
+            let Some(lane) = self.lanes.get_mut(&node).filter(|_| !aside.contains(&node)) else { continue };
             if let Some((first_sequence, records)) = lane.take(quota, BATCH_BYTES - node.len() - 64) {
                 self.served.clone_from(&node);
                 return Some(Batch { node, first_sequence, records });
@@ -141,6 +147,18 @@ impl Lanes {
             }
         }
         renumbered
+    }
+
+    /// Sends what is not acknowledged of a lane again.
+    pub(crate) fn rewind(&mut self, node: &str) {
+        if let Some(lane) = self.lanes.get_mut(node) {
+            lane.rewind();
+        }
+    }
+
+    /// Memory that is in use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lanes.values().map(Lane::bytes).sum()
     }
 
     pub(crate) fn names(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Lanes against a model aggregator: whatever happens in between, sequences are dense and each fact arrives exactly
 //! once or is counted in exactly one loss.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use chainscope_proto::v1::{Batch, Chunk, LaneMark, NetworkAccount, Record, TargetEvent, record::Kind};
 use proptest::prelude::*;
@@ -145,7 +145,7 @@ impl World {
                 self.last_state.insert((NODES[node], target), value);
                 self.lanes.merge(NODES[node], state(target, value));
             }
-            Step::Send => self.way_there.extend(self.lanes.next_batch()),
+            Step::Send => self.way_there.extend(self.lanes.next_batch(&BTreeSet::new())),
             Step::Commit(count) => (0..count).for_each(|_| self.commit()),
             Step::Ack(count) => (0..count).for_each(|_| self.ack()),
             Step::Reconnect => self.reconnect(),
@@ -155,7 +155,7 @@ impl World {
     fn drain(&mut self) {
         self.reconnect();
         while !self.lanes.is_empty() {
-            while let Some(batch) = self.lanes.next_batch() {
+            while let Some(batch) = self.lanes.next_batch(&BTreeSet::new()) {
                 self.way_there.push_back(batch);
             }
             assert!(!self.way_there.is_empty(), "something waits, but nothing is sent");
@@ -225,10 +225,10 @@ fn a_full_lane_drops_the_newest_and_leaves_the_other_alone() {
     assert_eq!(loud.dropped.records, 1_000 - taken as u64);
 
     // Both are served in turn, and once there is room the loss is the next record of the lane.
-    let (first, second) = (lanes.next_batch().unwrap(), lanes.next_batch().unwrap());
+    let (first, second) = (lanes.next_batch(&BTreeSet::new()).unwrap(), lanes.next_batch(&BTreeSet::new()).unwrap());
     assert_ne!(first.node, second.node);
     lanes.acknowledge("loud", taken as u64).unwrap();
-    let batch = std::iter::from_fn(|| lanes.next_batch()).find(|batch| batch.node == "loud").unwrap();
+    let batch = std::iter::from_fn(|| lanes.next_batch(&BTreeSet::new())).find(|batch| batch.node == "loud").unwrap();
     assert_eq!(batch.first_sequence, taken as u64);
     let Some(Kind::Loss(loss)) = &batch.records[0].kind else { panic!("{:?}", batch.records[0]) };
     assert_eq!((loss.records, loss.from_ns, loss.to_ns), (1_000 - taken as u64, taken as i64, 999));
@@ -255,7 +255,7 @@ fn a_lane_full_of_chunks_has_room_for_what_happened_to_connections() {
     assert!(status.pending_bytes <= 80_000, "{status:?}");
     assert_eq!(status.dropped.records, 12);
 
-    let batch = lanes.next_batch().unwrap();
+    let batch = lanes.next_batch(&BTreeSet::new()).unwrap();
     let is_loss: Vec<bool> =
         batch.records[taken..].iter().map(|record| matches!(record.kind, Some(Kind::Loss(_)))).collect();
     assert_eq!(is_loss[..4], [true, false, true, false], "a loss is told before what came after it");
@@ -272,7 +272,7 @@ fn batches_stay_below_a_mebibyte_unless_one_record_is_larger() {
     }
     assert!(lanes.push("a", fact(40, 3 << 20)));
     let mut expected = 7;
-    while let Some(batch) = lanes.next_batch() {
+    while let Some(batch) = lanes.next_batch(&BTreeSet::new()) {
         assert_eq!(batch.first_sequence, expected);
         expected += batch.records.len() as u64;
         let size = prost::Message::encoded_len(&batch);
@@ -286,10 +286,10 @@ fn nothing_is_sent_before_the_aggregator_said_where_the_lane_stands() {
     let mut lanes = Lanes::new(1 << 20);
     lanes.open("a", None);
     assert!(lanes.push("a", fact(1, 1)));
-    assert_eq!(lanes.next_batch(), None);
+    assert_eq!(lanes.next_batch(&BTreeSet::new()), None);
     let mark = LaneMark { node: "a".to_owned(), next_sequence: 41 };
     assert!(lanes.welcome(&[mark], &["a".to_owned()]).is_empty());
-    assert_eq!(lanes.next_batch().unwrap().first_sequence, 41);
+    assert_eq!(lanes.next_batch(&BTreeSet::new()).unwrap().first_sequence, 41);
 }
 
 #[test]
@@ -299,10 +299,10 @@ fn a_lane_follows_an_aggregator_that_lost_its_database() {
     for id in 0..3 {
         assert!(lanes.push("a", fact(id, 1)));
     }
-    lanes.next_batch().unwrap();
+    lanes.next_batch(&BTreeSet::new()).unwrap();
     lanes.acknowledge("a", 12).unwrap();
     assert_eq!(lanes.welcome(&[], &["a".to_owned()]), ["a"]);
-    let batch = lanes.next_batch().unwrap();
+    let batch = lanes.next_batch(&BTreeSet::new()).unwrap();
     assert_eq!((batch.first_sequence, batch.records.len()), (0, 1));
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A stream is a pair of channels, whoever is at the other end: the aggregator in this process, or a bridge over gRPC
 //! ([`remote`]). On each stream the agent says hello, waits for the welcome with the marks of its lanes, and then sends
-//! batches as the lanes have them.
+//! batches as the lanes have them. A lane that the aggregator refuses is set aside, and tried again after a while and on
+//! the next stream; the others go on.
 
 mod remote;
 #[cfg(test)]
@@ -28,6 +29,9 @@ const WELCOME: Duration = Duration::from_secs(30);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// How long records may gather before they are sent: an aggregator syncs its disk once a batch.
 const GATHER: Duration = Duration::from_millis(5);
+
+/// How often a lane that the aggregator refuses is tried again.
+const ASIDE: Duration = Duration::from_secs(30);
 
 /// The channels of one stream.
 #[derive(Debug)]
@@ -143,17 +147,33 @@ async fn stream(lanes: &SharedLanes, uplink: Uplink, agent: &str, pause: &mut Du
         );
     }
     let mut next = lanes.next_batch();
+    let mut again = tokio::time::interval_at(tokio::time::Instant::now() + ASIDE, ASIDE);
     loop {
         if next.is_none() && lanes.is_closing() && lanes.is_empty() {
             return Ok(());
         }
         tokio::select! {
             reply = replies.recv() => {
-                // A newer aggregator may say other things too.
-                if let Some(Reply::Ack(ack)) = reply.ok_or(StreamError::Ended)?.reply {
-                    lanes.acknowledge(&ack.node, ack.next_sequence)?;
+                match reply.ok_or(StreamError::Ended)?.reply {
+                    Some(Reply::Ack(ack)) => lanes.acknowledge(&ack.node, ack.next_sequence)?,
+                    Some(Reply::Refused(refused)) => {
+                        if lanes.set_aside(&refused.node) {
+                            let reason = chainscope_quiet::Clean(&refused.reason);
+                            chainscope_quiet::warn_limited!(
+                                node = %chainscope_quiet::Clean(&refused.node),
+                                %reason,
+                                "the aggregator does not take the records of this node: they are kept"
+                            );
+                        }
+                        if next.as_ref().is_some_and(|batch| batch.node == refused.node) {
+                            next = lanes.next_batch();
+                        }
+                    }
+                    // A newer aggregator may say other things too.
+                    _ => {}
                 }
             }
+            _ = again.tick() => lanes.resume_aside(),
             permit = requests.reserve(), if next.is_some() => {
                 let permit = permit.map_err(|_| StreamError::Ended)?;
                 if let Some(batch) = next.take() {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use chainscope_proto::v1::{
-    Ack, Batch, LaneMark, Record, RecordReply, RecordRequest, TargetEvent, Welcome,
+    Ack, Batch, LaneMark, Record, RecordReply, RecordRequest, Refused, TargetEvent, Welcome,
     ingest_server::{Ingest, IngestServer},
     record::Kind,
     record_reply::Reply,
@@ -93,7 +93,7 @@ fn fact(id: i64, size: usize) -> Record {
 }
 
 fn lanes(dir: &tempfile::TempDir) -> SharedLanes {
-    SharedLanes::open(&Folder::open(dir.path()).unwrap(), 64 << 20, ["n"]).unwrap()
+    SharedLanes::open(&Folder::open(dir.path()).unwrap(), 64 << 20, None, ["n"]).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,6 +162,76 @@ async fn an_aggregator_that_cannot_be_understood_ends_the_stream_with_a_reason()
     let (_outgoing, replies) = mpsc::channel(2);
     let error = stream(&lanes, Uplink { requests, replies }, "h", &mut pause).await.unwrap_err();
     assert!(matches!(error, StreamError::Silent(_)), "{error}");
+}
+
+/// A stream to a test that plays the aggregator itself, welcomed.
+async fn play(lanes: &SharedLanes) -> (mpsc::Receiver<RecordRequest>, mpsc::Sender<RecordReply>) {
+    let (requests, mut incoming) = mpsc::channel(2);
+    let (outgoing, replies) = mpsc::channel(2);
+    let lanes = lanes.clone();
+    tokio::spawn(async move { stream(&lanes, Uplink { requests, replies }, "h", &mut PAUSES.0.clone()).await });
+    let Some(RecordRequest { request: Some(Request::Hello(hello)) }) = incoming.recv().await else {
+        panic!("no hello")
+    };
+    outgoing.send(Durable::default().welcome(&hello.nodes)).await.unwrap();
+    (incoming, outgoing)
+}
+
+async fn batch(incoming: &mut mpsc::Receiver<RecordRequest>) -> Batch {
+    match incoming.recv().await.unwrap().request {
+        Some(Request::Batch(batch)) => batch,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_lane_is_set_aside_and_tried_again_while_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::open(dir.path()).unwrap();
+    let lanes = SharedLanes::open(&folder, 64 << 20, None, ["alien", "own"]).unwrap();
+    assert!(lanes.push("alien", fact(1, 1)));
+    let (mut incoming, outgoing) = play(&lanes).await;
+    let first = batch(&mut incoming).await;
+    assert_eq!((first.node.as_str(), first.first_sequence), ("alien", 0));
+    let refused = Refused { node: "alien".to_owned(), reason: "not of this host".to_owned() };
+    outgoing.send(RecordReply { reply: Some(Reply::Refused(refused)) }).await.unwrap();
+    while !lanes.is_aside("alien") {
+        // The stream may be gathering: its clock must go on.
+        tokio::time::sleep(GATHER).await;
+    }
+    let before = tokio::time::Instant::now();
+    assert!(lanes.push("alien", fact(2, 1)));
+    assert!(lanes.push("own", fact(3, 1)));
+    assert_eq!(batch(&mut incoming).await.node, "own");
+    // Half a minute later all of it is sent, under the same numbers.
+    let again = batch(&mut incoming).await;
+    assert!(before.elapsed() > ASIDE / 2, "{:?}", before.elapsed());
+    assert_eq!((again.node.as_str(), again.first_sequence, again.records.len()), ("alien", 0, 2));
+    assert_eq!(again.records.first(), first.records.first());
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_go_through_the_spool_and_outlive_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let durable = Durable::default();
+    let open = || SharedLanes::open(&Folder::open(dir.path()).unwrap(), 64 << 20, Some(64 << 20), ["n"]).unwrap();
+    // No aggregator: what was pushed is on disk when the lanes are closed.
+    let lanes = open();
+    for id in 0..40 {
+        assert!(lanes.push("n", fact(id, 200_000)));
+    }
+    lanes.close();
+    assert!(!lanes.is_empty());
+    drop(lanes);
+    // The next process sends it, cut again and again.
+    let lanes = open();
+    for id in 40..50 {
+        assert!(lanes.push("n", fact(id, 1)));
+    }
+    lanes.close();
+    run(lanes.clone(), durable.link(3), "host".to_owned()).await;
+    assert_eq!(durable.ids("n"), (0..50).collect::<Vec<_>>());
+    assert!(lanes.is_empty());
 }
 
 struct Service(Durable);

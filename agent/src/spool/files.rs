@@ -1,0 +1,114 @@
+//! The files of one lane: names, writing, replacing. Everything has mode 0600, folders 0700.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use chainscope_proto::v1::Record;
+
+use super::segment::{self, Header};
+
+/// What a file's name says of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) ordinal: u64,
+    /// Sequence of its first record, once any of it may have been sent.
+    pub(super) first: Option<u64>,
+}
+
+impl Name {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let number = |text: &str| (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        if let Some(stem) = text.strip_suffix(".seg") {
+            return Some(Self { ordinal: number(stem)?, first: None });
+        }
+        let (ordinal, first) = text.strip_suffix(".out")?.split_once('-')?;
+        Some(Self { ordinal: number(ordinal)?, first: Some(number(first)?) })
+    }
+
+    pub(super) fn path(self, dir: &Path) -> PathBuf {
+        dir.join(match self.first {
+            None => format!("{:016x}.seg", self.ordinal),
+            Some(first) => format!("{:016x}-{first:016x}.out", self.ordinal),
+        })
+    }
+}
+
+pub(super) fn has_segments(dir: &Path) -> bool {
+    let Ok(items) = fs::read_dir(dir) else { return false };
+    items.flatten().any(|item| item.file_name().to_str().is_some_and(|name| Name::parse(name).is_some()))
+}
+
+pub(super) fn make_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// A new segment with its header, not synced.
+pub(super) fn create(dir: &Path, name: Name) -> io::Result<File> {
+    let path = name.path(dir);
+    let file = OpenOptions::new().create_new(true).read(true).write(true).mode(0o600).open(&path)?;
+    let header = Header { ordinal: name.ordinal, last: name.ordinal };
+    if let Err(error) = file.write_all_at(&header.encode(), 0) {
+        // It would be taken for a damaged one.
+        let _ = fs::remove_file(&path);
+        return Err(error);
+    }
+    Ok(file)
+}
+
+/// Puts a file in the place of another, whole or not at all, whatever happens in between.
+pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let beside = dir.join(format!("{name}.tmp"));
+    let written = || {
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, dir.join(name))?;
+        sync_dir(dir)
+    };
+    written().inspect_err(|_| {
+        // On a full disk its bytes are wanted back.
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+/// A segment of these records after `kept`, the good beginning of an older one.
+pub(super) fn rewrite(dir: &Path, name: Name, header: Header, kept: &[u8], records: &[Record]) -> io::Result<u64> {
+    let mut bytes = header.encode().to_vec();
+    bytes.extend_from_slice(kept.get(segment::HEADER..).unwrap_or_default());
+    for record in records {
+        segment::put(&mut bytes, header.ordinal, 0, record);
+    }
+    let path = name.path(dir);
+    let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+    replace(dir, file, &bytes)?;
+    Ok(bytes.len() as u64)
+}
+
+pub(super) fn read(path: &Path) -> io::Result<Bytes> {
+    Ok(fs::read(path)?.into())
+}
+
+/// So many bytes from there on, or fewer if the file ends.
+pub(super) fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
+    let mut bytes = vec![0; length];
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes.into())
+}
