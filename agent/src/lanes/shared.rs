@@ -67,7 +67,12 @@ impl SharedLanes {
         let mut lanes = Lanes::new(limit_bytes);
         let mut spool = match spool_bytes {
             Some(limit) => Some(Spool::open(folder.path(), &epoch, limit, realtime_ns())?),
-            None => None,
+            None => {
+                if Spool::is_in(folder.path()) {
+                    tracing::warn!("this run is without a spool: what an earlier one left there is not sent");
+                }
+                None
+            }
         };
         for node in folder.lanes()? {
             match &mut spool {

@@ -15,7 +15,7 @@ use super::{
     content::Content,
     files::{self, Name},
     recover,
-    segment::{self, ENTRY, Found, HEADER, Header},
+    segment::{self, ENTRY, HEADER, Header},
 };
 use crate::lanes::Dropped;
 
@@ -36,8 +36,8 @@ pub(super) struct Segment {
 
 /// The last segment while it is being written.
 #[derive(Debug)]
-struct Active {
-    file: Arc<File>,
+pub(super) struct Active {
+    pub(super) file: Arc<File>,
     /// The folder does not know it for certain.
     is_new: bool,
     /// What was written since the last sync.
@@ -60,22 +60,22 @@ impl Unsynced {
 
 /// Where the next batch of this stream begins.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cursor {
-    sequence: u64,
+pub(super) struct Cursor {
+    pub(super) sequence: u64,
     /// Segment and place in it; none before the first segment.
-    place: Option<(u64, u64)>,
+    pub(super) place: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) node: String,
-    dir: PathBuf,
-    segments: VecDeque<Segment>,
-    active: Option<Active>,
+    pub(super) dir: PathBuf,
+    pub(super) segments: VecDeque<Segment>,
+    pub(super) active: Option<Active>,
     next_ordinal: u64,
     /// Sequence of the first record that is not acknowledged; none if only the aggregator knows.
-    base: Option<u64>,
-    cursor: Cursor,
+    pub(super) base: Option<u64>,
+    pub(super) cursor: Cursor,
     /// Losses that are told before the next record.
     owed: Content,
     dropped: Dropped,
@@ -194,7 +194,7 @@ impl Lane {
     }
 
     /// Ends the segment that is being written.
-    fn seal(&mut self) -> io::Result<()> {
+    pub(super) fn seal(&mut self) -> io::Result<()> {
         if let Some(sync) = self.unsynced() {
             sync.run()?;
         }
@@ -239,131 +239,6 @@ impl Lane {
         let _ = active.file.set_len(segment.synced_length);
         (segment.records, segment.length) = (segment.synced_records, segment.synced_length);
         self.owe(unsynced, "write error");
-    }
-
-    /// The next records to send, with the sequence of the first.
-    pub(super) fn take(&mut self, limit: usize, window: u64) -> io::Result<Option<(u64, Vec<Record>)>> {
-        if self.base.is_none() || !self.find_next(window)? {
-            return Ok(None);
-        }
-        let Some((ordinal, offset)) = self.cursor.place else { return Ok(None) };
-        let Some(segment) = self.segments.iter().find(|segment| segment.name.ordinal == ordinal) else {
-            return Ok(None);
-        };
-        let (name, end) = (segment.name, segment.synced_length);
-        let file = match &self.active {
-            Some(active) if self.segments.back().is_some_and(|last| last.name == name) => Arc::clone(&active.file),
-            _ => Arc::new(File::open(name.path(&self.dir))?),
-        };
-        let left = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let mut wanted = limit.min(left);
-        let mut bytes = files::read_at(&file, offset, wanted)?;
-        let (mut records, mut place) = (Vec::new(), 0);
-        loop {
-            match segment::entry(&bytes.slice(place..), ordinal, offset + place as u64) {
-                Found::Record(record, size) => {
-                    records.push(record);
-                    place += size;
-                    if place >= left {
-                        break;
-                    }
-                }
-                Found::Partial(size) if records.is_empty() && size <= left && size > wanted => {
-                    wanted = size;
-                    bytes = files::read_at(&file, offset, wanted)?;
-                }
-                Found::Partial(_) | Found::Damaged if !records.is_empty() => break,
-                Found::Partial(_) | Found::Damaged => {
-                    self.patch(ordinal)?;
-                    return self.take(limit, window);
-                }
-            }
-        }
-        let first = self.cursor.sequence;
-        self.cursor = Cursor { sequence: first + records.len() as u64, place: Some((ordinal, offset + place as u64)) };
-        Ok(Some((first, records)))
-    }
-
-    /// Brings the cursor to a record that may be sent; false if there is none yet.
-    fn find_next(&mut self, window: u64) -> io::Result<bool> {
-        loop {
-            let index = match self.cursor.place {
-                None => 0,
-                Some((ordinal, _)) => {
-                    let here = self.segments.iter().position(|segment| segment.name.ordinal >= ordinal);
-                    let Some(index) = here else { return Ok(false) };
-                    match self.segments.get(index) {
-                        Some(segment) if segment.name.ordinal == ordinal => {
-                            let end = segment.name.first.unwrap_or(0) + segment.synced_records;
-                            if self.cursor.sequence < end {
-                                return Ok(true);
-                            }
-                            index + 1
-                        }
-                        _ => index,
-                    }
-                }
-            };
-            let unacknowledged: u64 =
-                self.segments.iter().take_while(|segment| segment.name.first.is_some()).map(|s| s.length).sum();
-            let is_after_another = index > 0;
-            let Some(segment) = self.segments.get_mut(index) else { return Ok(false) };
-            match segment.name.first {
-                Some(_) => {}
-                None if segment.synced_records == 0 => return Ok(false),
-                None if is_after_another && unacknowledged > window => return Ok(false),
-                None => {
-                    // From here on its numbers are fixed, whatever happens to this process.
-                    let name = Name { first: Some(self.cursor.sequence), ..segment.name };
-                    fs::rename(segment.name.path(&self.dir), name.path(&self.dir))?;
-                    segment.name = name;
-                    files::sync_dir(&self.dir)?;
-                }
-            }
-            self.cursor.place = Some((segment.name.ordinal, HEADER as u64));
-        }
-    }
-
-    /// A segment that was whole when it was opened is not any more: each of its unreadable records becomes a loss, under
-    /// its own number.
-    fn patch(&mut self, ordinal: u64) -> io::Result<()> {
-        if self.segments.back().is_some_and(|last| last.name.ordinal == ordinal) {
-            self.seal()?;
-        }
-        let sequence = self.cursor.sequence;
-        let Some(segment) = self.segments.iter_mut().find(|segment| segment.name.ordinal == ordinal) else {
-            return Ok(());
-        };
-        let bytes = files::read(&segment.name.path(&self.dir))?;
-        recover::patch(&self.dir, segment, &bytes)?;
-        self.seek(sequence);
-        Ok(())
-    }
-
-    /// Sends again from the first that is not acknowledged.
-    pub(super) fn rewind(&mut self) {
-        self.seek(self.base.unwrap_or(0));
-    }
-
-    /// Puts the cursor on a record of a segment that may have been sent, or behind them all.
-    fn seek(&mut self, sequence: u64) {
-        self.cursor = Cursor { sequence, place: None };
-        for segment in self.segments.iter().take_while(|segment| segment.name.first.is_some()) {
-            let first = segment.name.first.unwrap_or(0);
-            let mut offset = HEADER as u64;
-            if sequence < first + segment.records {
-                let bytes = files::read(&segment.name.path(&self.dir)).unwrap_or_default();
-                for _ in first..sequence {
-                    let rest = bytes.slice(bytes.len().min(usize::try_from(offset).unwrap_or(usize::MAX))..);
-                    // What cannot be read is found again, and patched, by the next batch.
-                    let Found::Record(_, size) = segment::entry(&rest, segment.name.ordinal, offset) else { break };
-                    offset += size as u64;
-                }
-                self.cursor.place = Some((segment.name.ordinal, offset));
-                return;
-            }
-            self.cursor.place = Some((segment.name.ordinal, segment.length));
-        }
     }
 
     /// Forgets what is before `next`. The error is the sequence that would be sent next.

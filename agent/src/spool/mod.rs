@@ -32,6 +32,7 @@
 mod content;
 mod files;
 mod lane;
+mod reading;
 mod recover;
 mod segment;
 #[cfg(test)]
@@ -74,6 +75,11 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
+    /// Whether a spool was ever opened in a folder.
+    pub(crate) fn is_in(folder: &Path) -> bool {
+        folder.join("spool").exists()
+    }
+
     /// Opens the spool in a folder, whatever ended the last process.
     pub(crate) fn open(folder: &Path, epoch: &Epoch, limit: u64, now_ns: i64) -> Result<Self, Error> {
         let root = folder.join("spool");
