@@ -21,7 +21,7 @@ pub(crate) fn start(audit: Option<&Path>) -> anyhow::Result<Option<WorkerGuard>>
         .with_filter(filter)
         // The client of Kubernetes logs answers that it does not understand, and they quote the token asked about.
         .with_filter(filter_fn(move |meta| {
-            !meta.target().starts_with("kube") && !(has_own && meta.target() == "audit")
+            !(meta.target().starts_with("kube") || has_own && meta.target() == "audit")
         }));
     let (layer, guard) = match audit {
         None => (None, None),
