@@ -25,11 +25,12 @@ impl Engine {
         }
         // What stays as it is stays the same allocation, so that nobody downstream looks at it.
         for (name, pod) in &mut node.plan.pods {
-            if let Some(before) = old.pods.get(name).and_then(|pod| pod.observed.clone())
-                && pod.observed.as_ref() == Some(&before)
-            {
-                pod.observed = Some(before);
-                old.pods.remove(name);
+            let Some(before) = old.pods.get(name) else { continue };
+            if before.observed.is_some() && before.observed == pod.observed {
+                pod.observed.clone_from(&before.observed);
+                if before.host == pod.host {
+                    old.pods.remove(name);
+                }
             }
         }
         let name = key.to_string();
