@@ -151,7 +151,7 @@ impl Engine {
     pub fn delete_node(&mut self, key: &Key) {
         self.unselect(key);
         let Some(mut node) = self.nodes.remove(key) else { return };
-        let recorded = node.plan.pods.values().filter(|pod| pod.observed.is_some()).count();
+        self.events.extend(work::stopped(key, &node.input.uid, &node.plan));
         self.withdraw(key, &mut node.plan);
         self.desired.catalog.remove(&key.to_string());
         self.unpublished = true;
@@ -160,15 +160,6 @@ impl Engine {
         }
         for set in [&mut self.replan, &mut self.rejudge, &mut self.unwritten, &mut self.looping] {
             set.remove(key);
-        }
-        if recorded > 0 {
-            self.events.push(Happening {
-                node: key.clone(),
-                uid: node.input.uid,
-                good: true,
-                reason: "RecordingStopped".to_owned(),
-                note: format!("deleted while {recorded} of its pods were observed; nothing more of them is recorded"),
-            });
         }
     }
 

@@ -65,9 +65,12 @@ pub(super) fn status(
     let mut waiting = false;
     for (name, pod) in &plan.pods {
         let host = pod.host.as_deref().and_then(|host| hosts.view(host, &node_name, &pod.uid));
-        waiting |= host.as_ref().is_some_and(|host| host.liveness == Liveness::Awaited);
         let restarts = restarts.entry(pod.uid.clone()).or_default();
         let last = last.get(&*pod.uid).copied();
+        let was_heard = last.is_some_and(|last| {
+            !matches!(last.state, PodState::Unknown | PodState::NotConfigured | PodState::Unscheduled)
+        });
+        waiting |= was_heard && host.as_ref().is_some_and(|host| host.liveness == Liveness::Awaited);
         let (shown, mut verdicts) = judge_pod(node, plan, name, pod, host.as_ref(), last, restarts, now_ns);
         looping |= verdicts.process.reason == Reason::RestartLoop;
         if !enabled {

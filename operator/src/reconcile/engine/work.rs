@@ -20,6 +20,9 @@ impl Engine {
         let plan = self.planned(key);
         let Some(node) = self.nodes.get_mut(key) else { return };
         let mut old = std::mem::replace(&mut node.plan, plan);
+        if node.input.deleting {
+            self.events.extend(stopped(key, &node.input.uid, &old));
+        }
         if let Some(event) = rotated(&node.input.uid, key, &old.identity, &node.plan.identity) {
             self.events.push(event);
         }
@@ -191,6 +194,18 @@ impl Engine {
 /// Hosts that a plan observes pods on.
 fn hosts(plan: &Plan) -> impl Iterator<Item = &str> {
     plan.pods.values().filter(|pod| pod.observed.is_some()).filter_map(|pod| pod.host.as_deref())
+}
+
+/// The Event of a node that was deleted while pods of it were observed.
+pub(super) fn stopped(key: &Key, uid: &str, plan: &Plan) -> Option<Happening> {
+    let count = plan.pods.values().filter(|pod| pod.observed.is_some()).count();
+    (count > 0).then(|| Happening {
+        node: key.clone(),
+        uid: uid.to_owned(),
+        good: true,
+        reason: "RecordingStopped".to_owned(),
+        note: format!("deleted while {count} of its pods were observed; nothing more of them is recorded"),
+    })
 }
 
 fn rotated(uid: &str, key: &Key, old: &IdentityPlan, new: &IdentityPlan) -> Option<Happening> {
