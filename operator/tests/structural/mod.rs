@@ -118,7 +118,7 @@ impl<'a> Schema<'a> {
                         self.value(own, field, &join(path, name), mistakes);
                     } else if schema["additionalProperties"].is_object() {
                         self.value(&schema["additionalProperties"], field, &join(path, name), mistakes);
-                    } else if !(path.is_empty() && ["apiVersion", "kind"].contains(&&**name)) && path != "metadata" {
+                    } else if !(path.is_empty() && ["apiVersion", "kind", "metadata"].contains(&&**name)) {
                         mistakes.push(Mistake::Unknown(join(path, name)));
                     }
                 }
