@@ -36,6 +36,8 @@ pub(crate) struct Pod {
     pub(crate) is_enabled: bool,
     /// Why it cannot be observed as it is described.
     pub(crate) fault: Option<String>,
+    /// Its identity is in a Secret that the operator will hand over again.
+    pub(crate) is_waiting: bool,
     path_uid: Option<PodUid>,
     /// As it came, without its identity.
     bare: ObservedPod,
@@ -191,6 +193,7 @@ impl Pod {
             faulty(format!("{port} is no port"));
         }
         let network = pod.network.unwrap_or(chainscope_proto::v1::NetworkOptions { enabled: true, plain_only: false });
+        let is_waiting = matches!(&source, Source::Missing(reason) if reason == AWAY);
         Some(Self {
             uid: pod.uid.clone(),
             node_generation: pod.node_generation,
@@ -205,6 +208,7 @@ impl Pod {
             },
             is_enabled: network.enabled,
             fault,
+            is_waiting,
             path_uid: PodUid::parse(&pod.uid),
             bare: pod,
         })

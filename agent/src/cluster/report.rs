@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chainscope_proto::v1::{HostStatus, PodReport, PodState};
 
 use super::pods::{Pod, PodMap};
-use crate::{interpreter::Tally, targets::pods::PodPlan};
+use crate::{identity::Source, interpreter::Tally, targets::pods::PodPlan};
 
 /// What happened in the pods since the agent began to observe them.
 #[derive(Debug, Default)]
@@ -66,7 +66,15 @@ impl Ledger {
         let nothing = Life::default();
         let life = self.pods.get(&pod.uid).unwrap_or(&nothing);
         let live = life.pids.iter().filter_map(|pid| tally(*pid));
-        let total = live.fold(life.ended.clone(), |total, tally| sum(&total, &tally));
+        let mut total = live.fold(life.ended.clone(), |total, tally| sum(&total, &tally));
+        if total.peer_id.is_empty() && total.identity_error.is_empty() {
+            // What was handed over, or is missing, needs no process to be known.
+            match &pod.assignment.identity {
+                Source::Given(identity) => identity.peer_id().clone_into(&mut total.peer_id),
+                Source::Missing(reason) => total.identity_error.clone_from(reason),
+                _ => {}
+            }
+        }
         let fault = pod.fault.clone().unwrap_or_default();
         let state = match life.pids.first() {
             _ if !fault.is_empty() => PodState::Failed,

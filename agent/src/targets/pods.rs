@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{Judgement, Live, Owner, Place, Standing, matching::ProcessFacts};
@@ -38,11 +38,15 @@ pub(crate) struct PodPlan {
     map: Arc<PodMap>,
     /// Where the last look around, or an execution since, saw a process.
     seen: HashSet<Place>,
+    /// Until when pods are held whose identity the operator has yet to hand over again: their sessions could not be gone
+    /// on with otherwise.
+    patience: Option<Instant>,
 }
 
 impl PodPlan {
     pub(crate) fn new(watch: Watch) -> Self {
-        Self { watch, map: Arc::default(), seen: HashSet::new() }
+        let patience = Some(Instant::now() + watch.hold);
+        Self { watch, map: Arc::default(), seen: HashSet::new(), patience }
     }
 
     pub(crate) fn set(&mut self, map: Arc<PodMap>) {
@@ -67,16 +71,21 @@ impl PodPlan {
         if let Some(pod) = self.map.pod_at(place) {
             let is_meant =
                 pod.is_enabled && pod.fault.is_none() && facts.is_program(&pod.process) && !is_helper(facts, live);
-            return if is_meant {
-                Judgement::Observe(Owner::Pod(pod.uid.clone()), pod.assignment.clone())
-            } else {
-                Judgement::Ignore
+            return match is_meant {
+                true if pod.is_waiting && self.patience.is_some() => Judgement::Hold,
+                true => Judgement::Observe(Owner::Pod(pod.uid.clone()), pod.assignment.clone()),
+                false => Judgement::Ignore,
             };
         }
         let is_known = self.programs().iter().any(|name| facts.is_program(name))
             || facts.listens.iter().any(|port| self.ports().contains(port));
         // Also in a container that is not among a configured pod's yet: its id comes a moment later.
         if is_known && !is_helper(facts, live) { Judgement::Hold } else { Judgement::Ignore }
+    }
+
+    /// Whether the operator was waited for long enough, just now.
+    pub(crate) fn loses_patience(&mut self, now: Instant) -> bool {
+        self.patience.take_if(|end| *end <= now).is_some()
     }
 
     /// A look around begins.

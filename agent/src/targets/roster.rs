@@ -144,6 +144,10 @@ impl<Y: System> Roster<Y> {
     /// Judges everything that is known anew: the plan has changed.
     pub(crate) fn replan(&mut self, change: impl FnOnce(&mut Plan)) -> Vec<Change> {
         change(&mut self.plan);
+        self.judge_all()
+    }
+
+    fn judge_all(&mut self) -> Vec<Change> {
         let known: Vec<ProcessFacts> = self.live.values().map(|live| live.facts.clone()).collect();
         known.into_iter().filter_map(|facts| self.consider(facts, false)).collect()
     }
@@ -311,14 +315,14 @@ impl<Y: System> Roster<Y> {
 
     /// Held processes whose time is over.
     pub(crate) fn overdue(&mut self, now: Instant) -> Vec<Change> {
-        let Plan::Pods(plan) = &self.plan else { return Vec::new() };
+        let Plan::Pods(plan) = &mut self.plan else { return Vec::new() };
         let hold = plan.hold();
+        let mut changes = if plan.loses_patience(now) { self.judge_all() } else { Vec::new() };
         let is_over = |live: &&Live| match live.standing {
             Standing::Held { since, .. } => now.saturating_duration_since(since) >= hold,
             _ => false,
         };
         let over: Vec<u32> = self.live.values().filter(is_over).map(|live| live.facts.pid).collect();
-        let mut changes = Vec::new();
         for pid in over {
             match self.live.get(&pid).map(|live| &live.standing) {
                 Some(Standing::Held { is_gone: true, .. }) => {

@@ -101,9 +101,9 @@ impl Worker {
         let lanes = self.lanes.status();
         SpoolReport {
             bytes: lanes.iter().map(|lane| lane.pending_bytes as u64).sum(),
-            limit_bytes: self.queue_bytes,
+            limit_bytes: self.limit_bytes,
             records_dropped: lanes.iter().map(|lane| lane.dropped.records).sum(),
-            oldest_ns: self.lanes.oldest_ns().unwrap_or(0),
+            oldest_ns: self.lanes.oldest_pending_ns().unwrap_or(0),
         }
     }
 }

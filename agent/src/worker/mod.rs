@@ -104,7 +104,8 @@ pub(crate) struct Worker {
     serial: u64,
     ledger: Ledger,
     figures: Arc<Mutex<Figures>>,
-    queue_bytes: u64,
+    /// Room for records that are not acknowledged.
+    limit_bytes: u64,
 }
 
 impl Worker {
@@ -160,7 +161,7 @@ impl Worker {
             serial: 0,
             ledger: Ledger::default(),
             figures: Arc::default(),
-            queue_bytes: config.queue_bytes as u64,
+            limit_bytes: config.spool_bytes.unwrap_or(config.queue_bytes as u64),
         })
     }
 

@@ -244,7 +244,7 @@ fn with_the_operator_away_a_restarted_agent_goes_on_with_identities_from_files()
     let secret = secret.as_str().unwrap().as_bytes();
     assert!(!kept.windows(secret.len()).any(|window| window == secret));
 
-    let agent = start(&stage, address, Duration::from_secs(600));
+    let agent = start(&stage, address, Duration::from_secs(2));
     assert_eq!(agent.monitor().ready(), Ok(()), "the kept configuration is enough");
     for node in &mut nodes {
         session_out(node);

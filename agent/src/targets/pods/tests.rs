@@ -215,6 +215,34 @@ fn a_held_process_that_ended_is_interpreted_all_the_same() {
 }
 
 #[test]
+fn with_its_identity_on_the_way_again_a_node_is_held_for_a_while() {
+    let json = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));
+    let secret = || ObservedPod {
+        identity: Some(chainscope_proto::v1::observed_pod::Identity::IdentityJson(json.as_bytes().to_vec())),
+        ..pod(UID, 'a')
+    };
+    let kept = |bench: &mut Bench| {
+        bench.map.apply(snapshot(1, vec![secret()]), true).unwrap();
+        let bare = bench.map.bare();
+        assert_eq!(bench.configure(bare.pods), []);
+        bench.process(10, "octez-node", place('a', Some(UID)));
+        assert!(matches!(bench.roster.scan()[..], [Change::Hold(_)]));
+    };
+    let mut bench = Bench::new();
+    kept(&mut bench);
+    let changes = bench.configure(vec![secret()]);
+    assert_eq!(started(changes.into_iter().next()), (10, node(), true));
+    // The operator stays away: it is recorded as it is.
+    let mut bench = Bench::new();
+    kept(&mut bench);
+    let now = std::time::Instant::now();
+    assert_eq!(bench.roster.overdue(now), []);
+    let changes = bench.roster.overdue(now + Watch::default().hold);
+    assert_eq!(changes.len(), 1);
+    assert_eq!(started(changes.into_iter().next()), (10, node(), true));
+}
+
+#[test]
 fn a_container_that_is_restarted_is_held_until_its_id_is_told() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
     bench.process(10, "octez-node", place('b', Some(UID)));
