@@ -153,12 +153,12 @@ impl JsonSchema for PortRef {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            "x-kubernetes-validations": [{
-                "rule": "type(self) == int ? self >= 1 && self <= 65535 : \
-                         size(self) <= 15 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && self.matches('[a-z]')",
-                "message": "a port is a number from 1 to 65535, or the name of a port: \
-                            at most 15 of a-z, 0-9 and -, at least one letter",
-            }],
+            // Of a number.
+            "minimum": 1,
+            "maximum": 65535,
+            // Of a name: a letter is somewhere in it, else it would be a number in quotes.
+            "maxLength": 15,
+            "pattern": "^([a-z0-9][-a-z0-9]*)?[a-z]([-a-z0-9]*[a-z0-9])?$",
         })
     }
 }

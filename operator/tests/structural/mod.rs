@@ -90,8 +90,8 @@ impl<'a> Schema<'a> {
         if schema["x-kubernetes-int-or-string"] == true {
             if !value.is_i64() && !value.is_string() {
                 mistakes.push(invalid());
+                return;
             }
-            return;
         }
         let fits = match schema["type"].as_str() {
             Some("object") => value.is_object(),
@@ -99,6 +99,7 @@ impl<'a> Schema<'a> {
             Some("string") => value.is_string(),
             Some("boolean") => value.is_boolean(),
             Some("integer") => value.is_i64() || value.as_f64().is_some_and(|number| number.fract() == 0.0),
+            None if schema["x-kubernetes-int-or-string"] == true => true,
             other => panic!("{path}: a type {other:?} in the schema"),
         };
         if !fits {
