@@ -63,7 +63,7 @@ fn processes_and_pods_that_restart_are_followed() {
     scene.until_count(200);
     for life in 2..=3 {
         // The shell starts it again; the container does not end.
-        scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- pkill -9 octez-node");
+        scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
         wait::until("a connection of the new process", || (scene.reader.connections(NODE).len() >= life).then_some(()));
         let before = scene.count();
         scene.until_count(before + 200);

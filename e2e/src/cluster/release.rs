@@ -46,15 +46,24 @@ impl Cluster {
     /// If there is no Service, or no certificate.
     #[must_use]
     pub fn door(&self) -> Door {
+        let (authority, forward) = self.service("aggregator", API);
         let name = format!("{RELEASE}-aggregator");
-        let service = format!("service {name} --namespace {RELEASE}");
+        Door { api: Api::secure(forward.port(), &format!("{name}.{RELEASE}.svc"), &authority), _forward: forward }
+    }
+
+    /// The certificates that clients of Chainscope trust, and a port that leads to one of its Services.
+    ///
+    /// # Panics
+    /// If there is no such Service.
+    #[must_use]
+    pub fn service(&self, component: &str, port: u16) -> (String, Forward) {
+        let service = format!("service {RELEASE}-{component} --namespace {RELEASE}");
         let address =
-            self.until("the aggregator's Service", &service, |found| found["spec"]["clusterIP"].as_str()?.parse().ok());
-        let forward = self.forward(SocketAddr::new(address, API));
+            self.until("the address of a Service", &service, |found| found["spec"]["clusterIP"].as_str()?.parse().ok());
         let bundle = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
         let authority = self
             .until("the authority's certificate", &bundle, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
-        Door { api: Api::secure(forward.port(), &format!("{name}.{RELEASE}.svc"), &authority), _forward: forward }
+        (authority, self.forward(SocketAddr::new(address, port)))
     }
 
     /// Waits until a TezosNode's condition is of that status, and returns its reason.

@@ -14,8 +14,8 @@ pub const OCTEZ: &str = "localhost/chainscope/octez:1";
 const NOBODY: &str = "65532:65532";
 /// The programs of busybox that scripts of charts call.
 const TOOLS: &[&str] = &[
-    "sh", "cat", "chmod", "chown", "cp", "echo", "false", "grep", "head", "id", "kill", "ln", "ls", "mkdir", "mv",
-    "nc", "nslookup", "pgrep", "pkill", "ps", "readlink", "rm", "sed", "seq", "sleep", "stat", "tail", "test", "touch",
+    "cat", "chmod", "chown", "cp", "echo", "false", "grep", "head", "id", "kill", "killall", "ln", "ls", "mkdir", "mv",
+    "nc", "nslookup", "pidof", "ps", "readlink", "rm", "sed", "seq", "sh", "sleep", "stat", "tail", "test", "touch",
     "true", "wget",
 ];
 

@@ -1,0 +1,155 @@
+//! What an agent may ask for, and send: that of its own host, by its token.
+
+use std::time::Duration;
+
+use chainscope_e2e::cluster::Cluster;
+use chainscope_e2e::cluster::release::{RELEASE, pods_of};
+use chainscope_e2e::cluster::scene::{NODE, Scene};
+use chainscope_e2e::harness::wait;
+use chainscope_proto::v1::configuration_client::ConfigurationClient;
+use chainscope_proto::v1::ingest_client::IngestClient;
+use chainscope_proto::v1::{
+    CatalogRequest, Hello, HostHello, HostReport, HostUpdate, ObservedPod, RecordRequest, host_report, observed_pod,
+    record_request,
+};
+use serde_json::json;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig};
+use tonic::{Code, Request, Status};
+
+const CONFIG: u16 = 17_734;
+const INGEST: u16 = 17_733;
+/// For a stream's first answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
+    let scene =
+        tokio::task::spawn_blocking(|| Scene::new(2, &["operator.secretNamespaces={tezos}"])).await.expect("scene");
+    let cluster = &scene.cluster;
+    // Both nodes are on the first host; the second one's identity is in a Secret.
+    scene.play_load(1_000_000, 10);
+    tokio::task::block_in_place(|| {
+        let vectors = "vectors/tezos/synthetic-two-way/identity.json";
+        cluster.kubectl(&format!("create secret generic keys --namespace tezos --from-file identity.json={vectors}"));
+        cluster.apply(
+            &json!({
+                "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
+                "metadata": {"name": "other", "namespace": "tezos"},
+                "spec": {"podSelector": {"matchLabels": {"app": "peer"}}, "container": "peer",
+                         "ports": {"p2p": "p2p"}, "identity": {"secretRef": {"name": "keys", "key": "identity.json"}}},
+            })
+            .to_string(),
+        );
+        for workload in ["statefulset rolling-node", "deployment peer"] {
+            let patch = json!({"spec": {"template": {"spec": {"nodeName": "host1"}}}}).to_string();
+            let words: Vec<_> = ["patch", "--namespace", "tezos"].into_iter().chain(workload.split(' ')).collect();
+            let patched = cluster.try_kubectl_output(&[&words[..], &["--patch", &patch]].concat());
+            assert!(patched.is_some(), "cannot patch {workload}");
+        }
+        cluster.condition("tezos", "rolling", "Recording", "True");
+        cluster.condition("tezos", "other", "IdentityResolved", "True");
+    });
+
+    let (mine, foreign) =
+        tokio::task::block_in_place(|| (agent_token(cluster, "host1"), agent_token(cluster, "host2")));
+    let pods = configuration(cluster, &mine).await.expect("the first host's configuration").pods;
+    let nodes: Vec<_> = pods.iter().map(|pod| pod.node.as_str()).collect();
+    assert!(nodes.contains(&NODE) && nodes.contains(&"tezos/other"), "{nodes:?}");
+    assert!(pods.iter().any(has_identity), "the identity of the Secret is for the agent of its pod's host");
+
+    // The same question with the other host's token: there is no way to name a host.
+    let pods = configuration(cluster, &foreign).await.expect("the second host's configuration").pods;
+    assert!(pods.is_empty(), "the first host's pods are told to the second: {pods:?}");
+
+    // Tokens that say no host, are for someone else, or of someone else.
+    let tokens = tokio::task::block_in_place(|| {
+        let token = |account: &str, options: &str| {
+            cluster.kubectl(&format!("create token {account} --namespace {RELEASE} {options}")).trim().to_owned()
+        };
+        [
+            (token(&format!("{RELEASE}-agent"), "--audience chainscope"), Code::PermissionDenied),
+            (token(&format!("{RELEASE}-agent"), ""), Code::Unauthenticated),
+            (token(&format!("{RELEASE}-aggregator"), "--audience chainscope"), Code::PermissionDenied),
+            ("nonsense".to_owned(), Code::Unauthenticated),
+        ]
+    });
+    for (number, (token, code)) in tokens.iter().enumerate() {
+        let refused = configuration(cluster, token).await.expect_err("a token that must not do");
+        assert_eq!(refused.code(), *code, "token {number}: {refused:?}");
+    }
+    let refused = catalog(cluster, &mine).await.expect_err("an agent reads the catalog");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
+
+    // And the aggregator takes no records in another host's name.
+    let refused = hello(cluster, &foreign, "host1").await.expect_err("one host speaks for another");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
+    hello(cluster, &foreign, "host2").await.expect("a host speaks for itself");
+    tokio::task::spawn_blocking(move || drop(scene)).await.expect("the end");
+}
+
+fn has_identity(pod: &ObservedPod) -> bool {
+    matches!(pod.identity, Some(observed_pod::Identity::IdentityJson(_)))
+}
+
+/// A token as the agent of that host has it: bound to its pod.
+fn agent_token(cluster: &Cluster, host: &str) -> String {
+    let pod = wait::until(&format!("an agent on {host}"), || {
+        let pods = cluster.find(&pods_of("agent"))?;
+        let pod = pods["items"].as_array()?.iter().find(|pod| pod["spec"]["nodeName"] == host)?.clone();
+        pod["metadata"]["name"].as_str().map(str::to_owned)
+    });
+    let bound = format!("--bound-object-kind Pod --bound-object-name {pod}");
+    let command = format!("create token {RELEASE}-agent --namespace {RELEASE} --audience chainscope {bound}");
+    cluster.kubectl(&command).trim().to_owned()
+}
+
+/// A channel to a Service, and what keeps it open.
+async fn channel(cluster: &Cluster, component: &str, port: u16) -> (Channel, impl Sized + use<>) {
+    let (authority, forward) = tokio::task::block_in_place(|| cluster.service(component, port));
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(authority))
+        .domain_name(format!("{RELEASE}-{component}.{RELEASE}.svc"));
+    let endpoint = Channel::from_shared(format!("https://127.0.0.1:{}", forward.port())).expect("an address");
+    let channel = endpoint.tls_config(tls).expect("TLS").connect().await;
+    (channel.unwrap_or_else(|e| panic!("{component}: {e:?}")), forward)
+}
+
+fn with_token<T>(message: T, token: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("a header"));
+    request
+}
+
+async fn configuration(cluster: &Cluster, token: &str) -> Result<HostUpdate, Status> {
+    let (channel, _open) = channel(cluster, "operator", CONFIG).await;
+    let hello = HostHello { least_version: 1, greatest_version: 1, build: "test".to_owned() };
+    let hello = HostReport { report: Some(host_report::Report::Hello(hello)) };
+    // The stream stays open: its end would be a goodbye.
+    let reports = tokio_stream::StreamExt::chain(tokio_stream::once(hello), tokio_stream::pending());
+    let mut updates = ConfigurationClient::new(channel).host(with_token(reports, token)).await?.into_inner();
+    let first = tokio::time::timeout(PATIENCE, updates.message()).await.expect("an answer in time")?;
+    Ok(first.expect("a snapshot"))
+}
+
+async fn catalog(cluster: &Cluster, token: &str) -> Result<(), Status> {
+    let (channel, _open) = channel(cluster, "operator", CONFIG).await;
+    let request = CatalogRequest { least_version: 1, greatest_version: 1, build: "test".to_owned() };
+    let mut updates = ConfigurationClient::new(channel).catalog(with_token(request, token)).await?.into_inner();
+    tokio::time::timeout(PATIENCE, updates.message()).await.expect("an answer in time").map(|_| ())
+}
+
+async fn hello(cluster: &Cluster, token: &str, host: &str) -> Result<(), Status> {
+    let (channel, _open) = channel(cluster, "aggregator", INGEST).await;
+    let hello = Hello {
+        least_version: 1,
+        greatest_version: 1,
+        build: "test".to_owned(),
+        agent: host.to_owned(),
+        epoch: vec![7; 16],
+        ..Hello::default()
+    };
+    let hello = RecordRequest { request: Some(record_request::Request::Hello(hello)) };
+    let requests = tokio_stream::StreamExt::chain(tokio_stream::once(hello), tokio_stream::pending());
+    let mut replies = IngestClient::new(channel).record(with_token(requests, token)).await?.into_inner();
+    tokio::time::timeout(PATIENCE, replies.message()).await.expect("an answer in time").map(|_| ())
+}
