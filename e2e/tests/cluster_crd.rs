@@ -67,7 +67,10 @@ fn the_table_holds_on_a_real_api_server() {
 fn a_resource_is_shown_and_explained() {
     let cluster = Setup::new(Level::Api).start();
     define(&cluster);
-    let explained = cluster.kubectl("explain tezosnode.spec --recursive");
+    // The description of the fields is published a moment after the resource is served.
+    let explained = wait::until("the fields to be explained", || {
+        cluster.try_kubectl_output(&["explain", "tezosnode.spec", "--recursive"])
+    });
     for field in ["podSelector", "identity", "secretRef", "retention", "aliases"] {
         assert!(explained.contains(field), "{field} is not explained:\n{explained}");
     }
