@@ -66,14 +66,14 @@ pub async fn pods(client: Client, changes: mpsc::Sender<Change>) {
     forward("pods", seen, SlimPod::into_input, Change::Pod, &changes).await;
 }
 
-async fn forward<K: 'static, T>(
+async fn forward<K, T>(
     what: &str,
     seen: impl Stream<Item = watcher::Result<Event<K>>> + Send,
     take: impl Fn(K) -> (Key, T),
     wrap: impl Fn(Seen<T>) -> Change,
     changes: &mpsc::Sender<Change>,
 ) where
-    K: kube::Resource + Clone,
+    K: kube::Resource + Clone + 'static,
 {
     let mut seen = std::pin::pin!(seen.default_backoff());
     while let Some(event) = seen.next().await {

@@ -3,6 +3,9 @@
 //! The schema is made from these types and from `chainscope-spec`; the comments are what `kubectl explain` shows.
 //! [`definition`] is the whole `CustomResourceDefinition`, [`yaml`] its committed form.
 
+// Printer columns of one type each repeat it.
+#![allow(clippy::duplicated_attributes)]
+
 mod status;
 
 use std::fmt::Write as _;

@@ -10,12 +10,14 @@ use chainscope_spec::PodSelector;
 
 use super::input::{Key, PodInput};
 
-type ByValues = BTreeMap<Box<[Box<str>]>, BTreeSet<Key>>;
+/// Keys of labels, or their values.
+type Labels = Box<[Box<str>]>;
+type ByValues = BTreeMap<Labels, BTreeSet<Key>>;
 
 /// The selectors of one namespace.
 #[derive(Debug, Default)]
 pub(super) struct Selectors {
-    groups: BTreeMap<Box<[Box<str>]>, ByValues>,
+    groups: BTreeMap<Labels, ByValues>,
 }
 
 impl Selectors {
@@ -47,14 +49,15 @@ impl Selectors {
         self.groups
             .iter()
             .filter_map(|(keys, group)| {
-                let values: Option<Box<[Box<str>]>> = keys.iter().map(|key| pod.label(key).map(Into::into)).collect();
+                let values: Option<Labels> = keys.iter().map(|key| pod.label(key).map(Into::into)).collect();
                 group.get(&values?)
             })
             .flatten()
     }
 }
 
-fn split(selector: &PodSelector) -> (Box<[Box<str>]>, Box<[Box<str>]>) {
+/// Keys and values of the labels, in order of the keys.
+fn split(selector: &PodSelector) -> (Labels, Labels) {
     let keys = selector.match_labels.keys().map(|key| key.as_str().into()).collect();
     let values = selector.match_labels.values().map(|value| value.as_str().into()).collect();
     (keys, values)

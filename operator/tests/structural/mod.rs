@@ -87,11 +87,9 @@ impl<'a> Schema<'a> {
 
     fn value(&self, schema: &Value, value: &Value, path: &str, mistakes: &mut Vec<Mistake>) {
         let invalid = || Mistake::Invalid(path.to_owned());
-        if schema["x-kubernetes-int-or-string"] == true {
-            if !value.is_i64() && !value.is_string() {
-                mistakes.push(invalid());
-                return;
-            }
+        if schema["x-kubernetes-int-or-string"] == true && !value.is_i64() && !value.is_string() {
+            mistakes.push(invalid());
+            return;
         }
         let fits = match schema["type"].as_str() {
             Some("object") => value.is_object(),

@@ -48,7 +48,8 @@ fn a_message_keeps_its_chunks_when_the_segment_rolls_over_between() {
             for (at, wanted) in listed.chunks(3).enumerate() {
                 let from = Some((1, (at as u64 * 3) / 2, (at * 3) % 2 == 1));
                 let page = ChunkQuery { from, limit: 3, ..ChunkQuery::default() };
-                assert_eq!(store.chunks(NODE, &page).unwrap(), wanted);
+                // Of every connection: those of the next follow.
+                assert!(store.chunks(NODE, &page).unwrap().starts_with(wanted));
                 assert_eq!(store.chunks(NODE, &ChunkQuery { connection: Some(1), ..page }).unwrap(), wanted);
             }
             let beyond = ChunkQuery { from: Some((1, 10, false)), connection: Some(1), ..ChunkQuery::default() };
