@@ -1,6 +1,6 @@
 //! The agent as a program of its own, for a host whose aggregator runs elsewhere.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{io::IsTerminal as _, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
@@ -75,7 +75,11 @@ fn main() -> anyhow::Result<()> {
     protect_process()?;
     let arguments = Arguments::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
     if arguments.check {
         return check();
     }
