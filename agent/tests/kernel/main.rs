@@ -93,9 +93,18 @@ fn of_connection(delivered: &Delivered, node: &str, key: u64) -> Vec<(bool, u64,
     of.map(|(_, incoming, first, digest)| (incoming, first, digest)).collect()
 }
 
-/// A port that nothing uses; the system does not give it out again at once.
+/// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it
+/// before it is used.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(61);
+    loop {
+        let step = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let port = u16::try_from(20_000 + first.wrapping_add(step) % 12_000).expect("less than 32,000");
+        if TcpListener::bind(("::", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// The node connects to this process, and the session is played.
