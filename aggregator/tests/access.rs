@@ -8,7 +8,8 @@ use std::{sync::Arc, time::Duration};
 
 use chainscope_aggregator::{Config, NodeConfig, access::AccessConfig};
 use chainscope_proto::v1::{Record, record::Kind};
-use common::{Server, TIME, fake::Reviews, get, message, record, until};
+use chainscope_testing::wait::until_true;
+use common::{Server, TIME, fake::Reviews, get, message, record};
 
 fn messages(count: usize) -> Vec<Record> {
     (0..count).map(|_| record(TIME, Kind::Message(message("advertise")))).collect()
@@ -171,7 +172,7 @@ fn a_stream_ends_when_its_reader_loses_the_right() {
     // Nobody can say whether she may: nothing but signs of life, and nothing lost.
     reviews.away(true);
     let asked = reviews.asked.load(std::sync::atomic::Ordering::SeqCst);
-    until("the stream asks", || reviews.asked.load(std::sync::atomic::Ordering::SeqCst) > asked);
+    until_true("the stream asks", || reviews.asked.load(std::sync::atomic::Ordering::SeqCst) > asked);
     agent.batch("a/x", 1, messages(1));
     agent.wait_for("a/x", 2);
     for _ in 0..3 {
@@ -202,10 +203,10 @@ fn a_file_of_tokens_says_who_reads_which_nodes_and_may_change() {
     assert_eq!(server.refusal("one", "/nodes/b/x/v2/p2p", 403), "alice may not get tezosnodes/messages of b/x");
     server.refusal("three", "/nodes", 401);
     std::fs::write(&file, "three alice b/x\ntwo root\nnonsense\n").unwrap();
-    until("the new token is good", || server.get_as("three", "/nodes").status == 200);
+    until_true("the new token is good", || server.get_as("three", "/nodes").status == 200);
     assert_eq!((server.get_as("one", "/nodes").status, names("three"), names("two")), (401, 1, 3));
     std::fs::remove_file(&file).unwrap();
-    until("nobody gets in", || server.get_as("two", "/nodes").status == 503);
+    until_true("nobody gets in", || server.get_as("two", "/nodes").status == 503);
 }
 
 #[test]

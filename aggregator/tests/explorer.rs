@@ -19,6 +19,7 @@ use chainscope_aggregator::{
     explorer_proxy::{Config, Proxy},
 };
 use chainscope_proto::v1::{Record, record::Kind};
+use chainscope_testing::wait::until_true;
 use common::{LIMIT, Server, TIME, fake::Reviews, get, message, record};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
@@ -152,5 +153,5 @@ fn live_streams_pass_and_new_certificates_and_tokens_are_taken_up() {
     assert_eq!(get(setup.proxy, "GET", "/v2/p2p", &[]).status, 502);
     certify(setup.files.path());
     // A refusal is remembered for some seconds.
-    common::until("the new token is good", || get(setup.proxy, "GET", "/v2/p2p", &[]).status == 200);
+    until_true("the new token is good", || get(setup.proxy, "GET", "/v2/p2p", &[]).status == 200);
 }

@@ -11,7 +11,8 @@ use std::{
 
 use chainscope_aggregator::{NodeConfig, access::AccessConfig};
 use chainscope_proto::v1::{Record, record::Kind};
-use common::{Server, TIME, fake::Reviews, get, message, record, until};
+use chainscope_testing::wait::until_true;
+use common::{Server, TIME, fake::Reviews, get, message, record};
 use serde_json::Value;
 use tracing_subscriber::{Layer as _, filter::filter_fn, layer::SubscriberExt as _};
 
@@ -105,7 +106,7 @@ fn reads_are_logged_with_who_what_and_how_it_ended() {
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>()
     };
-    until("all are logged", || read().len() >= 3);
+    until_true("all are logged", || read().len() >= 3);
     let short = |line: &Value| {
         let text = |key: &str| line[key].as_str().unwrap().to_owned();
         (text("user"), text("node"), text("route"), text("query"), line["status"].as_u64().unwrap())

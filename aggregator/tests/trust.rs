@@ -12,10 +12,11 @@ use chainscope_proto::v1::{
     record_request::Request,
 };
 use chainscope_store::Store;
+use chainscope_testing::wait::until_true;
 use common::{
     LIMIT, Server, TIME,
     fake::{Operator, Reviews, node, token_ending_in},
-    get, hello, message, open, record, until,
+    get, hello, message, open, record,
 };
 use tempfile::TempDir;
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
@@ -146,7 +147,7 @@ fn of_host(host: &str) -> Hello {
 #[test]
 fn an_agent_proves_which_host_it_is_on() {
     let cluster = Cluster::start(&[]);
-    until("the catalog is known", || cluster.ready() == 200);
+    until_true("the catalog is known", || cluster.ready() == 200);
     let reviews = &cluster.reviews;
     reviews.agent("other-account", "system:serviceaccount:chainscope:default", Some("h1"));
     reviews.agent("unbound", ACCOUNT, None);
@@ -177,7 +178,7 @@ fn an_agent_proves_which_host_it_is_on() {
 #[test]
 fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
     let cluster = Cluster::start(&[node("a/x", &["9732"], &["h1", "h2"]), node("a/y", &[], &["h2"])]);
-    until("the catalog is known", || cluster.ready() == 200);
+    until_true("the catalog is known", || cluster.ready() == 200);
     let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
     assert_eq!(agent.deliver("a/x", 0, 2), Ok(2));
     assert_eq!(agent.deliver("a/y", 0, 2), Err("no pod of a/y is on host h1".into()));
@@ -188,7 +189,7 @@ fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
 
     // The pod of a/y comes to this host. What was refused before has to come again, from the start.
     cluster.operator().set(node("a/y", &[], &["h1", "h2"]));
-    until("the lane is open", || match agent.deliver("a/y", 2, 1) {
+    until_true("the lane is open", || match agent.deliver("a/y", 2, 1) {
         Err(reason) => reason == "batches were refused before: the lane goes on at sequence 0",
         Ok(end) => panic!("acknowledged up to {end} with a hole"),
     });
@@ -198,7 +199,7 @@ fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
     // It moves away again. The lane exists: what its spool still has is taken, also in a new session.
     cluster.operator().set(node("a/y", &[], &["h2"]));
     cluster.operator().set(node("a/w", &["w"], &["h1"]));
-    until("the change has come", || cluster.server().get("/v2/p2p?node_name=w").status == 200);
+    until_true("the change has come", || cluster.server().get("/v2/p2p?node_name=w").status == 200);
     let mut next = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
     assert_eq!(next.deliver("a/y", 4, 2), Ok(6));
     // Another epoch is another lane.
@@ -213,7 +214,7 @@ fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
 #[test]
 fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
     let mut cluster = Cluster::start(&[node("a/x", &["9732"], &["h1"])]);
-    until("the catalog is known", || cluster.ready() == 200);
+    until_true("the catalog is known", || cluster.ready() == 200);
     cluster.agent(Some("h1-token"), of_host("h1")).unwrap().deliver("a/x", 0, 1).unwrap();
     let again = |cluster: &mut Cluster| {
         let mut server = cluster.server.take().unwrap();
@@ -237,26 +238,26 @@ fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
     drop(agent);
     cluster.operator = Some(Operator::start(&cluster.runtime, &[node("a/x", &[], &["h1"])]));
     again(&mut cluster);
-    until("the catalog is known", || cluster.ready() == 200);
+    until_true("the catalog is known", || cluster.ready() == 200);
 }
 
 #[test]
 fn records_of_a_deleted_node_go_and_its_name_with_them() {
     let cluster = Cluster::start(&[node("a/x", &[], &["h1"]), node("a/y", &[], &["h1"])]);
-    until("the catalog is known", || cluster.ready() == 200);
+    until_true("the catalog is known", || cluster.ready() == 200);
     let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
     agent.deliver("a/x", 0, 3).unwrap();
     agent.deliver("a/y", 0, 3).unwrap();
     cluster.operator().remove("a/x");
     let server = cluster.server();
-    until("it is gone", || server.get("/v2/p2p?node_name=a/x").status == 404);
+    until_true("it is gone", || server.get("/v2/p2p?node_name=a/x").status == 404);
     assert_eq!(server.json("/nodes").as_array().unwrap().len(), 1);
     assert_eq!(server.store.nodes().iter().find(|node| node.name == "a/x").unwrap().rows, 0);
     assert_eq!(server.ids("/v2/p2p"), [2, 1, 0], "the other stays");
     assert!(!get(server.running().operation_addr().unwrap(), "GET", "/metrics", &[]).body.contains("a/x"));
     // The name may come again; its ids are not used twice.
     cluster.operator().set(node("a/x", &[], &["h1"]));
-    until("it is back", || server.get("/v2/p2p?node_name=a/x").status == 200);
+    until_true("it is back", || server.get("/v2/p2p?node_name=a/x").status == 200);
     assert_eq!(agent.deliver("a/x", 3, 1), Ok(4));
     assert_eq!(server.ids("/v2/p2p?node_name=a/x"), [3]);
 }
@@ -264,7 +265,7 @@ fn records_of_a_deleted_node_go_and_its_name_with_them() {
 #[test]
 fn a_session_ends_with_its_token_and_loses_nothing() {
     let cluster = Cluster::start(&[node("a/x", &[], &["h1"])]);
-    until("the catalog is known", || cluster.ready() == 200);
+    until_true("the catalog is known", || cluster.ready() == 200);
     // On a busy machine a short life may be over before the agent is welcome: then a longer one.
     let mut life = Duration::from_secs(2);
     let status = loop {

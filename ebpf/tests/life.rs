@@ -9,8 +9,9 @@ use std::process::Command;
 
 use chainscope_ebpf::{CaptureMode, ClosedBy, Direction, ExecEvents, NetworkOptions, Role, Verdict};
 
+use chainscope_testing::free_port;
 use common::recorder::Recorder;
-use common::{Puppet, free_port, listener, pattern};
+use common::{Puppet, listener, pattern};
 
 both_modes!(
     a_listener_at_a_watched_port,

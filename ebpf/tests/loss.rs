@@ -265,7 +265,7 @@ fn openings_and_endings_in_a_full_ring(mode: CaptureMode) {
         puppet.must(&format!("close {fd}"));
         assert_eq!(peer.read_to_end(&mut Vec::new()).expect("to the end"), 100);
     }
-    let port = common::free_port();
+    let port = chainscope_testing::free_port();
     puppet.must(&format!("listen 127.0.0.1:{port}"));
 
     recorder.pump_until("the listener", |r| r.listening.iter().any(|l| l.2 == port));

@@ -11,9 +11,10 @@ use chainscope_agent::{Agent, ClusterConfig, Config, Running, Watch};
 use chainscope_proto::v1::{
     ConnectionState, NetworkOptions, ObservedPod, PodState, connection_event::Event, observed_pod::Identity,
 };
+use chainscope_testing::{free_port, wait::until_true};
 
 use crate::{
-    PATIENCE, Stage, capture, free_port,
+    PATIENCE, Stage, capture,
     operator::Operator,
     puppet::Puppet,
     session::{identity, messages, play, steps},
@@ -137,15 +138,6 @@ fn metric(agent: &Running, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
 }
 
-#[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn a_node_that_speaks_before_it_is_configured_is_recorded_from_its_first_byte() {
     let stage = Stage::new();
@@ -155,7 +147,7 @@ fn a_node_that_speaks_before_it_is_configured_is_recorded_from_its_first_byte() 
     let mut node = pod.start();
     // At once: nobody has looked at it yet.
     session_out(&mut node);
-    until("it to be held", || metric(&agent, "chainscope_agent_held_processes") == 1.0);
+    until_true("it to be held", || metric(&agent, "chainscope_agent_held_processes") == 1.0);
     assert!(stage.collector.now().nodes().is_empty());
     operator.say(vec![pod.observed(in_file(&stage))]);
     stage.whole_sessions(NODE, 1);
@@ -181,8 +173,8 @@ fn a_node_that_nobody_configures_is_thrown_away_and_counted() {
     let pod = Pod::new(&stage);
     let mut node = pod.start();
     session_out(&mut node);
-    until("it to be thrown away", || metric(&agent, "chainscope_agent_discarded_processes_total") == 1.0);
-    until("the count", || metric(&agent, "chainscope_agent_held_processes") == 0.0);
+    until_true("it to be thrown away", || metric(&agent, "chainscope_agent_discarded_processes_total") == 1.0);
+    until_true("the count", || metric(&agent, "chainscope_agent_held_processes") == 0.0);
     assert!(metric(&agent, "chainscope_agent_discarded_bytes_total") > 0.0);
     // Configured after all: from now on.
     operator.say(vec![pod.observed(in_file(&stage))]);
@@ -329,7 +321,7 @@ fn a_pod_that_lies_about_its_container_gets_nothing() {
     };
     let operator = Operator::start(vec![honest.observed(in_file(&stage)), lie]);
     let agent = start(&stage, operator.address, Duration::from_secs(600));
-    until("the configuration", || agent.monitor().ready().is_ok());
+    until_true("the configuration", || agent.monitor().ready().is_ok());
     let mut node = honest.start();
     session_out(&mut node);
     stage.whole_sessions(NODE, 1);

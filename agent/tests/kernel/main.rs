@@ -18,6 +18,7 @@ use std::{
 
 use chainscope_agent::{Agent, CaptureMode, Config, NodeConfig, Running};
 use chainscope_proto::v1::{ConnectionState, connection_event::Event, record::Kind};
+use chainscope_testing::free_port;
 use collector::{Collector, Delivered};
 use puppet::Puppet;
 use session::{another_identity, identity, messages, play, steps};
@@ -91,20 +92,6 @@ fn sessions(delivered: &Delivered, node: &str) -> usize {
 fn of_connection(delivered: &Delivered, node: &str, key: u64) -> Vec<(bool, u64, Vec<u8>)> {
     let of = delivered.messages(node).into_iter().filter(|message| message.0 == key);
     of.map(|(_, incoming, first, digest)| (incoming, first, digest)).collect()
-}
-
-/// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it
-/// before it is used.
-fn free_port() -> u16 {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(61);
-    loop {
-        let step = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let port = u16::try_from(20_000 + first.wrapping_add(step) % 12_000).expect("less than 32,000");
-        if TcpListener::bind(("::", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// The node connects to this process, and the session is played.

@@ -159,15 +159,6 @@ impl Server {
     }
 }
 
-/// Waits until it is so.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(std::time::Instant::now() < end, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 pub(crate) fn open(dir: &TempDir) -> Store {
     let options = StoreOptions { reserve_bytes: 0, ..StoreOptions::default() };
     Store::open(dir.path(), options).unwrap()

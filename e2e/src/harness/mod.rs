@@ -9,10 +9,11 @@ pub mod recorder;
 pub mod search;
 pub mod stats;
 pub mod vectors;
-pub mod wait;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+pub use chainscope_testing::{free_port, wait};
 
 /// A program of this workspace, as built beside the running test.
 ///
@@ -63,24 +64,6 @@ pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it
-/// before it is used.
-///
-/// # Panics
-/// Never.
-#[must_use]
-pub fn free_port() -> u16 {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(61);
-    loop {
-        let step = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let port = u16::try_from(20_000 + first.wrapping_add(step) % 12_000).expect("less than 32,000");
-        if std::net::TcpListener::bind(("::", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// The long forms of the tests: `make soak`.

@@ -115,20 +115,6 @@ impl Puppet {
     }
 }
 
-/// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it
-/// before it is used.
-pub fn free_port() -> u16 {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(61);
-    loop {
-        let step = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let port = u16::try_from(20_000 + first.wrapping_add(step) % 12_000).expect("less than 32,000");
-        if TcpListener::bind(("::", port)).is_ok() {
-            return port;
-        }
-    }
-}
-
 pub fn listener(address: &str) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(address).expect("a listener");
     let address = listener.local_addr().expect("its address");

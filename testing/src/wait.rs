@@ -9,14 +9,25 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Panics
 /// After [`PATIENCE`], with `what` was waited for.
+#[track_caller]
 pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
     until_within(PATIENCE, what, probe)
+}
+
+/// Asks until it is so.
+///
+/// # Panics
+/// As [`until`].
+#[track_caller]
+pub fn until_true(what: &str, mut is_so: impl FnMut() -> bool) {
+    until(what, || is_so().then_some(()));
 }
 
 /// As [`until`], with a deadline of its own.
 ///
 /// # Panics
 /// After `patience`.
+#[track_caller]
 pub fn until_within<T>(patience: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience;
     loop {
