@@ -12,7 +12,7 @@
 //! interpreter, the journal) is pure and tested without a kernel; what asks the machine is a thin shell around it.
 //!
 //! Secrets: identities are read through the target's own root, live in memory that wipes itself, and go nowhere.
-//! A program that hosts an agent calls [`protect_process`] first.
+//! A program that hosts an agent calls [`protect_process`](chainscope_quiet::protect_process) first.
 
 mod account;
 mod agent;
@@ -28,7 +28,6 @@ mod interpreter;
 mod journal;
 mod lanes;
 mod monitor;
-mod protect;
 mod reader;
 mod spool;
 mod targets;
@@ -44,7 +43,6 @@ pub use config::{Config, NodeConfig, Store, TargetLimits};
 pub use error::Error;
 pub use lanes::{Dropped, LaneStatus};
 pub use monitor::Monitor;
-pub use protect::protect_process;
 pub use targets::pods::Watch;
 pub use unfit::Unfit;
 pub use uplink::{Link, Remote, Uplink};

@@ -4,7 +4,7 @@ use std::{io::IsTerminal as _, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
-use chainscope_agent::{Agent, ClusterConfig, Config, Error, Monitor, Remote, Unfit, Watch, protect_process};
+use chainscope_agent::{Agent, ClusterConfig, Config, Error, Monitor, Remote, Unfit, Watch};
 use clap::Parser;
 use tokio::{
     net::TcpListener,
@@ -72,7 +72,7 @@ struct Arguments {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn main() -> anyhow::Result<()> {
-    protect_process()?;
+    chainscope_quiet::protect_process()?;
     let arguments = Arguments::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt()

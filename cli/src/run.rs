@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use chainscope_agent::{Agent, Link, Uplink, protect_process};
+use chainscope_agent::{Agent, Link, Uplink};
 use chainscope_aggregator::Aggregator;
 use chainscope_spec::{Config, SEARCH_PATHS};
 use chainscope_store::{Store, StoreOptions};
@@ -30,7 +30,7 @@ It records the node that listens for peers on port 9732; for that node alone, `c
 const DRAIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
-    protect_process()?;
+    chainscope_quiet::protect_process()?;
     if args.check {
         return check();
     }

@@ -42,6 +42,8 @@ fn main() -> ExitCode {
 }
 
 fn start(options: Options) -> anyhow::Result<()> {
+    // Identities pass through this memory: none of it goes to a file.
+    chainscope_quiet::protect_process()?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,7 +1,10 @@
-//! What peers and other programs can make us print: log lines at a bounded rate a place ([`warn_limited`]), and their
-//! text without the characters that a terminal or a log viewer would obey ([`Clean`], [`Harmless`]).
+//! What must not get out of our programs. What peers and other programs can make us print: log lines at a bounded rate a
+//! place ([`warn_limited`]), and their text without the characters that a terminal or a log viewer would obey ([`Clean`],
+//! [`Harmless`]). And memory with keys in it ([`protect_process`]).
 
 #![forbid(unsafe_code)]
+
+mod protect;
 
 use std::{
     fmt::{self, Write as _},
@@ -11,6 +14,8 @@ use std::{
     },
     time::Instant,
 };
+
+pub use protect::protect_process;
 
 /// Lines a place may write in a row.
 const BURST: u64 = 5;

@@ -13,7 +13,6 @@ use chainscope_aggregator::{
     ingest::IngestTrust,
 };
 use chainscope_store::{Store, StoreOptions};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::timeout,
@@ -29,9 +28,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(args: Args) -> anyhow::Result<()> {
     // Tokens are in this memory: none of it goes to a file.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot make the process undumpable")?;
-    let nothing = Rlimit { current: Some(0), maximum: Some(0) };
-    setrlimit(Resource::Core, nothing).context("cannot set the core limit to zero")?;
+    chainscope_quiet::protect_process()?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let _writing = logs::start(args.serve.audit_log.as_deref())?;
     let ended = runtime.block_on(async {

@@ -100,7 +100,7 @@ impl Setup {
         let plan = Plan::new(&folder, programs, hosts > 0);
         let mut cluster = Cluster {
             kubeconfig: PathBuf::new(),
-            audit: folder.join("audit.log"),
+            audit: folder.join("logs/audit.log"),
             api: None,
             hosts: Vec::new(),
             parts: Vec::new(),

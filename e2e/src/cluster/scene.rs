@@ -42,8 +42,8 @@ impl Scene {
         let images = tempfile::tempdir().expect("a folder for images");
         let archives = ours::write_all(&programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
         let cluster = Setup::new(Level::Hosts(hosts)).audit().images(archives).start();
+        cluster.kubectl("create namespace tezos");
         cluster.install(values);
-        cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tezos"}}).to_string());
         cluster.apply(
             &json!({
                 "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",

@@ -256,6 +256,8 @@ impl<'a> Reactor<'a> {
             }
             let now = Instant::now();
             let timeout = if runnable.is_empty() {
+                // Who reads the transcript meanwhile finds all of it.
+                self.report.flush();
                 let due = timers.values().copied().chain(self.retries.iter().map(|r| r.0)).chain(deadline).min();
                 due.map(|due| due.saturating_duration_since(now))
             } else {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-/// Starts within [`WINDOW_NS`] that make a loop.
+/// Starts after the first within [`WINDOW_NS`] that make a loop.
 const MANY: u32 = 3;
 /// Entries that are kept; far more than make a loop.
 const MOST: usize = 16;
@@ -29,7 +29,8 @@ impl Restarts {
     /// While nothing runs no start is forgotten: whoever gave up is in trouble until somebody helps.
     pub(super) fn is_loop(&mut self, starts: u32, up_since_ns: Option<i64>, now_ns: i64) -> bool {
         match self.last {
-            Some(last) if starts > last => self.seen.push_back((now_ns, starts - last)),
+            // The first start of all is no restart.
+            Some(last) if starts > last.max(1) => self.seen.push_back((now_ns, starts - last.max(1))),
             // Whoever ended before this program began to look counts with all its starts.
             None if up_since_ns.is_none() => self.seen.push_back((now_ns, starts)),
             // The same count, or an agent that began to count anew.
