@@ -25,9 +25,10 @@ demo: build ## record a demo node and show its decoded messages
 test: build ## every test there is: unit, property, kernel (as root), API, end to end
 	scripts/as-root $(CARGO) test --workspace
 
-e2e: build ## the scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
+e2e: build ## checks of the chart, and scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
+	charts/check
 	scripts/as-root $(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1
 
 cluster: build ## a Kubernetes cluster on this machine with the chart installed, until Ctrl-C (HOSTS=1)

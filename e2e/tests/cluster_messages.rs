@@ -33,6 +33,9 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
     assert_eq!(status(&stranger), 403);
     assert_eq!(stranger.get("/nodes"), json!([]), "a node is shown to who may not read it");
     check_rights(cluster);
+
+    cluster.test_release();
+    cluster.test_queries();
 }
 
 /// As the single-machine test of the same conversation checks it; of the bytes every seventh message, for time.

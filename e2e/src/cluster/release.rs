@@ -1,6 +1,7 @@
 //! Chainscope in a cluster: installed by its chart, asked through its Service.
 
 use std::net::SocketAddr;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -14,6 +15,8 @@ use crate::harness::wait::until;
 pub const RELEASE: &str = "chainscope";
 /// Port of the API.
 const API: u16 = 17732;
+/// Port of metrics and health, of every part.
+const METRICS: u16 = 17739;
 
 impl Cluster {
     /// Installs the chart with these values (`--set`), and waits until every pod is ready.
@@ -27,6 +30,38 @@ impl Cluster {
         command.args(["install", RELEASE, "charts/chainscope", "--namespace", RELEASE, "--wait", "--timeout", "3m"]);
         for value in values {
             command.args(["--set", value]);
+        }
+        run(&mut command);
+    }
+}
+
+impl Cluster {
+    /// The chart's own tests (`helm test`).
+    ///
+    /// # Panics
+    /// If one fails.
+    pub fn test_release(&self) {
+        let mut command = self.program("helm");
+        run(command.args(["test", RELEASE, "--namespace", RELEASE, "--timeout", "2m", "--logs"]));
+    }
+
+    /// Asks a real Prometheus, which scrapes every part of the release, each query of the dashboards and rules.
+    ///
+    /// # Panics
+    /// If one returns nothing.
+    pub fn test_queries(&self) {
+        const ASK: &str = "cd charts; source tools.sh; exec \"$(find_python)\" tests/live.py \"$@\"";
+        let mut ways = Vec::new();
+        let mut command = Command::new("bash");
+        command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).args(["-euc", ASK, "live"]);
+        for component in ["agent", "aggregator", "operator"] {
+            let pods = self.find(&pods_of(component)).expect("pods");
+            for pod in pods["items"].as_array().into_iter().flatten() {
+                let address = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok()).expect("a pod's address");
+                let way = self.forward(SocketAddr::new(address, METRICS));
+                command.arg(format!("{RELEASE}-{component}=127.0.0.1:{}", way.port()));
+                ways.push(way);
+            }
         }
         run(&mut command);
     }

@@ -1,4 +1,4 @@
-//! The images that a cluster needs for Chainscope: its three programs, and a pretended Octez.
+//! The images that a cluster needs for Chainscope: its three programs, what asks them in `helm test`, and a pretended Octez.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,8 @@ use super::{Entry, Image, program};
 const REGISTRY: &str = "ghcr.io/chainscope";
 /// A pretended Octez, named so that nobody takes it for one.
 pub const OCTEZ: &str = "localhost/chainscope/octez:1";
+/// What the chart's tests ask with, as its values name it: this machine's curl.
+const CURL: &str = "docker.io/curlimages/curl:8.16.0";
 /// Nobody's user and group, as distroless images have it.
 const NOBODY: &str = "65532:65532";
 /// The programs of busybox that scripts of charts call.
@@ -44,12 +46,7 @@ pub fn chainscope(name: &str, built: &Path) -> Result<Image> {
 /// If the demo node is not built, or there is no static busybox.
 pub fn octez(built: &Path, vectors: &Path) -> Result<Image> {
     let mut files = program("usr/local/bin/octez-node", &built.join("chainscope-demo-node"))?;
-    let busybox = Path::new("/bin/busybox");
-    ensure!(busybox.is_file(), "no /bin/busybox: scripts/setup-cluster installs it");
-    files.push(Entry::file("bin/busybox", busybox));
-    for tool in TOOLS {
-        files.push(Entry::Link { path: format!("bin/{tool}"), to: "busybox".to_owned() });
-    }
+    files.extend(shell()?);
     for folder in ["carthagenet-2020", "synthetic-two-way"] {
         let from = vectors.join(folder);
         for file in std::fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
@@ -63,6 +60,23 @@ pub fn octez(built: &Path, vectors: &Path) -> Result<Image> {
     Ok(Image { name: OCTEZ.to_owned(), entry: vec!["/bin/sh".to_owned()], user: "0:0".to_owned(), files })
 }
 
+/// curl and a shell.
+fn curl() -> Result<Image> {
+    let curl = Path::new("/usr/bin/curl");
+    ensure!(curl.is_file(), "no /usr/bin/curl: scripts/setup-cluster installs it");
+    let mut files = program("usr/bin/curl", curl)?;
+    files.extend(shell()?);
+    Ok(Image { name: CURL.to_owned(), entry: vec!["/usr/bin/curl".to_owned()], user: NOBODY.to_owned(), files })
+}
+
+/// A shell and the tools that scripts call.
+fn shell() -> Result<Vec<Entry>> {
+    let busybox = Path::new("/bin/busybox");
+    ensure!(busybox.is_file(), "no /bin/busybox: scripts/setup-cluster installs it");
+    let links = TOOLS.iter().map(|tool| Entry::Link { path: format!("bin/{tool}"), to: "busybox".to_owned() });
+    Ok([Entry::file("bin/busybox", busybox)].into_iter().chain(links).collect())
+}
+
 fn passwd() -> String {
     "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n".to_owned()
 }
@@ -74,7 +88,7 @@ fn passwd() -> String {
 pub fn write_all(built: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/tezos");
-    let mut images = vec![("octez", octez(built, &vectors)?)];
+    let mut images = vec![("octez", octez(built, &vectors)?), ("curl", curl()?)];
     for name in ["agent", "operator", "aggregator"] {
         images.push((name, chainscope(name, built)?));
     }

@@ -1,0 +1,149 @@
+//! Pods and agents that start, many times: each is recorded from its first message on, and nothing is left of the agents.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use chainscope_e2e::cluster::release::{RELEASE, pods_of};
+use chainscope_e2e::cluster::scene::{HANDSHAKE, NODE, Scene};
+use chainscope_e2e::harness::wait;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// Pods that start one after the other, each measured.
+const SINGLE: u64 = 20;
+/// Pods that start together.
+const TOGETHER: u64 = 30;
+/// What each side of a conversation says, after its handshake.
+const MESSAGES: u64 = 20;
+/// Of one pod.
+const ALL: u64 = 2 * MESSAGES + HANDSHAKE;
+
+#[test]
+fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
+    let scene = Scene::new(1, &[]);
+    scene.play_load(MESSAGES, 100);
+    scene.until_count(ALL);
+    let template = scene.cluster.find("statefulset rolling-node --namespace tezos").expect("the pods' description");
+
+    let mut delays: Vec<Duration> = Vec::new();
+    for number in 0..SINGLE {
+        let before = scene.count();
+        scene.cluster.apply(&pod(&template, number).to_string());
+        scene.until_count(before + 1);
+        delays.push(SystemTime::now().duration_since(start_of(&scene, number)).unwrap_or_default());
+        scene.until_count((number + 2) * ALL);
+        remove(&scene, [number]);
+    }
+    delays.sort_unstable();
+    let at = |place: usize| delays.get(place).map_or(0, Duration::as_millis);
+    let (median, most) = (at(delays.len() / 2), at(delays.len() - 1));
+    println!("from a container's start to its first message in the API: median {median} ms, most {most} ms of {SINGLE}");
+
+    let more = SINGLE..SINGLE + TOGETHER;
+    let pods: Vec<_> = more.clone().map(|number| pod(&template, number)).collect();
+    scene.cluster.apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
+    let all = (1 + SINGLE + TOGETHER) * ALL;
+    scene.until_count(all);
+    remove(&scene, more);
+
+    let connections = scene.reader.connections(NODE);
+    assert_eq!(connections.len() as u64, 1 + SINGLE + TOGETHER);
+    assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
+    assert_eq!(scene.count(), all, "more messages than were said");
+    let nodes = scene.reader.get("/nodes");
+    assert_eq!((&nodes[0]["loss"]["records"], &nodes[0]["loss"]["bytes"]), (&0.into(), &0.into()), "{nodes}");
+}
+
+/// A pod as the StatefulSet makes them, with a folder of its own instead of a volume.
+fn pod(stateful_set: &Value, number: u64) -> Value {
+    let template = &stateful_set["spec"]["template"];
+    let mut spec = template["spec"].clone();
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    let volumes = spec["volumes"].as_array_mut().expect("volumes");
+    volumes.push(json!({"name": "var-volume", "emptyDir": {}}));
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "spec": spec,
+        "metadata": {"name": name(number), "namespace": "tezos", "labels": template["metadata"]["labels"]},
+    })
+}
+
+fn name(number: u64) -> String {
+    format!("start-{number}")
+}
+
+/// When the node's container wrote its first line, which is before the node starts.
+fn start_of(scene: &Scene, number: u64) -> SystemTime {
+    let logs = scene.cluster.kubectl(&format!("logs {} --namespace tezos --timestamps", name(number)));
+    let moment = logs.split_whitespace().next().and_then(|word| word.parse::<Timestamp>().ok());
+    moment.unwrap_or_else(|| panic!("no time in {logs}")).into()
+}
+
+fn remove(scene: &Scene, numbers: impl IntoIterator<Item = u64>) {
+    let names: Vec<_> = numbers.into_iter().map(name).collect();
+    scene.cluster.kubectl(&format!("delete pod --namespace tezos --wait=false {}", names.join(" ")));
+}
+
+#[test]
+fn agents_come_and_go_and_leave_nothing() {
+    const TIMES: u32 = 20;
+    let scene = Scene::new(1, &[]);
+    scene.play_load(1_000_000, 20);
+    scene.until_count(100);
+    let before = Kept::now(&scene);
+    for time in 0..TIMES {
+        let agent = agent_of(&scene, None);
+        // In turn: asked to end, and killed.
+        let how = if time % 2 == 0 { "" } else { "--force --grace-period 0" };
+        scene.cluster.kubectl(&format!("delete pod {agent} --namespace {RELEASE} {how}"));
+        agent_of(&scene, Some(&agent));
+        let count = scene.count();
+        scene.until_count(count + 20);
+    }
+    wait::until("as much in the kernel as before", || (Kept::now(&scene) == before).then_some(()));
+    assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
+    assert_eq!(scene.reader.connections(NODE).len(), 1, "one session is one connection");
+}
+
+/// The agent that is ready, other than this one.
+fn agent_of(scene: &Scene, not: Option<&str>) -> String {
+    scene.cluster.until("an agent to be ready", &pods_of("agent"), |found| {
+        let mut pods = found["items"].as_array()?.iter();
+        let ready = pods.find(|pod| {
+            let name = pod["metadata"]["name"].as_str();
+            name != not && pod["status"]["containerStatuses"][0]["ready"] == true
+        })?;
+        ready["metadata"]["name"].as_str().map(str::to_owned)
+    })
+}
+
+/// What an agent might leave on its host.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    mounts: BTreeSet<String>,
+    pins: String,
+    programs: usize,
+    maps: usize,
+    links: usize,
+}
+
+impl Kept {
+    fn now(scene: &Scene) -> Self {
+        let host = scene.cluster.hosts().first().expect("a host");
+        let output = |program: &str, arguments: &[&str]| {
+            let output = host.command(program).args(arguments).output().expect("a program of the host");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let mounts = output("cat", &["/proc/self/mountinfo"]);
+        // What is mounted for pods has their ids in its path, and those of containers theirs.
+        let place = |line: &str| line.split(' ').nth(4).map(str::to_owned);
+        let of_pods =
+            |path: &String| path.contains("/pods/") || path.contains("/k8s.io/") || path.contains("/sandboxes/");
+        Self {
+            mounts: mounts.lines().filter_map(place).filter(|path| !of_pods(path) && !path.contains("cni-")).collect(),
+            pins: output("find", &["/sys/fs/bpf", "-mindepth", "1"]),
+            programs: aya::programs::loaded_programs().count(),
+            maps: aya::maps::loaded_maps().count(),
+            links: aya::programs::loaded_links().count(),
+        }
+    }
+}
