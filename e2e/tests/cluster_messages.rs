@@ -33,6 +33,7 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
     assert_eq!(status(&stranger), 403);
     assert_eq!(stranger.get("/nodes"), json!([]), "a node is shown to who may not read it");
     check_rights(cluster);
+    check_pod_security(cluster);
 
     cluster.test_release();
     cluster.test_queries();
@@ -85,4 +86,21 @@ fn check_rights(cluster: &Cluster) {
         // The agent has no token for the API server at all.
         assert_eq!(account == "agent", granted.is_empty() && used.is_empty(), "{account}: {granted:?}, {used:?}");
     }
+}
+
+/// Only the agent needs a namespace that is `privileged`, and for these reasons only.
+fn check_pod_security(cluster: &Cluster) {
+    let mut command = cluster.program("kubectl");
+    command.args(["label", "namespace", RELEASE, "--overwrite", "--dry-run=server"]);
+    let output = command.arg("pod-security.kubernetes.io/enforce=restricted").output().expect("kubectl");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let mut offenders = said.lines().filter_map(|line| line.strip_prefix("Warning: ")?.strip_prefix(RELEASE));
+    let agent = offenders.next().unwrap_or_else(|| panic!("the agent is not said to need more: {said}"));
+    assert_eq!(offenders.next(), None, "{said}");
+    let (name, reasons) = agent.split_once(": ").expect("a pod and why");
+    assert!(name.starts_with("-agent-"), "{said}");
+    let reasons: BTreeSet<_> = reasons.split(", ").collect();
+    let expected = ["host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0"];
+    let more = reasons.difference(&BTreeSet::from(expected)).filter(|reason| !reason.contains("capabilities")).count();
+    assert_eq!(more, 0, "{said}");
 }

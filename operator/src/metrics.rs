@@ -6,7 +6,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::reconcile::Counts;
+use crate::{certificates::Ends, reconcile::Counts};
 
 /// What a write of a status came to.
 #[derive(Debug, Clone, Copy, Hash, PartialEq, Eq, EncodeLabelValue)]
@@ -57,6 +57,7 @@ pub struct Metrics {
     pub status_writes: Family<WriteLabels, Counter>,
     pub events: Counter,
     pub events_held_back: Counter,
+    pub certificate_ends: Ends,
 }
 
 impl Metrics {
@@ -76,6 +77,7 @@ impl Metrics {
             status_writes: Family::default(),
             events: Counter::default(),
             events_held_back: Counter::default(),
+            certificate_ends: Ends::default(),
         };
         registry.register("leading", "Whether this replica leads", all.leading.clone());
         registry.register("nodes", "TezosNodes", all.nodes.clone());
@@ -96,6 +98,8 @@ impl Metrics {
             "Events not made, to stay within their rate",
             all.events_held_back.clone(),
         );
+        let help = "When certificates end that this operator looks after";
+        registry.register("certificate_expiry_timestamp_seconds", help, all.certificate_ends.clone());
         all
     }
 

@@ -121,7 +121,9 @@ pub async fn run_with(client: Client, options: Options, stop: CancellationToken)
         Some(dir) => Acceptor::tls(Folder::open(dir)?, Protocol::Grpc)?,
         None if options.manage_certificates => {
             let served = Arc::new(Served::default());
-            let keeper = Keeper::new(client.clone(), &options.namespace, &options.release, Arc::clone(&served));
+            let (namespace, release) = (&options.namespace, &options.release);
+            let keeper =
+                Keeper::new(client.clone(), namespace, release, Arc::clone(&served), metrics.certificate_ends.clone());
             parts.spawn(forever(keeper.run(leading.clone(), stop.clone())));
             Acceptor::tls(served, Protocol::Grpc)?
         }

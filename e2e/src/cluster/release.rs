@@ -19,13 +19,20 @@ const API: u16 = 17732;
 const METRICS: u16 = 17739;
 
 impl Cluster {
+    /// Makes the namespace for [`Cluster::install`].
+    ///
+    /// # Panics
+    /// If it is there.
+    pub fn make_namespace(&self) {
+        self.kubectl(&format!("create namespace {RELEASE}"));
+        self.kubectl(&format!("label namespace {RELEASE} pod-security.kubernetes.io/enforce=privileged"));
+    }
+
     /// Installs the chart with these values (`--set`), and waits until every pod is ready.
     ///
     /// # Panics
     /// If it does not become so.
     pub fn install(&self, values: &[&str]) {
-        self.kubectl(&format!("create namespace {RELEASE}"));
-        self.kubectl(&format!("label namespace {RELEASE} pod-security.kubernetes.io/enforce=privileged"));
         let mut command = self.program("helm");
         command.args(["install", RELEASE, "charts/chainscope", "--namespace", RELEASE, "--wait", "--timeout", "3m"]);
         for value in values {

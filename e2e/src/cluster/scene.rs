@@ -39,10 +39,21 @@ impl Scene {
     /// If something does not become ready.
     #[must_use]
     pub fn new(hosts: u8, values: &[&str]) -> Self {
+        Self::prepared(hosts, values, |_| {})
+    }
+
+    /// As [`Scene::new`]; in the namespaces of Chainscope and of the nodes something is made before.
+    ///
+    /// # Panics
+    /// If something does not become ready.
+    #[must_use]
+    pub fn prepared(hosts: u8, values: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
         let images = tempfile::tempdir().expect("a folder for images");
         let archives = ours::write_all(&programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
         let cluster = Setup::new(Level::Hosts(hosts)).audit().images(archives).start();
         cluster.kubectl("create namespace tezos");
+        cluster.make_namespace();
+        prepare(&cluster);
         cluster.install(values);
         cluster.apply(
             &json!({

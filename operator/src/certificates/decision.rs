@@ -39,6 +39,18 @@ pub(crate) struct Found {
     pub(crate) servers: BTreeMap<String, Server>,
 }
 
+impl Found {
+    /// When each certificate ends, in seconds since 1970, by the name of its Service; the authority's as `authority`.
+    /// Those that are not there or cannot be read are left out.
+    pub(crate) fn ends(&self) -> BTreeMap<&str, i64> {
+        let authority = self.authority.get(CURRENT[0]).and_then(|bytes| std::str::from_utf8(bytes).ok());
+        let servers =
+            self.servers.iter().filter_map(|(name, server)| Some((&**name, &*server.pair.as_ref()?.certificate)));
+        let all = authority.map(|certificate| ("authority", certificate)).into_iter().chain(servers);
+        all.filter_map(|(name, certificate)| Some((name, About::read(certificate).ok()?.ends))).collect()
+    }
+}
+
 /// One server's.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Server {

@@ -19,6 +19,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
+use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -73,7 +74,11 @@ pub struct Keeper {
     release: String,
     namespace: String,
     served: Arc<Served>,
+    ends: Ends,
 }
+
+/// When certificates end: seconds since 1970, by certificate.
+pub type Ends = Family<[(&'static str, String); 1], Gauge>;
 
 /// What was there, and what is needed to write it.
 struct Look {
@@ -84,9 +89,10 @@ struct Look {
 }
 
 impl Keeper {
-    /// For the release of this name in this namespace. The own certificate goes to `served`.
+    /// For the release of this name in this namespace. The own certificate goes to `served`, the times at which
+    /// certificates end to `ends`.
     #[must_use]
-    pub fn new(client: Client, namespace: &str, release: &str, served: Arc<Served>) -> Self {
+    pub fn new(client: Client, namespace: &str, release: &str, served: Arc<Served>, ends: Ends) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), namespace),
             bundles: Api::namespaced(client.clone(), namespace),
@@ -94,6 +100,7 @@ impl Keeper {
             release: release.to_owned(),
             namespace: namespace.to_owned(),
             served,
+            ends,
         }
     }
 
@@ -127,6 +134,9 @@ impl Keeper {
         let mut look = self.read().await?;
         if leads {
             self.write(&mut look, now).await?;
+        }
+        for (name, end) in look.found.ends() {
+            self.ends.get_or_create(&[("certificate", name.to_owned())]).set(end);
         }
         if let Some(pair) = look.found.servers.get(&self.server("operator")).and_then(|server| server.pair.as_ref())
             && let Err(error) = self.served.take(pair)

@@ -7,7 +7,10 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tonic::codegen::http::{Method, Request, Response, StatusCode};
 
-use super::{Keeper, KeeperError, Served, authority::DAY};
+use super::{
+    Ends, Keeper, KeeperError, Served,
+    authority::{AUTHORITY_LIFE, DAY, SERVER_LIFE},
+};
 
 const START: i64 = 1_790_000_000;
 
@@ -86,8 +89,8 @@ fn client(server: &Shared) -> kube::Client {
 }
 
 fn rig() -> (Shared, Arc<Served>, Keeper) {
-    let (server, served) = (Shared::default(), Arc::new(Served::default()));
-    let keeper = Keeper::new(client(&server), "chainscope", "rel", Arc::clone(&served));
+    let (server, served, ends) = (Shared::default(), Arc::new(Served::default()), Ends::default());
+    let keeper = Keeper::new(client(&server), "chainscope", "rel", Arc::clone(&served), ends.clone());
     (server, served, keeper)
 }
 
@@ -115,8 +118,11 @@ async fn the_leader_makes_everything_once_and_the_others_use_it() {
     assert!(bundle.contains("BEGIN CERTIFICATE") && !bundle.contains("PRIVATE"));
 
     let other = Arc::new(Served::default());
-    let follower = Keeper::new(client(&server), "chainscope", "rel", Arc::clone(&other));
+    let ends = Ends::default();
+    let follower = Keeper::new(client(&server), "chainscope", "rel", Arc::clone(&other), ends.clone());
     follower.look_after(false, START + DAY).await.unwrap();
+    let end = |name: &str| ends.get_or_create(&[("certificate", name.to_owned())]).get();
+    assert_eq!((end("authority"), end("rel-operator")), (START + AUTHORITY_LIFE, START + SERVER_LIFE));
     assert!(other.is_there());
 }
 

@@ -19,7 +19,7 @@ mod decision;
 mod keeper;
 mod served;
 
-pub use keeper::{Keeper, KeeperError};
+pub use keeper::{Ends, Keeper, KeeperError};
 pub use served::Served;
 
 #[cfg(test)]

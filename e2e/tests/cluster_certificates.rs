@@ -1,0 +1,57 @@
+//! Certificates that someone else makes: given in Secrets, and renewed there.
+
+use chainscope_e2e::cluster::Cluster;
+use chainscope_e2e::cluster::pki::{Authority, Pair};
+use chainscope_e2e::cluster::release::{RELEASE, pods_of};
+use chainscope_e2e::cluster::scene::{NODE, Scene};
+use chainscope_e2e::harness::api::Api;
+use chainscope_e2e::harness::wait;
+
+/// A name of the API that only the renewed certificate is for.
+const RENEWED: &str = "renewed.chainscope.svc";
+
+#[test]
+fn given_certificates_are_used_and_renewed_without_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = Authority::new(folder.path());
+    let service = |component: &str| format!("{RELEASE}-{component}.{RELEASE}.svc");
+    let values = [
+        "certificates.mode=secret",
+        "certificates.secret.operator=given-operator",
+        "certificates.secret.aggregator=given-aggregator",
+        "certificates.ca.name=chainscope-ca",
+    ];
+    let scene = Scene::prepared(1, &values, |cluster| {
+        for component in ["operator", "aggregator"] {
+            give(cluster, component, &authority.server(component, &[&service(component)]));
+        }
+        let certificate = authority.own().certificate;
+        let file = format!("--from-file ca.crt={}", certificate.display());
+        cluster.kubectl(&format!("create configmap chainscope-ca --namespace {RELEASE} {file}"));
+    });
+    scene.play_load(1_000_000, 20);
+    scene.until_count(100);
+    scene.cluster.condition("tezos", "rolling", "Ready", "True");
+
+    give(&scene.cluster, "aggregator", &authority.server("renewed", &[&service("aggregator"), RENEWED]));
+    let (certificates, forward) = scene.cluster.service("aggregator", 17732);
+    let token = scene.cluster.token("tezos", "reader");
+    let renewed = Api::secure(forward.port(), RENEWED, &certificates).with_token(&token);
+    let path = format!("/v2/p2p?node_name={NODE}&limit=1");
+    wait::until_within(wait::PATIENCE * 3, "the renewed certificate", || {
+        renewed.ask(&path).filter(|(status, _)| *status == 200)
+    });
+    let count = scene.count();
+    scene.until_count(count + 100);
+    for component in ["operator", "aggregator", "agent"] {
+        let pods = scene.cluster.find(&pods_of(component)).expect("pods");
+        assert_eq!(pods["items"][0]["status"]["containerStatuses"][0]["restartCount"], 0, "{component}");
+    }
+}
+
+/// Makes or replaces the Secret of a server.
+fn give(cluster: &Cluster, component: &str, pair: &Pair) {
+    let files = format!("--cert {} --key {}", pair.certificate.display(), pair.key.display());
+    let command = format!("create secret tls given-{component} --namespace {RELEASE} {files} --dry-run=client -o yaml");
+    cluster.apply(&cluster.kubectl(&command));
+}
