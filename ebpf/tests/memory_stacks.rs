@@ -92,6 +92,13 @@ fn a_stripped_go_program() {
 }
 
 #[test]
+fn stacks_that_are_switched_as_ocaml_does() {
+    let program = compile("gcc", "fibre.c", "fibre", &["-O2", "-fomit-frame-pointer"]);
+    // Between the instruction that switches and the one that leaves the link, no rule is right.
+    assert_nearly_all(run(&program, &[]));
+}
+
+#[test]
 fn ends_have_names() {
     let mut names: Vec<&str> = StackEnd::ALL.into_iter().map(StackEnd::name).collect();
     names.sort_unstable();

@@ -47,15 +47,16 @@ static __always_inline u32 node_of_current(const struct target *t, struct accoun
 	struct here h = { bpf_map_lookup_elem(&cpus, &cpu), 0, a };
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct pt_regs *r = task_pt_regs(task);
+	struct numbers *all = numbers();
 
-	if (!l || !h.c)
+	if (!l || !h.c || !all)
 		return 0;
 	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))
 		end = NO_STACK;
 	else if (!l->mappings)
 		end = LOADING;
 	else {
-		node = unwind(&h, l, r, thread);
+		node = unwind(&h, l, all->freed, r, thread);
 		end = h.c->walk.end;
 		ended(l, end);
 		if (end == NO_MAPPING && !l->unmapped) {
@@ -65,6 +66,7 @@ static __always_inline u32 node_of_current(const struct target *t, struct accoun
 		return node;
 	}
 	ended(l, end);
+	h.c->walk.freed = all->freed;
 	return node_of(&h, end, l->root);
 }
 
@@ -135,10 +137,10 @@ int on_cache_add(u64 *args)
 
 static __always_inline u32 new_root(struct numbers *all, u32 target)
 {
-	u32 id = __sync_fetch_and_add(&all->last_node, 1) + 1;
+	u32 id = new_node(all);
 	struct node *node = bpf_map_lookup_elem(&nodes, &id);
 
-	if (!node)
+	if (!id || !node)
 		return 0;
 	node->parent = 0;
 	node->pc = target;
@@ -229,5 +231,34 @@ int on_exit(u64 *args)
 	bpf_map_delete_elem(&targets, &tgid);
 	if (!(last.flags & BORROWED))
 		notify(N_EXITED, tgid, &last);
+	return 0;
+}
+
+/* ---- targets that are forgotten ---- */
+
+static long sweep_one(u32 i, u64 *first)
+{
+	u32 frame = *first + i, *o = bpf_map_lookup_elem(&owners, &frame), before, id;
+	struct node *node;
+
+	if (!o)
+		return 1;
+	before = *o;
+	if (!before)
+		return 0;
+	id = before & NODE_MASK;
+	node = bpf_map_lookup_elem(&nodes, &id);
+	if (node && node->dead)
+		__sync_val_compare_and_swap(o, before, 0);
+	return 0;
+}
+
+/* Run by user space: frames of dead nodes, from args[0] on, args[1] of them, are nobody's any more. */
+SEC("raw_tracepoint/sweep")
+int sweep(u64 *args)
+{
+	u64 first = args[0];
+
+	bpf_loop_(args[1], sweep_one, &first, 0);
 	return 0;
 }

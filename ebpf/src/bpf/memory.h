@@ -68,7 +68,7 @@ struct {
 struct node {
 	u64 pc; /* see `pc_of`; below 4096: the subtree's stacks did not reach their entry point, by enum stack_end */
 	u32 parent;
-	u32 pad;
+	u32 dead; /* its target is forgotten: pages that it still has are nobody's */
 	s64 pages[KINDS];
 };
 _Static_assert(sizeof(struct node) == 40, "src/memory/kernel.rs");
@@ -121,6 +121,13 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
+/* Nodes that are free again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1 << 18);
+	__uint(value_size, sizeof(u32));
+} free_nodes SEC(".maps");
+
 enum notice_kind { N_FORKED = 1, N_EXECUTED = 2, N_EXITED = 3, N_UNMAPPED = 4 };
 struct notice {
 	u32 kind, pid;
@@ -149,7 +156,8 @@ struct numbers {
 	u32 lost_notices;
 	u32 lost_targets; /* children that are not followed: the table is full */
 	u32 collapsing;   /* collapses under way */
-	u32 pad[2];
+	u32 freed;        /* how often nodes were freed: edges that were remembered before may lead to others now */
+	u32 pad;
 };
 _Static_assert(sizeof(struct numbers) == 32, "src/memory/kernel.rs");
 
@@ -170,6 +178,18 @@ static __always_inline struct numbers *numbers(void)
 static long (*const bpf_loop_)(u32 n, void *f, void *ctx, u64 flags) = (void *)181;
 static long (*const bpf_for_each_map_elem_)(void *map, void *f, void *ctx, u64 flags) = (void *)164;
 static struct pt_regs *(*const task_pt_regs)(struct task_struct *) = (void *)175;
+
+/* A number for a new node; 0 if there is none. */
+static __always_inline u32 new_node(struct numbers *all)
+{
+	u32 id = 0;
+
+	if (all->freed && !bpf_map_pop_elem(&free_nodes, &id))
+		return id;
+	if (all->last_node + 1 >= max_nodes)
+		return 0;
+	return __sync_fetch_and_add(&all->last_node, 1) + 1;
+}
 
 static __always_inline struct account *account_here(void)
 {

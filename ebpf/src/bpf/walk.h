@@ -55,6 +55,7 @@ struct rule_cache {
 struct edge_cache {
 	u64 pc;
 	u32 parent, node;
+	u32 freed, pad; /* as `numbers.freed` was */
 };
 struct walk {
 	struct frame f; /* where we are */
@@ -62,6 +63,7 @@ struct walk {
 	u64 base, length; /* of the copy */
 	u32 count, candidate, slots, joined, end, node, live;
 	u32 epoch, mappings, root;
+	u32 freed;
 	u32 by_register; /* a CFA was computed from bx in a register, of which no slot can tell whether it has changed */
 };
 struct plain_walk {
@@ -306,11 +308,9 @@ __noinline u32 find_node(u64 pc, u32 parent)
 
 	if (known)
 		return *known;
-	if (!all || all->last_node + 1 >= max_nodes)
-		return 0;
-	id = __sync_fetch_and_add(&all->last_node, 1) + 1;
+	id = all ? new_node(all) : 0;
 	node = bpf_map_lookup_elem(&nodes, &id);
-	if (!node)
+	if (!id || !node)
 		return 0;
 	node->parent = parent;
 	node->pc = pc;
@@ -325,9 +325,9 @@ __noinline u32 find_node(u64 pc, u32 parent)
 static __always_inline u32 node_of(struct here *h, u64 pc, u32 parent)
 {
 	struct edge_cache *q = &h->c->edges[hash12(pc + parent * 0x10001ULL) & (EDGES - 1)];
-	u32 id;
+	u32 id, freed = h->c->walk.freed;
 
-	if (q->pc == pc && q->parent == parent)
+	if (q->pc == pc && q->parent == parent && q->freed == freed)
 		return q->node;
 	h->a->edge_misses++;
 	id = find_node(pc, parent);
@@ -338,6 +338,7 @@ static __always_inline u32 node_of(struct here *h, u64 pc, u32 parent)
 	q->pc = pc;
 	q->parent = parent;
 	q->node = id;
+	q->freed = freed;
 	return id;
 }
 
@@ -478,7 +479,7 @@ static __always_inline void copy_stack(struct here *h)
 #include "soundness.h"
 
 /* The node of the current task's user stack. */
-static __always_inline u32 unwind(struct here *h, struct layout *l, const struct pt_regs *r, u64 thread)
+static __always_inline u32 unwind(struct here *h, struct layout *l, u32 freed, const struct pt_regs *r, u64 thread)
 {
 	struct walk *w = &h->c->walk;
 	struct thread *t;
@@ -488,6 +489,7 @@ static __always_inline u32 unwind(struct here *h, struct layout *l, const struct
 	w->epoch = l->epoch;
 	w->mappings = l->mappings;
 	w->root = l->root;
+	w->freed = freed;
 	begin(w, r);
 	if (t->key != thread || t->epoch != w->epoch) {
 		t->count = 0;

@@ -48,8 +48,17 @@ pub(crate) struct Layout {
 pub(crate) struct RawNode {
     pub(crate) pc: u64,
     pub(crate) parent: u32,
-    pub(crate) pad: u32,
+    pub(crate) dead: u32,
     pub(crate) pages: [i64; 3],
+}
+
+/// `struct edge`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Edge {
+    pub(crate) pc: u64,
+    pub(crate) parent: u32,
+    pub(crate) pad: u32,
 }
 
 /// `struct account`
@@ -82,7 +91,8 @@ pub(crate) struct Numbers {
     pub(crate) lost_notices: u32,
     pub(crate) lost_targets: u32,
     pub(crate) collapsing: u32,
-    pub(crate) pad: [u32; 2],
+    pub(crate) freed: u32,
+    pub(crate) pad: u32,
 }
 
 /// `struct mapping`
@@ -105,6 +115,8 @@ unsafe impl aya::Pod for Target {}
 unsafe impl aya::Pod for Layout {}
 // SAFETY: as above.
 unsafe impl aya::Pod for RawNode {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Edge {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Account {}
 // SAFETY: as above.

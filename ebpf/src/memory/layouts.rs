@@ -15,13 +15,20 @@ type MappingTable = Array<MapData, RawMapping>;
 pub(crate) struct Layouts {
     entries: SharedArray<Layout>,
     tables: ArrayOfMaps<MapData, MappingTable>,
+    /// Indices without a table that is needed, of those below `limit`.
     free: Vec<u32>,
+    limit: u32,
+    unused: MappingTable,
     last_epoch: u32,
 }
 
 impl Layouts {
-    pub(crate) fn new(entries: SharedArray<Layout>, tables: ArrayOfMaps<MapData, MappingTable>) -> Self {
-        Self { entries, tables, free: (1..TABLES).rev().collect(), last_epoch: 0 }
+    pub(crate) fn new(
+        entries: SharedArray<Layout>,
+        tables: ArrayOfMaps<MapData, MappingTable>,
+    ) -> Result<Self, MapError> {
+        let unused = MappingTable::create(1, INNER_FLAGS)?;
+        Ok(Self { entries, tables, free: Vec::new(), limit: 1, unused, last_epoch: 0 })
     }
 
     /// The layout of an address space, unless its place was given to another.
@@ -91,6 +98,15 @@ impl Layouts {
     /// Frees the tables that no living address space uses. Children share their parent's until they have their own.
     fn collect(&mut self, in_use: &HashSet<u32>) {
         let needed: HashSet<u32> = in_use.iter().filter_map(|image| Some(self.get(*image)?.mappings)).collect();
-        self.free = (1..TABLES).rev().filter(|slot| !needed.contains(slot)).collect();
+        for slot in (1..self.limit).filter(|slot| !needed.contains(slot)) {
+            // The array has no way to remove an element; a table of one mapping takes the place.
+            if self.tables.set(slot, &self.unused, 0).is_ok() {
+                self.free.push(slot);
+            }
+        }
+        // Room for as many again, so that this is seldom done.
+        let more = self.limit.max(64).saturating_add(self.limit).min(TABLES);
+        self.free.extend(self.limit..more);
+        self.limit = more;
     }
 }

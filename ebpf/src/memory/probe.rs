@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{HashMap as KernelMap, Map, MapData, MapError};
+use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, Queue};
 
-use super::kernel::{Account, BORROWED, LAYOUTS, Numbers, Target};
+use super::kernel::{Account, BORROWED, Edge, LAYOUTS, Numbers, Target};
 use super::layouts::Layouts;
 use super::mmaps::Mmaps;
 use super::modules::{Modules, Placed};
@@ -58,6 +58,17 @@ struct Process {
     past_stacks: [u64; 8],
 }
 
+/// How far the freeing of nodes is. A program that was running when its target was forgotten may still count a page, so
+/// there is a reading between the steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Forgotten {
+    Nothing,
+    /// Targets that are not followed any more have nodes.
+    Targets,
+    /// Their nodes are marked.
+    Buried,
+}
+
 /// Follows the pages of watched processes. Everything is detached and freed on drop.
 pub struct MemoryProbe {
     targets: KernelMap<MapData, u32, Target>,
@@ -72,6 +83,11 @@ pub struct MemoryProbe {
     modules_reported: usize,
     lost_notices: u32,
     nodes: u32,
+    frames: u32,
+    edges: KernelMap<MapData, Edge, u32>,
+    free_nodes: Queue<MapData, u32>,
+    /// Targets were forgotten: their nodes are to be freed.
+    forgotten: Forgotten,
     /// Holds the programs and their attachments.
     bpf: Ebpf,
 }
@@ -90,12 +106,13 @@ impl MemoryProbe {
     /// # Errors
     /// One sentence each: no BTF, kernel too old, a tracepoint or a capability missing (by name).
     pub fn load(options: &MemoryOptions) -> Result<Self, Error> {
-        let programs::Object { mut bpf, nodes, cpus, programs: loaded } = programs::load(options)?;
+        let programs::Object { mut bpf, nodes, cpus, frames, programs: loaded } = programs::load(options)?;
         let ring = match bpf.take_map("notices") {
             Some(Map::RingBuf(map)) => Ring::new(map.fd().as_fd(), RING_BYTES).map_err(Error::Ring)?,
             _ => return Err(missing("notices")),
         };
-        let layouts = Layouts::new(shared(&mut bpf, "layouts", LAYOUTS)?, take(&mut bpf, "mapping_tables")?);
+        let layouts = Layouts::new(shared(&mut bpf, "layouts", LAYOUTS)?, take(&mut bpf, "mapping_tables")?)
+            .map_err(|error| Error::from_loader("create tables of mappings".to_owned(), &error, 0))?;
         let modules = Modules::new(take(&mut bpf, "rule_tables")?)
             .map_err(|error| Error::from_loader("create unwind tables".to_owned(), &error, 0))?;
         let mut probe = Self {
@@ -112,6 +129,10 @@ impl MemoryProbe {
             modules_reported: 0,
             lost_notices: 0,
             nodes,
+            frames,
+            edges: take(&mut bpf, "edges")?,
+            free_nodes: take(&mut bpf, "free_nodes")?,
+            forgotten: Forgotten::Nothing,
             bpf,
         };
         programs::attach(&mut probe.bpf, &loaded)?;
@@ -187,7 +208,33 @@ impl MemoryProbe {
                 let _ = self.targets.remove(&process.pid);
             }
             self.tree.forget(target);
+            self.forgotten = Forgotten::Targets;
         }
+    }
+
+    /// Frees the nodes of forgotten targets.
+    fn free_nodes(&mut self) -> Result<(), Error> {
+        self.forgotten = match self.forgotten {
+            Forgotten::Nothing => return Ok(()),
+            Forgotten::Targets if self.tree.bury() > 0 => Forgotten::Buried,
+            Forgotten::Targets => Forgotten::Nothing,
+            Forgotten::Buried => {
+                programs::sweep(&mut self.bpf, self.frames)?;
+                let cleared = self.tree.clear();
+                for (_, edge) in cleared.iter().filter(|(_, edge)| edge.parent != 0) {
+                    // An error means that there is none: another processor was first when the node was made.
+                    let _ = self.edges.remove(edge);
+                }
+                // What remembers an edge forgets it, before a number is given again.
+                self.numbers.next_number(0, offset_of!(Numbers, freed));
+                for (number, _) in &cleared {
+                    // There is room for all of them; one more or less does not matter.
+                    let _ = self.free_nodes.push(number, 0);
+                }
+                Forgotten::Nothing
+            }
+        };
+        Ok(())
     }
 
     /// What has happened; if nothing has, waits for at most `timeout`. Makes new tables where processes map new files, so
@@ -245,7 +292,13 @@ impl MemoryProbe {
         if self.processes.contains_key(&target) {
             return None;
         }
-        let origin = self.processes.get(&parent)?;
+        let Some(origin) = self.processes.get(&parent) else {
+            // Its parent was forgotten while it was born.
+            let _ = self.targets.remove(&pid);
+            self.tree.forget(target);
+            self.forgotten = Forgotten::Targets;
+            return None;
+        };
         let layout = Arc::clone(&origin.layout);
         let image = self.targets.get(&pid, 0).ok().filter(|entry| entry.id == target.0).map(|entry| entry.image);
         let process = Process {
@@ -350,7 +403,10 @@ impl MemoryProbe {
     }
 
     fn new_root(&mut self, target: TargetId, layout: &Arc<Vec<Placed>>) -> Result<u32, Error> {
-        let root = self.numbers.next_number(0, offset_of!(Numbers, last_node));
+        let root = match self.free_nodes.pop(0) {
+            Ok(free) => free,
+            Err(_) => self.numbers.next_number(0, offset_of!(Numbers, last_node)),
+        };
         if root >= self.nodes {
             return Err(Error::TableFull { table: "calls" });
         }
@@ -372,6 +428,7 @@ impl MemoryProbe {
     /// A failure of the system call; what cannot be read otherwise shows in [`Health`].
     pub fn read(&mut self, scope: Scope) -> Result<Reading, Error> {
         let at_ns = monotonic_ns();
+        self.free_nodes()?;
         programs::inspect(&mut self.bpf)?;
         let last = last_node(&self.numbers);
         self.tree.update(last);
@@ -403,6 +460,10 @@ impl MemoryProbe {
             sum.stale += cpu.stale;
             sum.no_node += cpu.no_node;
             sum.no_folio += cpu.no_folio;
+            sum.allocations += cpu.allocations;
+            sum.frames += cpu.frames;
+            sum.fresh_frames += cpu.fresh_frames;
+            sum.rule_misses += cpu.rule_misses;
             sum.moved += cpu.moved;
             sum.checked += cpu.checked;
             sum.mismatches += cpu.mismatches;
@@ -419,10 +480,14 @@ impl MemoryProbe {
         ];
         Health {
             lost: lost.into_iter().filter(|(_, count)| *count > 0).collect(),
-            nodes_used: numbers.last_node.min(self.nodes),
+            nodes_used: self.tree.used(),
             nodes_room: self.nodes,
             rules: self.modules.rows(),
             moved: sum.moved,
+            stacks: sum.allocations,
+            frames: sum.frames,
+            fresh_frames: sum.fresh_frames,
+            rule_misses: sum.rule_misses,
             checked: sum.checked,
             mismatches: sum.mismatches,
             refused: self.modules.refused().to_vec(),

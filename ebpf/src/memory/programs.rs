@@ -25,6 +25,10 @@ const MOVES: [(&str, &str); 6] = [
 
 /// Looks at pages when asked to; attached to nothing.
 const INSPECT: &str = "inspect";
+/// Takes pages off dead nodes when asked to; attached to nothing.
+const SWEEP: &str = "sweep";
+/// Page frames that are swept in one run, during which nothing else runs on that processor: some milliseconds.
+const SWEPT: u32 = 1 << 19;
 
 /// Programs of the object and their tracepoints, in the order in which they are attached.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -44,6 +48,7 @@ pub(super) struct Object {
     pub(super) bpf: Ebpf,
     pub(super) nodes: u32,
     pub(super) cpus: u32,
+    pub(super) frames: u32,
     /// Programs that are loaded, and their tracepoints.
     pub(super) programs: Vec<(&'static str, &'static str)>,
 }
@@ -79,6 +84,7 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
         .map_max_entries("owners", frames)
         .map_max_entries("nodes", nodes)
         .map_max_entries("edges", nodes)
+        .map_max_entries("free_nodes", nodes)
         .map_max_entries("cpus", cpus)
         .map_max_entries("accounts", cpus)
         .map_max_entries("queues", cpus)
@@ -88,17 +94,28 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
     // Before the tables are taken: programs refer to them by descriptor when they are loaded.
     let moves = MOVES.into_iter().filter(|(_, tracepoint)| check::has_tracepoint(&names, tracepoint));
     let programs: Vec<_> = moves.chain(PROGRAMS).collect();
-    for name in programs.iter().map(|(name, _)| *name).chain([INSPECT]) {
+    for name in programs.iter().map(|(name, _)| *name).chain([INSPECT, SWEEP]) {
         let loaded = program(&mut bpf, name).and_then(RawTracePoint::load);
         loaded.map_err(|error| Error::from_loader(name.to_owned(), &error, 0))?;
     }
-    Ok(Object { bpf, nodes, cpus, programs })
+    Ok(Object { bpf, nodes, cpus, frames, programs })
 }
 
 /// Lets the kernel look at pages of which events do not tell enough.
 pub(super) fn inspect(bpf: &mut Ebpf) -> Result<(), Error> {
     let run = program(bpf, INSPECT).and_then(|program| program.test_run(RawTracePointRunOptions::new()));
     run.map(drop).map_err(|error| Error::from_loader("look at pages".to_owned(), &error, 0))
+}
+
+/// Takes the pages of dead nodes off them, among `frames` page frames.
+pub(super) fn sweep(bpf: &mut Ebpf, frames: u32) -> Result<(), Error> {
+    for first in (0..frames).step_by(SWEPT as usize) {
+        let mut options = RawTracePointRunOptions::new();
+        options.args = [u64::from(first), u64::from(SWEPT.min(frames - first)), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let run = program(bpf, SWEEP).and_then(|program| program.test_run(options));
+        run.map_err(|error| Error::from_loader("take pages off what is forgotten".to_owned(), &error, 0))?;
+    }
+    Ok(())
 }
 
 /// Attaches the programs.

@@ -279,6 +279,14 @@ pub struct Health {
     pub rules: u64,
     /// Pages whose owner was carried along when the kernel moved them.
     pub moved: u64,
+    /// Stacks that were taken.
+    pub stacks: u64,
+    /// Their frames, and those of them that were unwound anew: the others were unchanged since the thread's last stack.
+    pub frames: u64,
+    /// See [`Health::frames`].
+    pub fresh_frames: u64,
+    /// Frames whose rule was searched for in the tables.
+    pub rule_misses: u64,
     /// Soundness check: stacks that were unwound twice, and those that differed.
     pub checked: u64,
     /// See [`Health::checked`].

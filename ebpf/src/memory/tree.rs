@@ -2,9 +2,11 @@
 //! every process and after every restart.
 
 use std::collections::{HashMap, HashSet};
+use std::mem::offset_of;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::kernel::{EXACT, LEAST_ADDRESS, NO_NODE, RawNode};
+use super::kernel::{EXACT, Edge, LEAST_ADDRESS, NO_NODE, RawNode};
 use super::modules::Placed;
 use super::reading::{Count, Frame, Kind, Node, NodeId, Scope, StackEnd, TargetId};
 use super::shared::SharedArray;
@@ -25,7 +27,8 @@ type Pages = [i64; 3];
 /// The tree of files.
 pub(crate) struct Tree {
     raw: SharedArray<RawNode>,
-    seen: Vec<Seen>,
+    /// By number of the kernel; `None`: not looked at yet, or free.
+    seen: Vec<Option<Seen>>,
     /// Where the addresses below a root of the kernel lead to.
     roots: HashMap<u32, Arc<Vec<Placed>>>,
     names: HashMap<(NodeId, Frame), NodeId>,
@@ -43,7 +46,7 @@ impl Tree {
         let none = Seen { node: NodeId::ROOT, target: TargetId(0), root: 0, pages: [0; 3] };
         Self {
             raw,
-            seen: vec![none],
+            seen: vec![Some(none)],
             roots: HashMap::new(),
             names: HashMap::new(),
             list: Vec::new(),
@@ -80,22 +83,40 @@ impl Tree {
 
     /// Takes in what the kernel has now; `last` is its last node's number.
     pub(crate) fn update(&mut self, last: u32) {
-        for number in 1..=last.min(self.raw.length().saturating_sub(1)) {
-            let Some(raw) = self.raw.get(number) else { break };
-            let index = number as usize;
-            if index >= self.seen.len() {
-                let Some(seen) = self.look_at(number, &raw) else { break };
-                self.seen.push(seen);
+        let last = last.min(self.raw.length().saturating_sub(1));
+        self.seen.resize(self.seen.len().max(last as usize + 1), None);
+        let mut waiting = Vec::new();
+        for number in 1..=last {
+            if !self.update_node(number) {
+                waiting.push(number);
             }
-            let Some(seen) = self.seen.get_mut(index) else { break };
-            if seen.pages == raw.pages {
-                continue;
-            }
-            let before = std::mem::replace(&mut seen.pages, raw.pages);
-            let (target, node) = (seen.target, seen.node);
-            if self.forgotten.contains(&target) {
-                continue;
-            }
+        }
+        // Numbers are used again, so that a parent may come after its children.
+        let mut before = usize::MAX;
+        while waiting.len() < before {
+            before = waiting.len();
+            waiting.retain(|number| !self.update_node(*number));
+        }
+    }
+
+    /// Takes in one node; whether its place is known.
+    fn update_node(&mut self, number: u32) -> bool {
+        let index = number as usize;
+        let Some(raw) = self.raw.get(number) else { return true };
+        let seen = match self.seen.get(index).copied().flatten() {
+            Some(seen) => seen,
+            // Free, or being written.
+            None if raw.pc == 0 => return true,
+            None => match self.look_at(number, &raw) {
+                Some(seen) => seen,
+                None => return false,
+            },
+        };
+        let Seen { target, node, pages: before, .. } = seen;
+        if let Some(place) = self.seen.get_mut(index) {
+            *place = Some(Seen { pages: raw.pages, ..seen });
+        }
+        if before != raw.pages && !self.forgotten.contains(&target) {
             let count = self.counts.entry((target, node)).or_default();
             let total = self.totals.entry(target).or_default();
             for (((count, total), now), before) in count.iter_mut().zip(total).zip(raw.pages).zip(before) {
@@ -104,24 +125,60 @@ impl Tree {
             }
             self.changed.insert((target, node));
         }
+        true
     }
 
     /// A node's place in the tree of files; `None` if it cannot be told yet.
     fn look_at(&mut self, number: u32, raw: &RawNode) -> Option<Seen> {
         if raw.pc == NO_NODE {
-            return self.seen.first().copied();
-        }
-        if raw.pc == 0 {
-            return None; // being written
+            return self.seen.first().copied().flatten();
         }
         if raw.parent == 0 {
             let target = TargetId(u32::try_from(raw.pc).unwrap_or_default());
             return Some(Seen { node: NodeId::ROOT, target, root: number, pages: [0; 3] });
         }
-        let parent = *self.seen.get(raw.parent as usize)?;
+        let parent = self.seen.get(raw.parent as usize).copied().flatten()?;
         let frame = self.frame(parent.root, raw.pc)?;
         let node = self.node(parent.node, frame);
         Some(Seen { node, pages: [0; 3], ..parent })
+    }
+
+    /// Nodes of the kernel that are in use.
+    pub(crate) fn used(&self) -> u32 {
+        u32::try_from(self.seen.iter().skip(1).flatten().count()).unwrap_or(u32::MAX)
+    }
+
+    /// Marks the kernel's nodes of forgotten targets as dead; how many they are.
+    pub(crate) fn bury(&self) -> usize {
+        let dead = (1_u32..).zip(self.seen.iter().skip(1)).filter(|(_, seen)| self.is_forgotten(seen));
+        dead.filter_map(|(number, _)| {
+            self.raw.number(number, offset_of!(RawNode, dead)).map(|dead| dead.store(1, Ordering::Release))
+        })
+        .count()
+    }
+
+    fn is_forgotten(&self, seen: &Option<Seen>) -> bool {
+        seen.as_ref().is_some_and(|seen| self.forgotten.contains(&seen.target))
+    }
+
+    /// Empties the dead nodes, of which no page is any more, and returns their numbers and what leads to them.
+    pub(crate) fn clear(&mut self) -> Vec<(u32, Edge)> {
+        let mut cleared = Vec::new();
+        for number in 1..self.seen.len() {
+            let Some(seen) = self.seen.get(number).copied().flatten() else { continue };
+            let Ok(number) = u32::try_from(number) else { break };
+            let Some(raw) = self.raw.get(number).filter(|raw| raw.dead == 1 && self.forgotten.contains(&seen.target))
+            else {
+                continue;
+            };
+            self.raw.set(number, RawNode::default());
+            self.roots.remove(&number);
+            if let Some(place) = self.seen.get_mut(number as usize) {
+                *place = None;
+            }
+            cleared.push((number, Edge { pc: raw.pc, parent: raw.parent, pad: 0 }));
+        }
+        cleared
     }
 
     fn frame(&self, root: u32, pc: u64) -> Option<Frame> {
