@@ -1,0 +1,144 @@
+//! Threads, forks, and probes that come and go: nothing is doubled and nothing is left.
+
+mod memory_common;
+
+use std::path::Path;
+
+use chainscope_ebpf::memory::{Kind, MemoryOptions, MemoryProbe, Scope};
+use chainscope_testing::wait;
+
+use memory_common::{Answer, Program, compile, drain, probe, rollup};
+
+#[test]
+fn eight_threads_that_fork() {
+    let mut probe = probe();
+    let mut crowd = Program::start(&compile("gcc", "crowd.c", "crowd", &["-O2", "-pthread"]), &[]);
+    assert_eq!(crowd.reply(), "ready");
+    let target = probe.watch(crowd.pid()).expect("it lives");
+    crowd.order("go");
+    while !crowd.try_reply(&mut probe) {}
+    wait::until_true("the children to end", || {
+        Answer::all(&mut probe).reading.targets.iter().all(|reading| reading.alive == (reading.target == target))
+    });
+    let answer = Answer::all(&mut probe);
+    let reading = answer.target(target);
+    assert!(answer.reading.targets.len() > 60, "{} processes", answer.reading.targets.len());
+    assert!(answer.reading.health.mismatches == 0, "{:?}", answer.reading.health);
+    // What a child still holds of its parent's is nobody's when it ends.
+    let attributed: u64 = answer.reading.targets.iter().map(|reading| reading.attributed[0]).sum();
+    assert_eq!(attributed + reading.before_attach.anon, rollup(crowd.pid(), "Anonymous"), "{reading:?}");
+    let (all, complete) = answer.stacks(target);
+    assert!(complete * 1000 >= all * 999, "{:?}", reading.stacks);
+    crowd.order("end");
+    crowd.end();
+    wait::until_true("nothing to be left", || {
+        Answer::all(&mut probe).reading.targets.iter().all(|reading| !reading.alive && reading.attributed[0] == 0)
+    });
+}
+
+/// Descriptors and mappings: a program, map or link lives as long as one of them refers to it.
+fn held() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("our own").count();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own");
+    (descriptors, maps.lines().filter(|line| line.contains("bpf-map") || line.contains("[perf_event]")).count())
+}
+
+fn own_memory() -> u64 {
+    rollup(std::process::id(), "Anonymous")
+}
+
+#[test]
+fn a_hundred_attachments_leave_nothing() {
+    let mut life = Program::life();
+    let mut cycle = || {
+        let mut probe = MemoryProbe::load(&MemoryOptions { nodes: 4096, ..MemoryOptions::default() }).expect("root");
+        for _ in 0..10 {
+            let target = probe.watch(life.pid()).expect("it lives");
+            life.tell("one 0 50");
+            assert!(Answer::all(&mut probe).anon(target) >= 50);
+            life.tell("unmap 0");
+            probe.forget(target);
+        }
+    };
+    cycle();
+    let before = held();
+    cycle();
+    let memory = own_memory();
+    (0..8).for_each(|_| cycle());
+    // Tests of this file that run at the same time hold something for a while.
+    wait::until_true("all to be given back", || held() <= before);
+    assert!(own_memory() <= memory + 2000, "{} pages, {memory} at the beginning", own_memory());
+    life.end();
+}
+
+#[test]
+fn what_is_forgotten_makes_room() {
+    let options = MemoryOptions { nodes: 1024, check: true, ..MemoryOptions::default() };
+    let mut probe = MemoryProbe::load(&options).expect("root");
+    let mut life = Program::life();
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("forgotten");
+    for round in 0..40 {
+        let target = probe.watch(life.pid()).expect("it lives");
+        life.tell(&format!("deep 0 20 {}", 60 + round % 7));
+        // Pages that stay in the page cache belong to nobody then.
+        std::fs::write(&file, vec![1; 20 * 4096]).expect("room");
+        memory_common::drop_from_cache(&file);
+        life.tell(&format!("read {}", file.display()));
+        let answer = Answer::all(&mut probe);
+        let held = answer.inside(target, Kind::Anonymous, life.path(), "hold_one");
+        assert!((20..=21).contains(&held), "{held} in round {round}, {:?}", answer.reading.health);
+        assert_eq!(answer.reading.health.mismatches, 0);
+        assert!(answer.reading.health.nodes_used < 300, "{:?}", answer.reading.health);
+        life.tell("unmap 0");
+        probe.forget(target);
+        for _ in 0..3 {
+            drain(&mut probe);
+            let reading = probe.read(Scope::All).expect("a reading");
+            assert!(reading.targets.is_empty() && reading.counts.is_empty());
+        }
+    }
+    life.end();
+}
+
+#[test]
+fn a_full_tree_is_counted() {
+    let options = MemoryOptions { nodes: 1024, check: false, ..MemoryOptions::default() };
+    let mut probe = MemoryProbe::load(&options).expect("root");
+    let program = compile("gcc", "vary.c", "vary-full", &["-O2", "-pthread", "-fomit-frame-pointer"]);
+    let mut vary = Program::start(&program, &["3000"]);
+    assert_eq!(vary.reply(), "ready");
+    let target = probe.watch(vary.pid()).expect("it lives");
+    vary.order("go");
+    while !vary.try_reply(&mut probe) {}
+    let answer = Answer::all(&mut probe);
+    let (reading, health) = (answer.target(target), &answer.reading.health);
+    assert!(health.lost.iter().any(|(reason, count)| *reason == "tree_full" && *count > 100), "{health:?}");
+    // Pages count for the nearest caller that has a node.
+    assert_eq!(reading.attributed[0] + reading.before_attach.anon, rollup(vary.pid(), "Anonymous"));
+    vary.end();
+    wait::until_true("nothing to be left", || Answer::all(&mut probe).anon(target) == 0);
+}
+
+#[test]
+fn a_hundred_thousand_mappings() {
+    let before = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("there is a limit");
+    let limit: u64 = before.trim().parse().expect("a number");
+    if limit < 300_000 {
+        std::fs::write("/proc/sys/vm/max_map_count", "300000").expect("root");
+    }
+    let mut probe = probe();
+    let program = compile("gcc", "mappings.c", "mappings", &["-O2", "-fomit-frame-pointer"]);
+    let mut mappings = Program::start(&program, &["100000", "2000"]);
+    assert_eq!(mappings.reply(), "ready");
+    let target = probe.watch(mappings.pid()).expect("it lives");
+    mappings.order("go");
+    assert_eq!(mappings.reply(), "done");
+    let answer = Answer::all(&mut probe);
+    let reading = answer.target(target);
+    assert_eq!(reading.attributed[0] + reading.before_attach.anon, rollup(mappings.pid(), "Anonymous"));
+    let (all, complete) = answer.stacks(target);
+    assert!(all > 9000 && all == complete, "{:?}", reading.stacks);
+    assert_eq!(answer.reading.health.mismatches, 0);
+    mappings.end();
+    std::fs::write("/proc/sys/vm/max_map_count", before.trim()).expect("root");
+}
