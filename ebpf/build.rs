@@ -1,10 +1,12 @@
-//! Compiles the BPF programs with clang; `cargo:rustc-env=CHAINSCOPE_NET_BPF` names the object for `include_bytes!`.
+//! Compiles the BPF programs with clang; `cargo:rustc-env=CHAINSCOPE_<NAME>_BPF` names an object for `include_bytes!`.
 //!
 //! `CLANG` and `LLVM_STRIP` choose other programs than those of that name in `PATH`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The objects: `src/bpf/<name>.bpf.c`.
+const PROGRAMS: [&str; 3] = ["net", "memory", "page_base"];
 const HEADERS: [&str; 2] = ["/usr/include/bpf/bpf_helpers.h", "/usr/local/include/bpf/bpf_helpers.h"];
 
 fn main() {
@@ -20,21 +22,27 @@ fn main() {
     }
 
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_else(|| ".".into()));
-    let object = out.join("net.bpf.o");
+    for program in PROGRAMS {
+        compile(program, &out);
+    }
+}
+
+fn compile(program: &str, out: &Path) {
+    let object = out.join(format!("{program}.bpf.o"));
     let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     // v3: clang 14 needs it for atomics that return the old value. -g: BTF and CO-RE relocations come from it.
     run(
         Command::new(clang)
             .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86"])
             .args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
-            .args(["-c", "src/bpf/net.bpf.c", "-o"])
+            .args(["-c", &format!("src/bpf/{program}.bpf.c"), "-o"])
             .arg(&object),
         "clang",
     );
     // DWARF is nine tenths of the object and nobody reads it; BTF stays.
     let strip = std::env::var_os("LLVM_STRIP").unwrap_or_else(|| "llvm-strip".into());
     run(Command::new(strip).arg("-g").arg(&object), "llvm");
-    println!("cargo:rustc-env=CHAINSCOPE_NET_BPF={}", object.display());
+    println!("cargo:rustc-env=CHAINSCOPE_{}_BPF={}", program.to_uppercase(), object.display());
 }
 
 fn run(command: &mut Command, package: &str) {

@@ -36,6 +36,20 @@ pub enum Error {
         /// The missing one.
         tracepoint: &'static str,
     },
+    /// A tracepoint that the probe cannot do without.
+    #[error("kernel {release} has no tracepoint {tracepoint}: it is built without it, or too old")]
+    NoTracepoint {
+        /// `uname -r`.
+        release: String,
+        /// The missing one.
+        tracepoint: &'static str,
+    },
+    /// A process that is to be watched is not there, or has ended.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// Its number.
+        pid: u32,
+    },
     /// The process lacks rights.
     #[error("not permitted to {action}: CAP_BPF and CAP_PERFMON are needed, missing here: {missing}")]
     NotPermitted {

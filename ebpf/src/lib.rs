@@ -23,6 +23,8 @@
 //! **Not followed**: Multipath TCP (connections are announced, payload is counted as bypassed), kernel TLS (likewise;
 //! the stream is that of the ciphertext), UDP and Unix sockets.
 //!
+//! [`memory`] tells which code holds a process's resident memory.
+//!
 //! This is the only crate of the workspace with unsafe code.
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -32,6 +34,7 @@ mod check;
 mod error;
 mod event;
 mod maps;
+pub mod memory;
 mod probe;
 mod record;
 mod ring;

@@ -25,6 +25,8 @@ typedef __u16 __sum16;
 
 typedef __u8 u8;
 typedef __u16 u16;
+typedef __s8 s8;
+typedef __s16 s16;
 typedef __u32 u32;
 typedef __s32 s32;
 typedef __u64 u64;
@@ -37,8 +39,10 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
+enum { BPF_F_MMAPABLE = 1 << 10, BPF_F_INNER_MAP = 1 << 12 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_EXIST = 2 };
 enum { BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2, BPF_RB_AVAIL_DATA = 0 };
 
@@ -129,6 +133,14 @@ struct mm_struct {
 	unsigned long arg_start;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
@@ -137,6 +149,7 @@ struct task_struct {
 	char comm[16];
 	struct mm_struct *mm;
 	struct files_struct *files;
+	struct signal_struct *signal;
 	struct io_uring_task *io_uring;
 };
 
@@ -156,4 +169,17 @@ struct pt_regs {
 	unsigned long bp;
 };
 
+/* The kernel's description of a page frame, of which only the size and what is named here is of interest. */
+struct page {
+	unsigned long flags;
+	unsigned long private;
+};
+
 #pragma clang attribute pop
+
+/* Classic tracepoints: a stable layout. */
+struct trace_event_raw_mm_page_alloc {
+	u64 common;
+	unsigned long pfn;
+	unsigned int order;
+};

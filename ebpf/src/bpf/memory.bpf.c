@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Which code holds the resident memory of watched processes: every page that they get is entered under the complete user
+ * stack that asked for it, and taken off when anybody frees it. User space reads the sums; there is no stream of events.
+ *
+ * Raw tracepoints: classic ones share one flag a CPU, so that an event which interrupts another's program is missed.
+ */
+#include "owners.h"
+#include "walk.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* include/linux/gfp_types.h; the same in all versions since 5.17 */
+#define GFP_MOVABLE 0x08
+#define GFP_HIGH 0x20
+#define GFP_DIRECT_RECLAIM 0x400
+
+/* include/linux/sched.h: threads of the process that run in the kernel only */
+#define PF_IO_WORKER 0x10
+#define PF_USER_WORKER 0x4000
+#define PF_KTHREAD 0x200000
+
+/* sizeof(struct page) is 64; the loader makes sure. */
+static __always_inline u64 frame_of(u64 page)
+{
+	return (page - page_base) >> 6;
+}
+
+/* ---- pages ---- */
+
+/* By an interrupt that found the process running, not by the process. */
+static __always_inline int is_interrupt(u64 gfp)
+{
+	return !(gfp & GFP_DIRECT_RECLAIM) && (gfp & GFP_HIGH);
+}
+
+static __always_inline void ended(struct layout *l, u32 end)
+{
+	__sync_fetch_and_add(&l->stacks[end & (STACK_ENDS - 1)], 1);
+}
+
+static __always_inline u32 node_of_current(const struct target *t, struct account *a, u64 thread)
+{
+	struct layout *l = layout_of(t->image);
+	u32 cpu = bpf_get_smp_processor_id(), end, node;
+	struct here h = { bpf_map_lookup_elem(&cpus, &cpu), 0, a };
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *r = task_pt_regs(task);
+
+	if (!l || !h.c)
+		return 0;
+	if (task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))
+		end = NO_STACK;
+	else if (!l->mappings)
+		end = LOADING;
+	else {
+		node = unwind(&h, l, r, thread);
+		end = h.c->walk.end;
+		ended(l, end);
+		if (end == NO_MAPPING && !l->unmapped) {
+			l->unmapped = 1;
+			notify(N_UNMAPPED, thread >> 32, t);
+		}
+		return node;
+	}
+	ended(l, end);
+	return node_of(&h, end, l->root);
+}
+
+SEC("raw_tracepoint/mm_page_alloc")
+int on_alloc(u64 *args)
+{
+	u64 page = args[0], gfp = args[2], frame, thread = bpf_get_current_pid_tgid();
+	u32 order = args[1], tgid = thread >> 32, node;
+	struct account *a;
+	struct target *t;
+
+	if (!page)
+		return 0;
+	frame = frame_of(page);
+	t = bpf_map_lookup_elem(&targets, &tgid);
+	a = account_here();
+	if (!a)
+		return 0;
+	if (!t || is_interrupt(gfp)) {
+		/* A frame that was free has no owner: its free was missed. */
+		a->stale += set_owners(frame, order, 0);
+		return 0;
+	}
+	a->allocations++;
+	node = node_of_current(t, a, thread);
+	a->stale += set_owners(frame, order, node ? owner(node, gfp & GFP_MOVABLE ? KIND_ANON : KIND_KERNEL) : 0);
+	return 0;
+}
+
+SEC("raw_tracepoint/mm_page_free")
+int on_free(u64 *args)
+{
+	if (set_owners(frame_of(args[0]), args[1], 0)) {
+		struct account *a = account_here();
+		if (a)
+			a->frees++;
+	}
+	return 0;
+}
+
+SEC("raw_tracepoint/mm_filemap_add_to_page_cache")
+int on_cache_add(u64 *args)
+{
+	struct span s = { .first = frame_of(args[0]), .value = KIND_CACHE };
+	u32 first = s.first, order, *o = bpf_map_lookup_elem(&owners, &first);
+
+	if (!o || !*o)
+		return 0;
+	order = *o >> ORDER_SHIFT & 15;
+	if (order == 0)
+		set_kind(0, &s);
+	else
+		bpf_loop_(1U << order, set_kind, &s, 0);
+	return 0;
+}
+
+/* ---- processes ---- */
+
+static __always_inline u32 new_root(struct numbers *all, u32 target)
+{
+	u32 id = __sync_fetch_and_add(&all->last_node, 1) + 1;
+	struct node *node = bpf_map_lookup_elem(&nodes, &id);
+
+	if (!node)
+		return 0;
+	node->parent = 0;
+	node->pc = target;
+	return id;
+}
+
+/* A new address space: that of `like`, if it is a copy. Returns its number. */
+static __always_inline u32 new_image(struct numbers *all, u32 target, const struct layout *like)
+{
+	u32 image = __sync_fetch_and_add(&all->last_image, 1) + 1, key = image % LAYOUTS;
+	struct layout *l = bpf_map_lookup_elem(&layouts, &key), fresh = {};
+
+	fresh.image = image;
+	fresh.root = new_root(all, target);
+	if (like) {
+		fresh.mappings = like->mappings;
+		fresh.epoch = like->epoch;
+		if (!fresh.root)
+			fresh.root = like->root;
+	}
+	if (l)
+		*l = fresh;
+	return image;
+}
+
+SEC("raw_tracepoint/sched_process_fork")
+int on_fork(u64 *args)
+{
+	struct task_struct *parent = (void *)args[0], *child = (void *)args[1];
+	u32 from = BPF_CORE_READ(parent, tgid), to = BPF_CORE_READ(child, tgid);
+	struct numbers *all = numbers();
+	struct target *t, fresh;
+
+	if (from == to || !follow_children || !all)
+		return 0;
+	t = bpf_map_lookup_elem(&targets, &from);
+	if (!t)
+		return 0;
+	fresh = *t;
+	if (BPF_CORE_READ(parent, mm) == BPF_CORE_READ(child, mm)) {
+		fresh.flags = BORROWED;
+	} else {
+		fresh.flags = 0;
+		fresh.parent = t->id;
+		fresh.id = __sync_fetch_and_add(&all->last_target, 1) + 1;
+		fresh.image = new_image(all, fresh.id, layout_of(t->image));
+	}
+	if (bpf_map_update_elem(&targets, &to, &fresh, BPF_ANY)) {
+		__sync_fetch_and_add(&all->lost_targets, 1);
+		return 0;
+	}
+	if (!fresh.flags)
+		notify(N_FORKED, to, &fresh);
+	return 0;
+}
+
+SEC("raw_tracepoint/sched_process_exec")
+int on_exec(u64 *args)
+{
+	struct task_struct *task = (void *)args[0];
+	u32 tgid = BPF_CORE_READ(task, tgid);
+	struct target *t = bpf_map_lookup_elem(&targets, &tgid);
+	struct numbers *all = numbers();
+
+	if (!t || !all)
+		return 0;
+	if (t->flags & BORROWED) {
+		t->parent = t->id;
+		t->id = __sync_fetch_and_add(&all->last_target, 1) + 1;
+		t->flags = 0;
+		notify(N_FORKED, tgid, t);
+	}
+	t->image = new_image(all, t->id, 0);
+	notify(N_EXECUTED, tgid, t);
+	return 0;
+}
+
+SEC("raw_tracepoint/sched_process_exit")
+int on_exit(u64 *args)
+{
+	struct task_struct *task = (void *)args[0];
+	u32 tgid = BPF_CORE_READ(task, tgid);
+	struct target *t = bpf_map_lookup_elem(&targets, &tgid), last;
+
+	if (!t || BPF_CORE_READ(task, signal, live.counter) > 0)
+		return 0;
+	last = *t;
+	bpf_map_delete_elem(&targets, &tgid);
+	if (!(last.flags & BORROWED))
+		notify(N_EXITED, tgid, &last);
+	return 0;
+}

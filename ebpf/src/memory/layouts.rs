@@ -1,0 +1,96 @@
+//! Where a process has code, as the kernel searches it: a table of mappings for each layout that is in use.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+use aya::maps::{Array, ArrayOfMaps, MapData, MapError};
+
+use super::kernel::{INNER_FLAGS, LAYOUTS, Layout, RawMapping, TABLES};
+use super::modules::Placed;
+use super::shared::SharedArray;
+
+type MappingTable = Array<MapData, RawMapping>;
+
+/// All layouts.
+pub(crate) struct Layouts {
+    entries: SharedArray<Layout>,
+    tables: ArrayOfMaps<MapData, MappingTable>,
+    free: Vec<u32>,
+    last_epoch: u32,
+}
+
+impl Layouts {
+    pub(crate) fn new(entries: SharedArray<Layout>, tables: ArrayOfMaps<MapData, MappingTable>) -> Self {
+        Self { entries, tables, free: (1..TABLES).rev().collect(), last_epoch: 0 }
+    }
+
+    /// The layout of an address space, unless its place was given to another.
+    pub(crate) fn get(&self, image: u32) -> Option<Layout> {
+        self.entries.get(image % LAYOUTS).filter(|layout| layout.image == image)
+    }
+
+    /// Begins an address space whose stacks hang from `root`.
+    pub(crate) fn begin(&self, image: u32, root: u32) {
+        self.entries.set(image % LAYOUTS, Layout { image, root, ..Layout::default() });
+    }
+
+    /// Lets the kernel unwind by these mappings from now on, sorted by address. With a `root`, stacks hang from that one.
+    ///
+    /// `in_use` are address spaces whose tables must stay.
+    pub(crate) fn publish(
+        &mut self,
+        image: u32,
+        placed: &[Placed],
+        root: Option<u32>,
+        in_use: &HashSet<u32>,
+    ) -> Result<(), MapError> {
+        if self.get(image).is_none() {
+            return Ok(());
+        }
+        let slot = self.new_table(placed, in_use)?;
+        let number = |offset| self.entries.number(image % LAYOUTS, offset);
+        let store = |offset, value| {
+            if let Some(number) = number(offset) {
+                number.store(value, Ordering::Release);
+            }
+        };
+        self.last_epoch += 1;
+        // The epoch last: what the kernel remembers under it must be of these mappings.
+        store(std::mem::offset_of!(Layout, mappings), slot);
+        if let Some(root) = root {
+            store(std::mem::offset_of!(Layout, root), root);
+        }
+        store(std::mem::offset_of!(Layout, epoch), self.last_epoch);
+        store(std::mem::offset_of!(Layout, unmapped), 0);
+        Ok(())
+    }
+
+    /// From now on an address in no mapping is told again.
+    pub(crate) fn ask_again(&self, image: u32) {
+        if let Some(number) = self.entries.number(image % LAYOUTS, std::mem::offset_of!(Layout, unmapped)) {
+            number.store(0, Ordering::Release);
+        }
+    }
+
+    fn new_table(&mut self, placed: &[Placed], in_use: &HashSet<u32>) -> Result<u32, MapError> {
+        if self.free.is_empty() {
+            self.collect(in_use);
+        }
+        let count = u32::try_from(placed.len()).unwrap_or(u32::MAX);
+        let mut table = MappingTable::create(count.saturating_add(1), INNER_FLAGS)?;
+        table.set(0, RawMapping { rows: count, ..RawMapping::default() }, 0)?;
+        for (index, place) in (1..).zip(placed) {
+            let Placed { start, end, bias, slot, rows, .. } = *place;
+            table.set(index, RawMapping { start, end, bias, table: slot, rows }, 0)?;
+        }
+        let slot = self.free.pop().ok_or(MapError::OutOfBounds { index: TABLES, max_entries: TABLES })?;
+        self.tables.set(slot, &table, 0)?;
+        Ok(slot)
+    }
+
+    /// Frees the tables that no living address space uses. Children share their parent's until they have their own.
+    fn collect(&mut self, in_use: &HashSet<u32>) {
+        let needed: HashSet<u32> = in_use.iter().filter_map(|image| Some(self.get(*image)?.mappings)).collect();
+        self.free = (1..TABLES).rev().filter(|slot| !needed.contains(slot)).collect();
+    }
+}

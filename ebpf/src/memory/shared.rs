@@ -1,0 +1,107 @@
+//! Arrays of the kernel mapped into this process (`BPF_F_MMAPABLE`, Linux 5.5): reading a quarter of a million counters or
+//! writing a million rows takes no system call each.
+
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use aya::Pod;
+use aya::maps::{InnerMap, Map, MapData};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// An array of the kernel. Elements are a multiple of 8 bytes, as the kernel lays them out.
+pub(crate) struct SharedArray<T> {
+    start: NonNull<u8>,
+    bytes: usize,
+    length: u32,
+    element: PhantomData<T>,
+}
+
+// SAFETY: plain shared memory, valid in every thread; all access goes through raw pointers, volatile or atomic.
+unsafe impl<T: Send> Send for SharedArray<T> {}
+
+impl<T> fmt::Debug for SharedArray<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedArray").field("length", &self.length).finish_non_exhaustive()
+    }
+}
+
+impl<T: Pod> SharedArray<T> {
+    const OF_WORDS: () = assert!(size_of::<T>().is_multiple_of(8));
+
+    /// Maps `length` elements.
+    pub(crate) fn new(map: BorrowedFd<'_>, length: u32) -> io::Result<Self> {
+        let () = Self::OF_WORDS;
+        let bytes = (length as usize * size_of::<T>()).next_multiple_of(rustix::param::page_size());
+        // SAFETY: a new mapping at an address of the kernel's choice aliases no Rust object.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, map, 0)? };
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { start, bytes, length, element: PhantomData })
+    }
+
+    /// Maps an array of the loaded object.
+    pub(crate) fn of(map: &MapData, length: u32) -> io::Result<Self> {
+        Self::new(map.fd().as_fd(), length)
+    }
+
+    /// Maps an inner map.
+    pub(crate) fn of_inner<M: InnerMap>(map: &M, length: u32) -> io::Result<Self> {
+        Self::new(map.fd().as_fd(), length)
+    }
+
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
+    fn at(&self, index: u32) -> Option<*mut T> {
+        // SAFETY: below `length` it is within the mapping, whose start is page-aligned.
+        (index < self.length).then(|| unsafe { self.start.cast::<T>().add(index as usize).as_ptr() })
+    }
+
+    /// What is there now; fields that the kernel is writing may be of different moments.
+    pub(crate) fn get(&self, index: u32) -> Option<T> {
+        // SAFETY: within the mapping and aligned; any bit pattern is a `T`.
+        self.at(index).map(|at| unsafe { at.read_volatile() })
+    }
+
+    pub(crate) fn set(&self, index: u32, value: T) {
+        if let Some(at) = self.at(index) {
+            // SAFETY: within the mapping and aligned.
+            unsafe { at.write_volatile(value) };
+        }
+    }
+
+    /// The 32-bit number at `offset` of an element, which the kernel may change too.
+    pub(crate) fn number(&self, index: u32, offset: usize) -> Option<&AtomicU32> {
+        if !offset.is_multiple_of(4) || offset + 4 > size_of::<T>() {
+            return None;
+        }
+        // SAFETY: within an element and aligned to 4; the kernel changes it atomically; it lives as long as `self`.
+        self.at(index).map(|at| unsafe { AtomicU32::from_ptr(at.byte_add(offset).cast()) })
+    }
+
+    /// Takes the next of numbers that are given out by both sides.
+    pub(crate) fn next_number(&self, index: u32, offset: usize) -> u32 {
+        self.number(index, offset).map_or(0, |number| number.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+}
+
+impl<T> Drop for SharedArray<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever borrowed from it borrowed from `self`.
+        // An error would mean that the arguments are not those of a mapping; nothing can be done about it here.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// The data of an array map of the object.
+pub(crate) fn array(map: Map) -> Option<MapData> {
+    match map {
+        Map::Array(data) => Some(data),
+        _ => None,
+    }
+}

@@ -1,0 +1,196 @@
+//! What the tests of the memory probe share: programs compiled when a test begins, told line by line what to do with
+//! their memory, and what the kernel says about it.
+//!
+//! The tests need root: a missing privilege makes them fail, by the probe's own error.
+#![allow(dead_code, missing_docs, unreachable_pub, unsafe_code)]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use chainscope_ebpf::memory::{
+    Frame, Kind, MemoryEvent, MemoryOptions, MemoryProbe, Module, ModuleId, Node, NodeId, Reading, Scope, StackEnd,
+    TargetId, TargetReading,
+};
+
+/// Compiles a program of `memory_common/programs`; once for each name.
+pub fn compile(compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs").join(source);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = folder.join(name);
+    // Under another name first: tests run at the same time.
+    let fresh = folder.join(format!("{name}.{}.{:?}", std::process::id(), std::thread::current().id()));
+    let status = Command::new(compiler).args(flags).arg("-o").arg(&fresh).arg(&source).status();
+    assert!(status.is_ok_and(|status| status.success()), "{compiler} on {}", source.display());
+    std::fs::rename(&fresh, &program).expect("the same folder");
+    program
+}
+
+/// A program that waits for orders.
+pub struct Program {
+    path: PathBuf,
+    child: Child,
+    orders: ChildStdin,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Program {
+    pub fn start(program: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // SAFETY: prctl is async-signal-safe. A test that panics must not leave its program behind.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().expect("the program starts");
+        let orders = child.stdin.take().expect("piped");
+        let replies = BufReader::new(child.stdout.take().expect("piped"));
+        Self { path: program.to_owned(), child, orders, replies }
+    }
+
+    /// `life.c`, after its first answer.
+    pub fn life() -> Self {
+        let mut life = Self::start(&compile("gcc", "life.c", "life", &["-O2", "-fomit-frame-pointer"]), &[]);
+        assert_eq!(life.tell("ready"), 0);
+        life
+    }
+
+    /// The file that it executes.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("the program lives");
+        self.orders.flush().expect("the program lives");
+    }
+
+    pub fn reply(&mut self) -> String {
+        let mut line = String::new();
+        self.replies.read_line(&mut line).expect("the program replies");
+        assert!(!line.is_empty(), "the program has ended");
+        line.trim().to_owned()
+    }
+
+    pub fn tell(&mut self, order: &str) -> i64 {
+        self.order(order);
+        self.reply().parse().expect("a number")
+    }
+
+    /// Lets it end by itself.
+    pub fn end(mut self) {
+        drop(self.orders);
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
+/// A number of `smaps_rollup`, in pages.
+pub fn rollup(pid: u32, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process lives");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("such a line");
+    let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
+    kib / 4
+}
+
+/// A reading put together for questions.
+pub struct Answer {
+    pub reading: Reading,
+    nodes: HashMap<NodeId, Node>,
+    modules: HashMap<ModuleId, Module>,
+}
+
+impl Answer {
+    pub fn new(reading: Reading) -> Self {
+        let nodes = reading.nodes.iter().map(|node| (node.id, *node)).collect();
+        let modules = reading.modules.iter().map(|module| (module.id, module.clone())).collect();
+        Self { reading, nodes, modules }
+    }
+
+    pub fn all(probe: &mut MemoryProbe) -> Self {
+        drain(probe);
+        Self::new(probe.read(Scope::All).expect("a reading"))
+    }
+
+    pub fn target(&self, target: TargetId) -> &TargetReading {
+        self.reading.targets.iter().find(|reading| reading.target == target).expect("a target")
+    }
+
+    pub fn anon(&self, target: TargetId) -> u64 {
+        self.target(target).attributed[0]
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn stack(&self, mut node: NodeId) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while node != NodeId::ROOT {
+            let found = self.nodes.get(&node).expect("parents are there");
+            assert!(found.parent < found.id);
+            frames.push(found.frame);
+            node = found.parent;
+        }
+        frames
+    }
+
+    /// Pages of the stacks that pass through a function of a program.
+    pub fn inside(&self, target: TargetId, kind: Kind, program: &Path, function: &str) -> u64 {
+        let range = symbol(program, function);
+        let passes = |frame: &Frame| match frame {
+            Frame::Code { module, offset, exact } => {
+                self.modules[module].path == program && range.contains(&(offset - u64::from(!exact)))
+            }
+            _ => false,
+        };
+        let counts = self.reading.counts.iter().filter(|count| count.target == target && count.kind == kind);
+        counts.filter(|count| self.stack(count.node).iter().any(passes)).map(|count| count.pages).sum()
+    }
+
+    /// Stacks of a target, and those of them that reached their entry point.
+    pub fn stacks(&self, target: TargetId) -> (u64, u64) {
+        let stacks = &self.target(target).stacks;
+        let complete = stacks.iter().find(|(end, _)| *end == StackEnd::Complete).map_or(0, |(_, count)| *count);
+        (stacks.iter().map(|(_, count)| count).sum(), complete)
+    }
+}
+
+/// Where in the file a function is.
+fn symbol(program: &Path, function: &str) -> std::ops::Range<u64> {
+    let output = Command::new("readelf").args(["-sW"]).arg(program).output().expect("binutils");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let line = text.lines().map(words).find(|words| words.get(7).is_some_and(|name| name == function));
+    let line = line.unwrap_or_else(|| panic!("no function {function}"));
+    let address = u64::from_str_radix(&line[1], 16).expect("an address");
+    let size: u64 = line[2].parse().expect("a size");
+    let image = std::fs::read(program).expect("the program");
+    let image = chainscope_unwind::Image::read(image.as_slice()).expect("an ELF file");
+    let segment = image.segments().iter().find(|s| address >= s.address && address < s.address + s.size);
+    let segment = segment.expect("a segment");
+    let offset = address - segment.address + segment.offset;
+    offset..offset + size
+}
+
+/// Takes in what has happened.
+pub fn drain(probe: &mut MemoryProbe) -> Vec<MemoryEvent> {
+    let mut events = Vec::new();
+    loop {
+        let more = probe.poll(Duration::ZERO).expect("it is polled");
+        if more.is_empty() {
+            return events;
+        }
+        events.extend(more);
+    }
+}
+
+pub fn probe() -> MemoryProbe {
+    MemoryProbe::load(&MemoryOptions { check: true, ..MemoryOptions::default() }).expect("root, and a kernel with BTF")
+}

@@ -1,0 +1,142 @@
+/* Does with its memory what it is told, line by line, and answers each line with one. Functions hold known amounts. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define APART __attribute__((noinline, noclone))
+#define PAGE 4096L
+
+struct area {
+	char *start;
+	long pages;
+};
+static struct area areas[64];
+
+APART static void touch(char *start, long pages)
+{
+	for (long i = 0; i < pages; i++)
+		start[i * PAGE] = 1;
+	__asm__ volatile("");
+}
+APART static char *map(long pages)
+{
+	return mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+APART void hold_one(struct area *a, long pages)
+{
+	a->start = map(pages);
+	a->pages = pages;
+	touch(a->start, pages);
+	__asm__ volatile("");
+}
+APART void hold_two(struct area *a, long pages)
+{
+	a->start = map(pages);
+	a->pages = pages;
+	touch(a->start, pages);
+	__asm__ volatile("");
+}
+APART void hold_heap(long bytes, long count)
+{
+	for (long i = 0; i < count; i++)
+		memset(malloc(bytes), 1, bytes);
+	__asm__ volatile("");
+}
+/* Aligned, so that huge pages are possible. */
+APART void hold_huge(struct area *a, long pages)
+{
+	char *start = map(pages + 512);
+	start = (char *)(((unsigned long)start + (2 << 20) - 1) & ~((2UL << 20) - 1));
+	madvise(start, pages * PAGE, MADV_HUGEPAGE);
+	a->start = start;
+	a->pages = pages;
+	touch(start, pages);
+	__asm__ volatile("");
+}
+APART long read_file(const char *path)
+{
+	static char buffer[1 << 16];
+	long n, all = 0;
+	int fd = open(path, O_RDONLY);
+	while ((n = read(fd, buffer, sizeof buffer)) > 0)
+		all += n;
+	close(fd);
+	return all;
+}
+APART int deep(long frames, struct area *a, long pages)
+{
+	if (!frames) {
+		hold_one(a, pages);
+		return 1;
+	}
+	return deep(frames - 1, a, pages) + 1;
+}
+
+int main(void)
+{
+	char line[512], word[32], path[256];
+	setvbuf(stdin, 0, _IONBF, 0);
+	setvbuf(stdout, 0, _IONBF, 0);
+	while (fgets(line, sizeof line, stdin)) {
+		long i = 0, n = 0, m = 0, result = 0;
+		struct area *a;
+		if (sscanf(line, "%31s %ld %ld %ld", word, &i, &n, &m) < 1)
+			continue;
+		a = &areas[i & 63];
+		if (!strcmp(word, "one"))
+			hold_one(a, n);
+		else if (!strcmp(word, "two"))
+			hold_two(a, n);
+		else if (!strcmp(word, "heap"))
+			hold_heap(i, n);
+		else if (!strcmp(word, "huge"))
+			hold_huge(a, n);
+		else if (!strcmp(word, "deep"))
+			result = deep(m, a, n);
+		else if (!strcmp(word, "small")) /* no huge pages from now on */
+			result = madvise(a->start, a->pages * PAGE, MADV_NOHUGEPAGE);
+		else if (!strcmp(word, "collapse"))
+			result = madvise(a->start, a->pages * PAGE, 25 /* MADV_COLLAPSE */);
+		else if (!strcmp(word, "drop")) /* pages n..n+m */
+			result = madvise(a->start + n * PAGE, m * PAGE, MADV_DONTNEED);
+		else if (!strcmp(word, "unmap"))
+			result = munmap(a->start, a->pages * PAGE);
+		else if (!strcmp(word, "touch"))
+			touch(a->start + n * PAGE, m);
+		else if (!strcmp(word, "read") && sscanf(line, "%*s %255s", path) == 1)
+			result = read_file(path);
+		else if (!strcmp(word, "fork")) { /* a child that writes to n pages of area i and waits for a line of its own */
+			int in[2], out[2];
+			char c;
+			if (pipe(in) || pipe(out))
+				return 1;
+			result = fork();
+			if (!result) {
+				touch(a->start, n);
+				if (write(out[1], "x", 1) != 1)
+					_exit(1);
+				close(in[1]);
+				_exit(read(in[0], &c, 1) != 0);
+			}
+			close(in[0]);
+			if (read(out[0], &c, 1) != 1)
+				return 1;
+			close(out[0]);
+			close(out[1]);
+			areas[63].start = (char *)(long)in[1];
+			areas[63].pages = result;
+		} else if (!strcmp(word, "reap")) {
+			int status;
+			close((int)(long)areas[63].start);
+			waitpid((int)areas[63].pages, &status, 0);
+			result = status;
+		} else if (!strcmp(word, "end"))
+			return 0;
+		printf("%ld\n", result);
+	}
+	return 0;
+}

@@ -1,0 +1,25 @@
+//! Prints what the tables of files are made of: `survey FILE...`
+#![allow(clippy::print_stdout, missing_docs)]
+
+use std::collections::BTreeMap;
+
+use chainscope_unwind::{Limits, Table};
+
+fn main() {
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    for path in std::env::args().skip(1) {
+        let Ok(bytes) = std::fs::read(&path) else { continue };
+        let began = std::time::Instant::now();
+        match Table::read(&*bytes, &Limits::default()) {
+            Ok(table) => {
+                for row in table.rows() {
+                    *kinds.entry(format!("{:?}/rbp {}", row.kind(), row.rbp_kind)).or_default() += 1;
+                }
+                let took = began.elapsed();
+                println!("{path}: {} rows in {took:?}, skipped {:?}", table.rows().len(), table.skipped());
+            }
+            Err(error) => println!("{path}: {error}"),
+        }
+    }
+    println!("{kinds:#?}");
+}

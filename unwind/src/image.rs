@@ -1,0 +1,90 @@
+//! What a loader does with a file: which of its bytes go to which address.
+
+use object::read::elf::{ElfFile64, FileHeader};
+use object::{Endianness, Object, ObjectSegment, ReadRef, SegmentFlags};
+
+use crate::error::Error;
+
+/// A loadable segment with code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// `p_vaddr`
+    pub address: u64,
+    /// `p_offset`
+    pub offset: u64,
+    /// `p_filesz`
+    pub size: u64,
+}
+
+/// The loadable segments with code of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    segments: Vec<Segment>,
+}
+
+impl Image {
+    /// Reads the program headers.
+    ///
+    /// # Errors
+    /// [`Error::Elf`], [`Error::Architecture`].
+    pub fn read<'data>(data: impl ReadRef<'data>) -> Result<Self, Error> {
+        Ok(Self::of(&parse(data)?))
+    }
+
+    pub(crate) fn of<'data>(file: &ElfFile64<'data, Endianness, impl ReadRef<'data>>) -> Self {
+        let segment = |segment: object::read::elf::ElfSegment64<'data, '_, Endianness, _>| {
+            let (offset, size) = segment.file_range();
+            Segment { address: segment.address(), offset, size }
+        };
+        let executable = |segment: &object::read::elf::ElfSegment64<'data, '_, Endianness, _>| matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
+        Self { segments: file.segments().filter(executable).map(segment).collect() }
+    }
+
+    /// The loadable segments with code.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// What the addresses of a process exceed those of the file by (wrapping), where code at `offset` of the file is mapped
+    /// at `start`. A mapping begins at a page's start, so that its offset may be a little before the segment's.
+    #[must_use]
+    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+        const PAGE: u64 = 4096;
+        let page = |at: u64| at & !(PAGE - 1);
+        let holds = |s: &&Segment| {
+            offset >= page(s.offset) && offset < s.offset.saturating_add(s.size).max(page(s.offset).saturating_add(1))
+        };
+        // Of two segments that share a page of the file, the later one is the one mapped from that page on.
+        let segment = self.segments.iter().rfind(holds)?;
+        Some(start.wrapping_sub(segment.address.wrapping_sub(segment.offset).wrapping_add(offset)))
+    }
+}
+
+pub(crate) fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<ElfFile64<'data, Endianness, R>, Error> {
+    let file = ElfFile64::parse(data).map_err(|error| Error::Elf(error.to_string()))?;
+    let machine = file.elf_header().e_machine(file.endian());
+    if machine != object::elf::EM_X86_64 || !file.is_little_endian() {
+        return Err(Error::Architecture(format!("ELF machine {machine}")));
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bias_is_where_the_mapping_is_minus_where_the_file_wants_it() {
+        let image = Image {
+            segments: vec![
+                Segment { address: 0x1000, offset: 0x1000, size: 0x500 },
+                Segment { address: 0x3d00, offset: 0x1d00, size: 0x300 },
+            ],
+        };
+        assert_eq!(image.bias(0x7000_1000, 0x1000), Some(0x7000_1000 - 0x3000), "of two, the later segment's page");
+        assert_eq!(image.bias(0x7000_0000, 0x5000), None);
+        let fixed = Image { segments: vec![Segment { address: 0x40_1000, offset: 0x1000, size: 0x500 }] };
+        assert_eq!(fixed.bias(0x40_1000, 0x1000), Some(0));
+    }
+}

@@ -1,0 +1,267 @@
+//! The table of a file: its call frame programs run once.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use gimli::{
+    BaseAddresses, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice, LittleEndian, UnwindContext,
+    UnwindOffset, UnwindSection,
+};
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSection, ReadRef};
+
+use crate::error::Error;
+use crate::image::{Image, parse};
+use crate::row::{CfaKind, Row};
+use crate::rule::{self, Context};
+
+type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+
+/// How much a file may ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Rows; each takes 12 bytes, while the table is being made twice that.
+    pub rows: usize,
+    /// Bytes of a section, uncompressed.
+    pub section: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { rows: 32 << 20, section: 1 << 30 }
+    }
+}
+
+/// Entries that could not be read; the table has no rows for their functions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many.
+    pub entries: u64,
+    /// The first one: where it is and what is wrong with it.
+    pub first: String,
+}
+
+/// The unwind table of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    base: u64,
+    rows: Vec<Row>,
+    image: Image,
+    skipped: Option<Skipped>,
+}
+
+impl Table {
+    /// Reads an ELF file.
+    ///
+    /// # Errors
+    /// See [`Error`]. A file of which single entries are unreadable gives a table all the same, with [`Table::skipped`].
+    pub fn read<'data, R: ReadRef<'data>>(data: R, limits: &Limits) -> Result<Self, Error> {
+        let file = parse(data)?;
+        let image = Image::of(&file);
+        let bases = bases(&file);
+        if let Some(bytes) = section(&file, ".eh_frame", limits)? {
+            let mut frames = EhFrame::new(&bytes, LittleEndian);
+            frames.set_address_size(8);
+            return Builder::new(".eh_frame", &bytes, limits).run(&frames, &bases, image);
+        }
+        if let Some(bytes) = section(&file, ".debug_frame", limits)? {
+            let mut frames = DebugFrame::new(&bytes, LittleEndian);
+            frames.set_address_size(8);
+            return Builder::new(".debug_frame", &bytes, limits).run(&frames, &bases, image);
+        }
+        Err(Error::NoFrames)
+    }
+
+    /// The least address with a row; row addresses count from here.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// By address, each holding until the next. No two in a row say the same.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The file's segments.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// Entries that could not be read.
+    #[must_use]
+    pub fn skipped(&self) -> Option<&Skipped> {
+        self.skipped.as_ref()
+    }
+
+    /// The rule at an address of the file.
+    #[must_use]
+    pub fn lookup(&self, address: u64) -> Option<&Row> {
+        let pc = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let after = self.rows.partition_point(|row| row.pc <= pc);
+        self.rows.get(after.checked_sub(1)?)
+    }
+}
+
+fn bases<'data, R: ReadRef<'data>>(file: &ElfFile64<'data, Endianness, R>) -> BaseAddresses {
+    let address = |name: &str| file.section_by_name(name).map_or(0, |section| section.address());
+    BaseAddresses::default()
+        .set_eh_frame(address(".eh_frame"))
+        .set_eh_frame_hdr(address(".eh_frame_hdr"))
+        .set_text(address(".text"))
+        .set_got(address(".got"))
+}
+
+/// The bytes of a section that is there and not empty.
+fn section<'data, R: ReadRef<'data>>(
+    file: &ElfFile64<'data, Endianness, R>,
+    name: &'static str,
+    limits: &Limits,
+) -> Result<Option<Cow<'data, [u8]>>, Error> {
+    let fail = |cause: String| Error::Section { section: name, cause };
+    let Some(section) = file.section_by_name(name) else { return Ok(None) };
+    // A stripped-off section keeps its header, without bytes.
+    if section.elf_section_header().sh_type.get(file.endian()) == object::elf::SHT_NOBITS {
+        return Ok(None);
+    }
+    let data = section.compressed_data().map_err(|error| fail(error.to_string()))?;
+    if data.uncompressed_size > limits.section {
+        return Err(fail(format!("{} bytes are more than {}", data.uncompressed_size, limits.section)));
+    }
+    let bytes = data.decompress().map_err(|error| fail(error.to_string()))?;
+    Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
+}
+
+struct Builder<'a> {
+    section: &'static str,
+    size: u64,
+    bytes: Bytes<'a>,
+    limits: &'a Limits,
+    /// By address of the file; the second is whether it ends a function.
+    rows: Vec<(u64, Row)>,
+    skipped: Option<Skipped>,
+    executed: u64,
+}
+
+impl<'a> Builder<'a> {
+    fn new(section: &'static str, bytes: &'a [u8], limits: &'a Limits) -> Self {
+        let size = bytes.len() as u64;
+        let bytes = EndianSlice::new(bytes, LittleEndian);
+        Self { section, size, bytes, limits, rows: Vec::new(), skipped: None, executed: 0 }
+    }
+
+    fn skip(&mut self, what: &str, error: gimli::Error) {
+        let skipped = self.skipped.get_or_insert_with(|| Skipped { entries: 0, first: format!("{what}: {error}") });
+        skipped.entries += 1;
+    }
+
+    fn run<S>(mut self, frames: &S, bases: &BaseAddresses, image: Image) -> Result<Table, Error>
+    where
+        S: UnwindSection<Bytes<'a>>,
+    {
+        let mut context = UnwindContext::new();
+        let mut cies: HashMap<usize, CommonInformationEntry<Bytes<'a>>> = HashMap::new();
+        let mut entries = frames.entries(bases);
+        loop {
+            let partial = match entries.next() {
+                Ok(Some(CieOrFde::Fde(partial))) => partial,
+                Ok(Some(CieOrFde::Cie(_))) => continue,
+                Ok(None) => break,
+                // The length of the next entry is part of this one: nothing after it can be found.
+                Err(error) => {
+                    self.skip("an entry's header", error);
+                    break;
+                }
+            };
+            let fde = partial.parse(|section, bases, offset| {
+                let key = UnwindOffset::into(offset);
+                if let Some(cie) = cies.get(&key) {
+                    return Ok(cie.clone());
+                }
+                let cie = section.cie_from_offset(bases, offset)?;
+                cies.insert(key, cie.clone());
+                Ok(cie)
+            });
+            let fde = match fde {
+                Ok(fde) => fde,
+                Err(error) => {
+                    self.skip("a function's header", error);
+                    continue;
+                }
+            };
+            // Programs are shared: a common part of megabytes could be run for each of a million functions.
+            self.executed += (fde.entry_len() + fde.cie().entry_len()) as u64;
+            if self.executed > 64 * self.size + (1 << 20) {
+                return Err(Error::TooMuchWork { executed: self.executed, size: self.size });
+            }
+            if let Err(error) = self.function(&fde, frames, bases, &mut context) {
+                self.skip(&format!("the function at {:#x}", fde.initial_address()), error);
+            }
+            if self.rows.len() > self.limits.rows {
+                return Err(Error::TooManyRows(self.limits.rows));
+            }
+        }
+        self.finish(image)
+    }
+
+    fn function<S>(
+        &mut self,
+        fde: &gimli::FrameDescriptionEntry<Bytes<'a>>,
+        frames: &S,
+        bases: &BaseAddresses,
+        context: &mut UnwindContext<usize>,
+    ) -> gimli::Result<()>
+    where
+        S: UnwindSection<Bytes<'a>>,
+    {
+        let cie = fde.cie();
+        let rules =
+            Context { section: &self.bytes, encoding: cie.encoding(), return_address: cie.return_address_register() };
+        let begin = self.rows.len();
+        let mut table = fde.rows(frames, bases, context)?;
+        let mut end = fde.initial_address();
+        let finished = loop {
+            match table.next_row() {
+                Ok(Some(row)) => {
+                    end = row.end_address();
+                    if row.start_address() < end && self.rows.len() <= self.limits.rows {
+                        self.rows.push((row.start_address(), rule::row(0, row, &rules)));
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        if self.rows.len() > begin {
+            self.rows.push((end, Row::default()));
+        }
+        finished
+    }
+
+    fn finish(mut self, image: Image) -> Result<Table, Error> {
+        // At the same address, the beginning of a function wins over the end of the one before.
+        self.rows.sort_by_key(|(address, row)| (*address, row.cfa_kind != CfaKind::Gap as u8));
+        let (Some(start), Some(end)) = (self.rows.first(), self.rows.last()) else {
+            return Err(match self.skipped {
+                Some(skipped) => Error::NoEntry { section: self.section, cause: skipped.first },
+                None => Error::NoFrames,
+            });
+        };
+        let (base, end) = (start.0, end.0);
+        if u32::try_from(end - base).is_err() {
+            return Err(Error::Span { start: base, end });
+        }
+        let mut rows: Vec<Row> = Vec::new();
+        let mut following = self.rows.iter().peekable();
+        while let Some((address, row)) = following.next() {
+            let overridden = following.peek().is_some_and(|(next, _)| next == address);
+            if !overridden && rows.last().is_none_or(|last| !last.same_rule(row)) {
+                rows.push(Row { pc: u32::try_from(address - base).unwrap_or(u32::MAX), ..*row });
+            }
+        }
+        rows.shrink_to_fit();
+        Ok(Table { base, rows, image, skipped: self.skipped })
+    }
+}
