@@ -29,8 +29,8 @@ impl Durable {
         let lanes = self.0.lock();
         let mark =
             |node: &String| LaneMark { node: node.clone(), next_sequence: lanes.get(node).map_or(0, Vec::len) as u64 };
-        let welcome =
-            Welcome { version: 1, build: "test".to_owned(), realtime_ns: 0, marks: nodes.iter().map(mark).collect() };
+        let marks = nodes.iter().map(mark).collect();
+        let welcome = Welcome { version: 1, build: "test".to_owned(), marks, ..Default::default() };
         RecordReply { reply: Some(Reply::Welcome(welcome)) }
     }
 
