@@ -27,6 +27,7 @@ mod identity;
 mod interpreter;
 mod journal;
 mod lanes;
+mod memory;
 mod monitor;
 mod protect;
 mod reader;

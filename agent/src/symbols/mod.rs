@@ -41,6 +41,8 @@ const COPIED_BYTES: u64 = 256 << 20;
 const OPEN_FILES: usize = 512;
 /// Places whose names are remembered.
 const PLACES: usize = 1 << 18;
+/// Processes in whose roots a file is looked for.
+const MAX_ROOTS: usize = 16;
 /// Longest base name of a file, in bytes.
 const MAX_FILE_NAME: usize = 255;
 
@@ -117,13 +119,15 @@ pub(crate) struct Symbols {
     proc: Proc,
     modules: BTreeMap<ModuleId, Module>,
     places: HashMap<(ModuleId, u64, bool), Arc<Place>>,
+    /// Processes that may have a file that another's root has no more.
+    processes: Vec<u32>,
     /// Grows with each use.
     clock: u64,
 }
 
 impl Symbols {
     pub(crate) fn new(proc: Proc) -> Self {
-        Self { proc, modules: BTreeMap::new(), places: HashMap::new(), clock: 0 }
+        Self { proc, modules: BTreeMap::new(), places: HashMap::new(), processes: Vec::new(), clock: 0 }
     }
 
     /// Tells of a module: its file is opened, so that it is there when names are asked for. A number that stood for
@@ -148,6 +152,27 @@ impl Symbols {
         let executable = base_name(&mapped.path);
         let used = self.clock;
         self.modules.insert(id, Module { mapped, executable, owner, state: State::Closed, used });
+    }
+
+    /// Processes that are observed now.
+    pub(crate) fn set_processes(&mut self, processes: &[u32]) {
+        self.processes = processes.to_vec();
+    }
+
+    /// A process ended, or is no longer observed: the files that were opened in its root are closed, so that nobody waits
+    /// for them to unmount it. Those that another process has are opened there when they are needed.
+    pub(crate) fn leave(&mut self, pid: u32) {
+        self.processes.retain(|process| *process != pid);
+        let next = self.processes.first().copied();
+        for module in self.modules.values_mut().filter(|module| module.mapped.pid == pid) {
+            module.state = match next {
+                Some(next) => {
+                    module.mapped.pid = next;
+                    State::Closed
+                }
+                None => State::Missing { pid },
+            };
+        }
     }
 
     /// Nothing maps the module any more.
@@ -198,7 +223,7 @@ impl Symbols {
         if is_tried {
             return;
         }
-        let Some(found) = files::open_mapped(&self.proc, &module.mapped) else {
+        let Some(found) = find(&self.proc, &module.mapped, &self.processes) else {
             module.state = State::Missing { pid: module.mapped.pid };
             return;
         };
@@ -294,6 +319,17 @@ impl Open {
             Reading::NotRead | Reading::Unreadable => Vec::new(),
         }
     }
+}
+
+/// Opens a module's file, if need be by another process than the one that was told of.
+fn find(proc: &Proc, mapped: &MappedFile, processes: &[u32]) -> Option<files::Found> {
+    let first = files::open_mapped(proc, mapped);
+    if first.as_ref().is_some_and(|found| found.is_certain) {
+        return first;
+    }
+    let others = processes.iter().filter(|pid| **pid != mapped.pid).take(MAX_ROOTS);
+    let mut elsewhere = others.filter_map(|pid| files::open_mapped(proc, &MappedFile { pid: *pid, ..mapped.clone() }));
+    elsewhere.find(|found| found.is_certain).or(first)
 }
 
 /// Never empty.
