@@ -3,17 +3,35 @@
 
 mod memory_common;
 
-use chainscope_ebpf::memory::{Kind, TargetId};
+use std::path::PathBuf;
+
+use chainscope_ebpf::memory::{Frame, Kind, MemoryProbe, StackEnd, TargetId};
 use chainscope_testing::wait;
 
 use memory_common::{Answer, Program, probe, rollup};
 
 /// What the kernel counts for an anonymous page is attributed or was there before; to the page.
-fn assert_exact(answer: &Answer, target: TargetId, pid: u32) {
+#[track_caller]
+fn assert_exact(probe: &mut MemoryProbe, target: TargetId, life: &Program) -> Answer {
+    let answer = Answer::all(probe);
     let reading = answer.target(target);
-    assert_eq!(reading.attributed[0] + reading.before_attach.anon, rollup(pid, "Anonymous"), "{reading:?}");
+    let control = rollup(life.pid(), "Anonymous");
+    assert_eq!(reading.attributed[0] + reading.before_attach.anon, control, "{reading:?}");
     assert_eq!(reading.unattributed, 0);
     assert_eq!(answer.reading.health.mismatches, 0, "{:?}", answer.reading.health);
+    let (all, complete) = answer.stacks(target);
+    assert_eq!(all, complete, "{:?}", reading.stacks);
+    answer
+}
+
+#[track_caller]
+fn assert_gone(probe: &mut MemoryProbe, target: TargetId) {
+    wait::until_true("nothing to be left", || {
+        let answer = Answer::all(probe);
+        let reading = answer.target(target);
+        // Of the kernel's own pages some stay: its caches of names and files outlive who filled them.
+        !reading.alive && reading.attributed[0] == 0 && reading.attributed[2] < 64
+    });
 }
 
 /// A function also touches the page of its own variables.
@@ -30,21 +48,192 @@ fn functions_hold_what_they_asked_for() {
     life.tell("one 0 1000");
     life.tell("two 1 300");
     life.tell("heap 100 200000");
-    let answer = Answer::all(&mut probe);
-    assert_exact(&answer, target, life.pid());
-    let held = |function: &str| answer.inside(target, Kind::Anonymous, life.path(), function);
-    assert_near(held("hold_one"), 1000);
-    assert_near(held("hold_two"), 300);
-    // 112 bytes each with malloc's own, and the page that was there.
-    assert!((5468..=5470).contains(&held("hold_heap")), "{}", held("hold_heap"));
-    assert_eq!(answer.stacks(target).0, answer.stacks(target).1, "all complete");
+    let answer = assert_exact(&mut probe, target, &life);
+    let anon = |answer: &Answer, function: &str| answer.inside(target, Kind::Anonymous, life.path(), function);
+    assert_near(anon(&answer, "hold_one"), 1000);
+    assert_near(anon(&answer, "hold_two"), 300);
+    // 112 bytes each with malloc's own.
+    assert!((5468..=5470).contains(&anon(&answer, "hold_heap")), "{}", anon(&answer, "hold_heap"));
     life.tell("drop 0 100 500");
     life.tell("unmap 1");
-    let answer = Answer::all(&mut probe);
-    assert_exact(&answer, target, life.pid());
-    let held = |function: &str| answer.inside(target, Kind::Anonymous, life.path(), function);
-    assert_near(held("hold_one"), 500);
-    assert_near(held("hold_two"), 0);
+    let answer = assert_exact(&mut probe, target, &life);
+    let anon = |answer: &Answer, function: &str| answer.inside(target, Kind::Anonymous, life.path(), function);
+    assert_near(anon(&answer, "hold_one"), 500);
+    assert_near(anon(&answer, "hold_two"), 0);
     life.end();
-    wait::until_true("nothing to be left", || Answer::all(&mut probe).anon(target) == 0);
+    assert_gone(&mut probe, target);
+}
+
+#[test]
+fn what_was_there_before_shrinks() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    life.tell("one 0 2000");
+    life.tell("huge 1 1024");
+    let target = probe.watch(life.pid()).expect("it lives");
+    let before = assert_exact(&mut probe, target, &life).target(target).before_attach.anon;
+    assert!(before > 3000, "{before}");
+    life.tell("two 2 500");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_eq!(answer.target(target).before_attach.anon, before);
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_two"), 500);
+    let at_attach: u64 = answer.target(target).at_attach.iter().map(|share| share.anon).sum();
+    assert_eq!(at_attach, before);
+    life.tell("drop 0 0 1500");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_eq!(answer.target(target).before_attach.anon, before - 1500);
+    life.tell("unmap 1");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_eq!(answer.target(target).before_attach.anon, before - 1500 - 1024);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
+#[test]
+fn huge_pages_in_whole_and_in_part() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    life.tell("huge 0 4096");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert!(rollup(life.pid(), "AnonHugePages") >= 4096, "the kernel gives huge pages");
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_huge"), 4096);
+    // The kernel keeps what is given back of a huge page, and charges nobody for it.
+    life.tell("drop 0 100 256");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_huge"), 4096 - 256);
+    life.tell("drop 0 512 512");
+    life.tell("drop 0 1024 300");
+    assert_exact(&mut probe, target, &life);
+    life.tell("unmap 0");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_huge"), 0);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
+#[test]
+fn small_pages_that_become_huge_ones_keep_their_stack() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    life.tell("one 0 10000");
+    assert_eq!(life.tell("collapse 0"), 0);
+    assert!(rollup(life.pid(), "AnonHugePages") >= 9000, "it collapsed");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 10_000);
+    assert!(answer.reading.health.moved >= 9000, "{:?}", answer.reading.health);
+    life.tell("unmap 0");
+    assert_exact(&mut probe, target, &life);
+    life.end();
+}
+
+#[test]
+fn compacted_pages_keep_their_stack() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    // Islands of one page all over the memory: there is something to compact.
+    life.tell("one 0 100000");
+    life.tell("thin 0");
+    let mut moved = 0;
+    wait::until_true("pages to move", || {
+        std::fs::write("/proc/sys/vm/compact_memory", "1").expect("root");
+        moved = Answer::all(&mut probe).reading.health.moved;
+        moved > 1000
+    });
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 50_000);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
+#[test]
+fn a_copy_made_by_fork_doubles_nothing() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    life.tell("one 0 5000");
+    life.tell("huge 1 2048");
+    let child = u32::try_from(life.tell("fork 0 3000")).expect("a process");
+    life.tell("touch 0 2000 2500");
+    life.tell("touch 1 0 700");
+    let answer = Answer::all(&mut probe);
+    let targets = &answer.reading.targets;
+    assert_eq!(targets.iter().map(|reading| reading.pid).collect::<Vec<_>>(), [life.pid(), child]);
+    assert_eq!((targets[1].parent, targets[1].shares_pages), (Some(target), true));
+    let attributed: u64 = targets.iter().map(|reading| reading.attributed[0] + reading.before_attach.anon).sum();
+    // Each process's share of shared pages is rounded down.
+    let control = rollup(life.pid(), "Pss_Anon") + rollup(child, "Pss_Anon");
+    assert!(attributed.abs_diff(control) <= 2, "{attributed} instead of {control}: {targets:?}");
+    assert_eq!(life.tell("reap"), 0);
+    assert_gone(&mut probe, targets[1].target);
+    assert_exact(&mut probe, target, &life);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
+#[test]
+fn another_program_in_the_same_process() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    life.tell("one 0 1000");
+    life.order("exec");
+    wait::until_true("the new program's tables", || {
+        memory_common::drain(&mut probe)
+            .iter()
+            .any(|event| matches!(event, chainscope_ebpf::memory::MemoryEvent::Executed { .. }))
+    });
+    assert_eq!(life.tell("one 0 700"), 0);
+    let answer = Answer::all(&mut probe);
+    let reading = answer.target(target);
+    assert_eq!(reading.attributed[0], rollup(life.pid(), "Anonymous"), "{reading:?}");
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 700);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
+#[test]
+fn files_that_are_read_and_shared_memory() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    let file: PathBuf = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cold-{}", std::process::id()));
+    std::fs::write(&file, vec![7; 1000 * 4096]).expect("room");
+    memory_common::drop_from_cache(&file);
+    assert_eq!(life.tell(&format!("read {}", file.display())), 1000 * 4096);
+    let answer = assert_exact(&mut probe, target, &life);
+    let in_cache = memory_common::in_cache(&file);
+    assert_eq!(answer.inside(target, Kind::Cache, life.path(), "read_file"), in_cache);
+    assert!(in_cache >= 1000, "{in_cache}");
+    std::fs::remove_file(&file).expect("it is there");
+    life.tell("share 1 400");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_eq!(answer.inside(target, Kind::Cache, life.path(), "read_file"), 0, "they went with the file");
+    assert_near(answer.inside(target, Kind::Cache, life.path(), "share"), 400);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
+#[test]
+fn a_deep_recursion_is_cut_and_says_so() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    life.tell("deep 0 200 200");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 200);
+    life.tell("deep 1 150 5000");
+    let answer = Answer::all(&mut probe);
+    let deepest = answer.reading.counts.iter().map(|count| answer.stack(count.node)).max_by_key(Vec::len);
+    let deepest = deepest.expect("a stack");
+    assert!(deepest.len() > 255, "{}", deepest.len());
+    assert_eq!(deepest.last(), Some(&Frame::Incomplete(StackEnd::Cut)));
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 350);
+    assert_eq!(answer.target(target).attributed[0] + answer.target(target).before_attach.anon, {
+        rollup(life.pid(), "Anonymous")
+    });
+    life.end();
+    assert_gone(&mut probe, target);
 }

@@ -6,7 +6,8 @@
 pub struct Row {
     /// Address, relative to [`Table::base`](crate::Table::base).
     pub pc: u32,
-    /// Parameter of the kind; see [`CfaKind`].
+    /// Parameter of the kind; see [`CfaKind`]. Where that is an offset from a register, it is the low 24 bits, signed, and
+    /// the high 8 bits say where the caller's `rbx` is: at CFA - 8 times as much; 0: still in `rbx`, 255: lost.
     pub cfa: i32,
     /// Where the caller's `rbp` is, by [`RbpKind`], in units of 8 bytes.
     pub rbp: i16,
@@ -22,9 +23,9 @@ pub struct Row {
 pub enum CfaKind {
     /// No function is known here.
     Gap = 0,
-    /// `rsp + cfa`
+    /// `rsp` plus an offset
     Rsp = 1,
-    /// `rbp + cfa`
+    /// `rbp` plus an offset
     Rbp = 2,
     /// `*(rsp + a) + b` with a the low, b the high 16 bits of `cfa`, both signed. OCaml 5 at a switch of stacks, OpenSSL.
     DerefRsp = 3,
@@ -40,6 +41,8 @@ pub enum CfaKind {
     End = 8,
     /// There is a rule, but none that can be followed.
     Unsupported = 9,
+    /// `rbx` plus an offset. glibc's lazy binding of functions.
+    Rbx = 10,
 }
 
 /// Where the caller's `rbp` is.
@@ -59,10 +62,23 @@ impl Row {
     #[must_use]
     pub fn kind(&self) -> CfaKind {
         use CfaKind::*;
-        [Gap, Rsp, Rbp, DerefRsp, DerefRbp, DerefTwiceRsp, Plt, Signal, End]
+        [Gap, Rsp, Rbp, DerefRsp, DerefRbp, DerefTwiceRsp, Plt, Signal, End, Unsupported, Rbx]
             .get(usize::from(self.cfa_kind))
             .copied()
             .unwrap_or(Unsupported)
+    }
+
+    /// The offset from a register, where the kind has one.
+    #[must_use]
+    pub fn offset(&self) -> i32 {
+        self.cfa << 8 >> 8
+    }
+
+    /// Where the caller's `rbx` was saved, as an offset from the CFA; only where the kind is an offset from a register.
+    #[must_use]
+    pub fn rbx(&self) -> Option<i32> {
+        let [.., slots] = self.cfa.to_le_bytes();
+        (slots != 0 && slots != u8::MAX).then(|| -8 * i32::from(slots))
     }
 
     /// Whether both lead the same way to the caller.

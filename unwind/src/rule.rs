@@ -4,6 +4,7 @@ use gimli::{CfaRule, Encoding, Operation, Reader, Register, RegisterRule, Unwind
 
 use crate::row::{CfaKind, RbpKind, Row};
 
+const RBX: Register = Register(3);
 const RBP: Register = Register(6);
 const RSP: Register = Register(7);
 /// No expression that is known here has more operations.
@@ -34,16 +35,18 @@ pub(crate) fn row<R: Reader<Offset = usize>>(pc: u32, rules: &UnwindTableRow<usi
         }
         _ => return unsupported,
     }
-    let Some((kind, cfa)) = cfa(rules.cfa(), context) else { return unsupported };
+    let Some((kind, cfa)) = cfa(rules.cfa(), rules.register(RBX), context) else { return unsupported };
     let Some((rbp_kind, rbp)) = rbp(rules.register(RBP), context) else { return unsupported };
     Row { pc, cfa, rbp, cfa_kind: kind as u8, rbp_kind: rbp_kind as u8 }
 }
 
-fn cfa<R: Reader<Offset = usize>>(rule: &CfaRule<usize>, context: &Context<'_, R>) -> Option<(CfaKind, i32)> {
+fn cfa<R: Reader<Offset = usize>>(
+    rule: &CfaRule<usize>,
+    rbx: Option<RegisterRule<usize>>,
+    context: &Context<'_, R>,
+) -> Option<(CfaKind, i32)> {
     match rule {
-        CfaRule::RegisterAndOffset { register: RSP, offset } => Some((CfaKind::Rsp, i32::try_from(*offset).ok()?)),
-        CfaRule::RegisterAndOffset { register: RBP, offset } => Some((CfaKind::Rbp, i32::try_from(*offset).ok()?)),
-        CfaRule::RegisterAndOffset { .. } => None,
+        CfaRule::RegisterAndOffset { register, offset } => register_cfa(*register, *offset, rbx_slot(rbx)),
         CfaRule::Expression(expression) => {
             let (operations, count) = operations(context, expression)?;
             expression_cfa(operations.get(..count)?)
@@ -51,14 +54,34 @@ fn cfa<R: Reader<Offset = usize>>(rule: &CfaRule<usize>, context: &Context<'_, R
     }
 }
 
+fn register_cfa(register: Register, offset: i64, rbx: u8) -> Option<(CfaKind, i32)> {
+    let kind = match register {
+        RSP => CfaKind::Rsp,
+        RBP => CfaKind::Rbp,
+        RBX => CfaKind::Rbx,
+        _ => return None,
+    };
+    let [a, b, c, d] = i32::try_from(offset).ok()?.to_le_bytes();
+    // 24 bits, signed.
+    let fits = if c < 0x80 { d == 0 } else { d == 0xff };
+    fits.then_some((kind, i32::from_le_bytes([a, b, c, rbx])))
+}
+
+/// Slots below the CFA; 0: not saved, 255: in a place that has no number.
+fn rbx_slot(rule: Option<RegisterRule<usize>>) -> u8 {
+    match rule {
+        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 0,
+        Some(RegisterRule::Offset(offset)) => {
+            slots(offset).and_then(i16::checked_neg).and_then(|below| u8::try_from(below).ok()).unwrap_or(u8::MAX)
+        }
+        Some(_) => u8::MAX,
+    }
+}
+
 fn expression_cfa<R: Reader>(operations: &[Operation<R>]) -> Option<(CfaKind, i32)> {
     use Operation::{Deref, Minus, Plus, PlusConstant, RegisterOffset, UnsignedConstant};
     match operations {
-        [RegisterOffset { register, offset, .. }] => match *register {
-            RSP => Some((CfaKind::Rsp, i32::try_from(*offset).ok()?)),
-            RBP => Some((CfaKind::Rbp, i32::try_from(*offset).ok()?)),
-            _ => None,
-        },
+        [RegisterOffset { register, offset, .. }] => register_cfa(*register, *offset, 0),
         [RegisterOffset { register, offset, .. }, Deref { size: 8, .. }] => deref(*register, *offset, 0),
         [RegisterOffset { register, offset, .. }, Deref { size: 8, .. }, PlusConstant { value }] => {
             deref(*register, *offset, i64::try_from(*value).ok()?)

@@ -5,14 +5,15 @@
  *
  * Raw tracepoints: classic ones share one flag a CPU, so that an event which interrupts another's program is missed.
  */
-#include "owners.h"
 #include "walk.h"
+#include "moves.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* include/linux/gfp_types.h; the same in all versions since 5.17 */
 #define GFP_MOVABLE 0x08
 #define GFP_HIGH 0x20
+#define GFP_ZERO 0x100
 #define GFP_DIRECT_RECLAIM 0x400
 
 /* include/linux/sched.h: threads of the process that run in the kernel only */
@@ -82,6 +83,8 @@ int on_alloc(u64 *args)
 	a = account_here();
 	if (!a)
 		return 0;
+	if (order == HUGE_ORDER)
+		maybe_collapse(thread, frame);
 	if (!t || is_interrupt(gfp)) {
 		/* A frame that was free has no owner: its free was missed. */
 		a->stale += set_owners(frame, order, 0);
@@ -90,17 +93,25 @@ int on_alloc(u64 *args)
 	a->allocations++;
 	node = node_of_current(t, a, thread);
 	a->stale += set_owners(frame, order, node ? owner(node, gfp & GFP_MOVABLE ? KIND_ANON : KIND_KERNEL) : 0);
+	if ((gfp & GFP_MOVABLE) && node) {
+		if (order)
+			remember_folio(frame, order);
+		if (!(gfp & GFP_ZERO))
+			queue_page(frame);
+	}
 	return 0;
 }
 
 SEC("raw_tracepoint/mm_page_free")
 int on_free(u64 *args)
 {
-	if (set_owners(frame_of(args[0]), args[1], 0)) {
-		struct account *a = account_here();
-		if (a)
-			a->frees++;
-	}
+	u32 frame = frame_of(args[0]), order = args[1];
+	struct numbers *all = numbers();
+
+	if (all && all->collapsing && !order && collapsed(frame))
+		return 0;
+	if (set_owners(frame, order, 0) && order)
+		bpf_map_delete_elem(&folios, &frame);
 	return 0;
 }
 

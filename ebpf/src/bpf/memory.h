@@ -100,7 +100,7 @@ struct {
 
 /* Counters, private to a CPU. */
 struct account {
-	u64 allocations, frees;
+	u64 allocations;
 	u64 frames, fresh_frames; /* of all stacks; those that had to be unwound */
 	u64 rule_misses, edge_misses, slow_reads;
 	u64 beyond_table; /* frames with a number above the owner table: memory was added */
@@ -108,6 +108,7 @@ struct account {
 	u64 no_node;      /* frames that are not in the tree because it is full */
 	u64 moved;        /* pages whose owner was carried along */
 	u64 checked, mismatches;
+	u64 no_folio;     /* large folios that are not looked at: the table is full */
 	u64 pad[3];
 };
 _Static_assert(sizeof(struct account) == 128, "src/memory/kernel.rs");
@@ -147,7 +148,8 @@ struct numbers {
 	u32 last_target;
 	u32 lost_notices;
 	u32 lost_targets; /* children that are not followed: the table is full */
-	u32 pad[3];
+	u32 collapsing;   /* collapses under way */
+	u32 pad[2];
 };
 _Static_assert(sizeof(struct numbers) == 32, "src/memory/kernel.rs");
 
@@ -166,6 +168,7 @@ static __always_inline struct numbers *numbers(void)
 }
 
 static long (*const bpf_loop_)(u32 n, void *f, void *ctx, u64 flags) = (void *)181;
+static long (*const bpf_for_each_map_elem_)(void *map, void *f, void *ctx, u64 flags) = (void *)164;
 static struct pt_regs *(*const task_pt_regs)(struct task_struct *) = (void *)175;
 
 static __always_inline struct account *account_here(void)

@@ -2,10 +2,10 @@
 /*
  * Who holds a page frame: a table by page frame number. Frees by anybody, splits and partial frees need nothing more.
  *
- *   31 30  28 27  24 23                      0
- *    0 | kind | order | node of the tree       0: nobody that is known
+ *    31    30  28 27  24 23                  0
+ *   held | kind | order | node of the tree      0: nobody that is known
  *
- * The order is that of the allocation, in the entry of its first frame only.
+ * The order is that of the allocation, in the entry of its first frame only. Held: see folios.h.
  */
 #pragma once
 #include "memory.h"
@@ -15,6 +15,8 @@
 #define ORDER_SHIFT 24
 #define KIND_SHIFT 28
 #define ORDER_MASK (15U << ORDER_SHIFT)
+#define KIND_MASK (7U << KIND_SHIFT)
+#define HELD (1U << 31)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -31,7 +33,7 @@ static __always_inline u32 owner(u32 node, u32 kind)
 /* `pages` more (or less) for an owner. */
 static __always_inline void count(u32 owner, s64 pages)
 {
-	u32 id = owner & NODE_MASK, index = ((owner >> KIND_SHIFT) - 1) & 3;
+	u32 id = owner & NODE_MASK, index = (((owner & KIND_MASK) >> KIND_SHIFT) - 1) & 3;
 	struct node *node = bpf_map_lookup_elem(&nodes, &id);
 
 	barrier_var(index); /* the verifier must see it compared */
@@ -113,7 +115,7 @@ static long set_kind(u32 i, struct span *s)
 	if (!o)
 		return 1;
 	before = *o;
-	after = (before & (NODE_MASK | ORDER_MASK)) | s->value << KIND_SHIFT;
+	after = (before & (NODE_MASK | ORDER_MASK)) | s->value << KIND_SHIFT; /* no longer held */
 	if (!before || before == after || __sync_val_compare_and_swap(o, before, after) != before)
 		return 0;
 	count(before, -1);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Finds the (randomised) address of the kernel's array of struct page: a raw and a classic probe see the same allocation,
- * one with the address of its struct page, the other with its page frame number. The raw one must be attached first.
+ * Finds the (randomised) address of the kernel's array of struct page: a raw and a classic probe see the same allocations,
+ * one with the address of the struct page, the other with the page frame number. Which of them comes first depends on who
+ * else uses the classic tracepoint.
  */
 #include "vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -9,36 +10,37 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-#define SAMPLES 16
+#define SAMPLES 32
 
 const volatile u32 thread = 0;
 
+/* The last ones of both. */
 struct found {
-	u64 page; /* of the allocation that is under way */
-	u32 samples, size_of_page;
-	u64 base[SAMPLES];
+	u32 pages, frames, size_of_page, pad;
+	u64 page[SAMPLES], frame[SAMPLES];
 } found;
 
 SEC("raw_tracepoint/mm_page_alloc")
 int on_alloc_page(u64 *args)
 {
-	if ((u32)bpf_get_current_pid_tgid() == thread)
-		found.page = args[0];
+	u32 i = found.pages;
+
+	if ((u32)bpf_get_current_pid_tgid() != thread)
+		return 0;
+	found.size_of_page = bpf_core_type_size(struct page);
+	found.page[i & (SAMPLES - 1)] = args[0];
+	found.pages = i + 1;
 	return 0;
 }
 
 SEC("tracepoint/kmem/mm_page_alloc")
 int on_alloc_frame(struct trace_event_raw_mm_page_alloc *args)
 {
-	u32 i = found.samples;
+	u32 i = found.frames;
 
-	if ((u32)bpf_get_current_pid_tgid() != thread || !found.page)
+	if ((u32)bpf_get_current_pid_tgid() != thread)
 		return 0;
-	found.size_of_page = bpf_core_type_size(struct page);
-	if (i < SAMPLES) {
-		found.base[i & (SAMPLES - 1)] = found.page - args->pfn * bpf_core_type_size(struct page);
-		found.samples = i + 1;
-	}
-	found.page = 0;
+	found.frame[i & (SAMPLES - 1)] = args->pfn;
+	found.frames = i + 1;
 	return 0;
 }

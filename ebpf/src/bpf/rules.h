@@ -26,6 +26,7 @@ enum cfa_kind {
 	CFA_SIGNAL,
 	CFA_END,
 	CFA_UNSUPPORTED,
+	CFA_RBX,
 	/* Not in tables: */
 	CFA_NO_TABLE = 16, /* code without call frame information: by frame pointer */
 	CFA_NO_MAPPING,
@@ -37,6 +38,10 @@ enum rbp_kind { RBP_SAME = 0, RBP_AT_CFA, RBP_AT_RBP };
 static __always_inline u8 cfa_kind_of(u64 rule) { return rule >> 48; }
 static __always_inline u8 rbp_kind_of(u64 rule) { return rule >> 56; }
 static __always_inline s32 cfa_of(u64 rule) { return (s32)rule; }
+/* Where that is an offset from a register; then the other bits say where rbx was saved, in slots below the CFA. */
+static __always_inline s32 offset_of(u64 rule) { return (s32)rule << 8 >> 8; }
+static __always_inline u8 rbx_of(u64 rule) { return rule >> 24; }
+#define RBX_LOST 255
 static __always_inline s64 rbp_offset_of(u64 rule) { return (s64)(s16)(rule >> 32) * 8; }
 
 /* An executable mapping of a process. The first one of a table is none: `rows` is the number of the others. */

@@ -15,7 +15,7 @@ static long plain_step(u32 i, struct here *h)
 	struct cpu *c = h->c;
 	struct plain_walk *p = &c->plain;
 	u64 cfa = 0, ra = 0, bp = p->bp, pc = p->ip - !p->exact, rule;
-	u32 n = p->count, by_bp = p->by_bp;
+	u32 n = p->count, by_bp = p->by_bp, by_frame_pointer = 0;
 	u8 kind, rbp_kind;
 	s32 at;
 
@@ -42,16 +42,25 @@ static long plain_step(u32 i, struct here *h)
 		p->by_bp = 1;
 		kind = CFA_RBP;
 		rbp_kind = RBP_AT_CFA;
-		at = 16;
+		by_frame_pointer = 1;
 		rule = 0xfffeULL << 32;
+		p->bx_known = 0;
 	}
-	if (kind == CFA_RSP) {
-		cfa = p->sp + at;
-	} else if (kind == CFA_RBP) {
-		cfa = bp + at;
+	if (kind == CFA_RSP || kind == CFA_RBP || kind == CFA_RBX) {
+		at = by_frame_pointer ? 16 : offset_of(rule);
+		if (kind == CFA_RBX && !p->bx_known) {
+			p->end = UNREADABLE;
+			return 1;
+		}
+		cfa = (kind == CFA_RSP ? p->sp : kind == CFA_RBP ? bp : p->bx) + at;
+		if (rbx_of(rule) == RBX_LOST)
+			p->bx_known = 0;
+		else if (rbx_of(rule))
+			p->bx_known = !read_user(&p->bx, cfa - 8 * (u64)rbx_of(rule));
 	} else if (kind == CFA_PLT) {
 		cfa = p->sp + 8 + (((pc & 15) >= (u32)at) << 3);
 	} else if (kind == CFA_DEREF_RSP || kind == CFA_DEREF_RBP || kind == CFA_DEREF_TWICE_RSP) {
+		p->bx_known = 0;
 		if (read_user(&cfa, (kind == CFA_DEREF_RBP ? bp : p->sp) + (s16)at)) {
 			p->end = UNREADABLE;
 			return 1;
@@ -68,11 +77,11 @@ static long plain_step(u32 i, struct here *h)
 	} else if (kind == CFA_SIGNAL) {
 		u64 sp = p->sp;
 		if (read_user(&p->sp, sp + SIGNAL_SP) || read_user(&p->ip, sp + SIGNAL_IP) ||
-		    read_user(&p->bp, sp + SIGNAL_BP)) {
+		    read_user(&p->bp, sp + SIGNAL_BP) || read_user(&p->bx, sp + SIGNAL_BX)) {
 			p->end = UNREADABLE;
 			return 1;
 		}
-		p->exact = 1;
+		p->exact = p->bx_known = 1;
 		return 0;
 	} else {
 		p->end = kind == CFA_END ? COMPLETE : kind == CFA_NO_MAPPING ? NO_MAPPING : NO_RULE;
@@ -114,6 +123,8 @@ static __always_inline void compare_with_plain(struct here *h, const struct pt_r
 	p->ip = r->ip;
 	p->sp = r->sp;
 	p->bp = r->bp;
+	p->bx = r->bx;
+	p->bx_known = 1;
 	p->count = p->end = p->bad = p->by_bp = 0;
 	p->exact = 1;
 	p->node = w->node;

@@ -129,8 +129,11 @@ struct thread_info {
 
 struct io_uring_task;
 
+struct task_struct;
+
 struct mm_struct {
 	unsigned long arg_start;
+	struct task_struct *owner;
 };
 
 typedef struct {
@@ -155,6 +158,7 @@ struct task_struct {
 
 /* x86-64 */
 struct pt_regs {
+	unsigned long bx;
 	unsigned long r10;
 	unsigned long r9;
 	unsigned long r8;
@@ -171,8 +175,16 @@ struct pt_regs {
 
 /* The kernel's description of a page frame, of which only the size and what is named here is of interest. */
 struct page {
-	unsigned long flags;
-	unsigned long private;
+	void *mapping;
+	atomic_t _mapcount;
+};
+
+struct folio {
+	atomic_t _entire_mapcount;
+};
+
+enum pageflags {
+	PG_head = 6,
 };
 
 #pragma clang attribute pop

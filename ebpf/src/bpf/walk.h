@@ -28,6 +28,7 @@ enum frame_flags {
 	F_LIVE_BP = 8,  /* bp matters from here outwards */
 	F_BREAK = 16,   /* reached through a signal frame: not to be checked by a slot */
 	F_BY_BP = 32,   /* reached by frame pointer, without a rule */
+	F_USES_BX = 64, /* the frame's rule needs bx, which is not kept: unwound anew every time */
 };
 
 struct frame {
@@ -57,13 +58,15 @@ struct edge_cache {
 };
 struct walk {
 	struct frame f; /* where we are */
+	u64 bx, bx_at;    /* bx of the registers; where the present frame's was saved, 0: still there */
 	u64 base, length; /* of the copy */
 	u32 count, candidate, slots, joined, end, node, live;
 	u32 epoch, mappings, root;
+	u32 by_register; /* a CFA was computed from bx in a register, of which no slot can tell whether it has changed */
 };
 struct plain_walk {
-	u64 ip, sp, bp;
-	u32 count, end, exact, by_bp, bad, node;
+	u64 ip, sp, bp, bx;
+	u32 count, end, exact, by_bp, bx_known, bad, node, pad;
 };
 struct cpu {
 	struct walk walk;
@@ -121,8 +124,11 @@ static __always_inline int read_slot(struct here *h, u64 at, u64 *value)
 	return bpf_probe_read_user(value, 8, (void *)at);
 }
 
+/* An address that cannot be read: bx is not known any more. */
+#define BX_LOST (~7ULL)
+
 /* Where the kernel's signal frame has the registers, from sp. */
-enum { SIGNAL_BP = 120, SIGNAL_SP = 160, SIGNAL_IP = 168 };
+enum { SIGNAL_BP = 120, SIGNAL_BX = 128, SIGNAL_SP = 160, SIGNAL_IP = 168 };
 
 /* One step from the registers outwards: drops a remembered frame that has been popped, or unwinds a frame. */
 static __always_inline long step(struct here *h)
@@ -139,6 +145,10 @@ static __always_inline long step(struct here *h)
 	if (j) {
 		f = &h->t->frames[(j - 1) & (MAX_FRAMES - 1)];
 		if (f->sp < w->f.sp) {
+			w->candidate = j - 1;
+			return 0;
+		}
+		if (f->sp == w->f.sp && (f->flags & F_USES_BX)) {
 			w->candidate = j - 1;
 			return 0;
 		}
@@ -182,10 +192,27 @@ static __always_inline long step(struct here *h)
 	w->f.bp_at = w->f.cfa_at[0] = w->f.cfa_at[1] = 0;
 	switch (kind) {
 	case CFA_RSP:
-		cfa = w->f.sp + at;
-		break;
 	case CFA_RBP:
-		cfa = w->f.bp + at;
+	case CFA_RBX:
+		at = offset_of(rule);
+		if (kind == CFA_RSP) {
+			cfa = w->f.sp + at;
+		} else if (kind == CFA_RBP) {
+			cfa = w->f.bp + at;
+		} else {
+			f->flags |= F_USES_BX;
+			cfa = w->bx;
+			if (w->bx_at && read_slot(h, w->bx_at, &cfa)) {
+				w->end = UNREADABLE;
+				return 1;
+			}
+			w->by_register |= !w->bx_at;
+			w->f.cfa_at[0] = w->bx_at;
+			w->f.cfa_value[0] = cfa;
+			cfa += at;
+		}
+		if (rbx_of(rule))
+			w->bx_at = rbx_of(rule) == RBX_LOST ? BX_LOST : cfa - 8 * (u64)rbx_of(rule);
 		break;
 	case CFA_PLT:
 		cfa = w->f.sp + 8 + (((pc & 15) >= (u32)at) << 3);
@@ -194,11 +221,13 @@ static __always_inline long step(struct here *h)
 		cfa = w->f.bp + 16;
 		rbp_kind = RBP_AT_CFA;
 		rule = 0xfffeULL << 32; /* two slots below */
+		w->bx_at = BX_LOST;
 		w->f.flags = F_BY_BP;
 		break;
 	case CFA_DEREF_RSP:
 	case CFA_DEREF_RBP:
 	case CFA_DEREF_TWICE_RSP:
+		w->bx_at = BX_LOST;
 		w->f.cfa_at[0] = (kind == CFA_DEREF_RBP ? w->f.bp : w->f.sp) + (s16)at;
 		if (read_slot(h, w->f.cfa_at[0], &cfa)) {
 			w->end = UNREADABLE;
@@ -226,6 +255,7 @@ static __always_inline long step(struct here *h)
 			return 1;
 		}
 		w->f.ip = ra;
+		w->bx_at = cfa + SIGNAL_BX;
 		w->f.flags = F_EXACT | F_BREAK;
 		return 0;
 	case CFA_END:
@@ -415,9 +445,11 @@ static __always_inline void begin(struct walk *w, const struct pt_regs *r)
 	w->f.ip = r->ip;
 	w->f.sp = r->sp;
 	w->f.bp = r->bp;
+	w->bx = r->bx;
+	w->bx_at = 0;
 	w->f.bp_at = w->f.cfa_at[0] = w->f.cfa_at[1] = 0;
 	w->f.flags = F_EXACT;
-	w->count = w->candidate = w->slots = w->joined = w->end = w->live = 0;
+	w->count = w->candidate = w->slots = w->joined = w->end = w->live = w->by_register = 0;
 }
 
 /* Copies what will probably be read: up to the top of the stack, if it is known. */
@@ -493,7 +525,7 @@ static __always_inline u32 unwind(struct here *h, struct layout *l, const struct
 		bpf_loop_(w->count - INLINE_STEPS, append_loop, h, 0);
 	t->count = w->joined + w->count;
 	/* Nothing can be reused of a stack whose outermost frames are missing: they may be there next time. */
-	if (w->end || w->slots > 2 * MAX_FRAMES - 5)
+	if (w->end || w->slots > 2 * MAX_FRAMES - 5 || w->by_register)
 		t->count = 0;
 	if (check)
 		compare_with_plain(h, r);

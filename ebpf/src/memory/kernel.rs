@@ -57,7 +57,6 @@ pub(crate) struct RawNode {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Account {
     pub(crate) allocations: u64,
-    pub(crate) frees: u64,
     pub(crate) frames: u64,
     pub(crate) fresh_frames: u64,
     pub(crate) rule_misses: u64,
@@ -69,6 +68,7 @@ pub(crate) struct Account {
     pub(crate) moved: u64,
     pub(crate) checked: u64,
     pub(crate) mismatches: u64,
+    pub(crate) no_folio: u64,
     pub(crate) pad: [u64; 3],
 }
 
@@ -81,7 +81,8 @@ pub(crate) struct Numbers {
     pub(crate) last_target: u32,
     pub(crate) lost_notices: u32,
     pub(crate) lost_targets: u32,
-    pub(crate) pad: [u32; 3],
+    pub(crate) collapsing: u32,
+    pub(crate) pad: [u32; 2],
 }
 
 /// `struct mapping`

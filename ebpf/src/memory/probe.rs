@@ -48,6 +48,8 @@ struct Process {
     image: u32,
     start_time: u64,
     alive: bool,
+    /// Whose address space it began with a copy of, until it executes another program.
+    copied_from: Option<TargetId>,
     layout: Arc<Vec<Placed>>,
     before: Resident,
     at_attach: Vec<MappingShare>,
@@ -86,7 +88,7 @@ impl MemoryProbe {
     /// # Errors
     /// One sentence each: no BTF, kernel too old, a tracepoint or a capability missing (by name).
     pub fn load(options: &MemoryOptions) -> Result<Self, Error> {
-        let programs::Object { mut bpf, nodes, cpus } = programs::load(options)?;
+        let programs::Object { mut bpf, nodes, cpus, programs: loaded } = programs::load(options)?;
         let ring = match bpf.take_map("notices") {
             Some(Map::RingBuf(map)) => Ring::new(map.fd().as_fd(), RING_BYTES).map_err(Error::Ring)?,
             _ => return Err(missing("notices")),
@@ -108,7 +110,7 @@ impl MemoryProbe {
             nodes,
             bpf,
         };
-        programs::attach(&mut probe.bpf)?;
+        programs::attach(&mut probe.bpf, &loaded)?;
         Ok(probe)
     }
 
@@ -134,6 +136,7 @@ impl MemoryProbe {
             image,
             start_time,
             alive: true,
+            copied_from: None,
             layout,
             before: Resident::default(),
             at_attach: Vec::new(),
@@ -232,6 +235,7 @@ impl MemoryProbe {
             image: image.unwrap_or(0),
             start_time: process::start_time(pid).unwrap_or(0),
             alive: true,
+            copied_from: Some(parent),
             layout: Arc::clone(&layout),
             before: Resident::default(),
             at_attach: Vec::new(),
@@ -251,6 +255,7 @@ impl MemoryProbe {
             process.past_stacks.iter_mut().zip(before.stacks).for_each(|(sum, stacks)| *sum += stacks);
         }
         process.image = image.unwrap_or(0);
+        process.copied_from = None;
         process.layout = Arc::new(Vec::new());
         process.before = Resident::default();
         process.at_attach.clear();
@@ -345,15 +350,18 @@ impl MemoryProbe {
     /// What is held now, by whom and where; see [`Scope`]. Takes milliseconds.
     ///
     /// # Errors
-    /// None at present; what cannot be read shows in [`Health`].
+    /// A failure of the system call; what cannot be read otherwise shows in [`Health`].
     pub fn read(&mut self, scope: Scope) -> Result<Reading, Error> {
         let at_ns = monotonic_ns();
+        programs::inspect(&mut self.bpf)?;
         let last = last_node(&self.numbers);
         self.tree.update(last);
         let mut targets: Vec<TargetReading> = Vec::new();
+        let sharing = self.sharing();
         for (target, process) in &mut self.processes {
             let attributed = self.tree.total(*target);
-            targets.push(reading_of(*target, process, attributed, self.layouts.get(process.image)));
+            let shares = sharing.contains(target);
+            targets.push(reading_of(*target, process, attributed, self.layouts.get(process.image), shares));
             self.layouts.ask_again(process.image);
         }
         targets.sort_by_key(|reading| reading.target);
@@ -363,12 +371,19 @@ impl MemoryProbe {
         Ok(Reading { at_ns, modules, nodes, counts, targets, health: self.health() })
     }
 
+    /// Processes that share pages since a fork: the kernel counts such a page for each of them.
+    fn sharing(&self) -> HashSet<TargetId> {
+        let copies = self.processes.iter().filter(|(_, process)| process.alive);
+        copies.filter_map(|(target, process)| Some([*target, process.copied_from?])).flatten().collect()
+    }
+
     fn health(&self) -> Health {
         let mut sum = Account::default();
         for cpu in (0..self.accounts.length()).filter_map(|cpu| self.accounts.get(cpu)) {
             sum.beyond_table += cpu.beyond_table;
             sum.stale += cpu.stale;
             sum.no_node += cpu.no_node;
+            sum.no_folio += cpu.no_folio;
             sum.moved += cpu.moved;
             sum.checked += cpu.checked;
             sum.mismatches += cpu.mismatches;
@@ -379,6 +394,7 @@ impl MemoryProbe {
             ("missed_free", sum.stale),
             ("missed_event", programs::missed_runs(&self.bpf)),
             ("tree_full", sum.no_node),
+            ("folio", sum.no_folio),
             ("notice", numbers.lost_notices.into()),
             ("target", numbers.lost_targets.into()),
         ];
@@ -400,11 +416,14 @@ fn reading_of(
     process: &mut Process,
     attributed: [u64; 3],
     layout: Option<super::kernel::Layout>,
+    shares_pages: bool,
 ) -> TargetReading {
     let control = if process.alive { process::resident(process.pid).unwrap_or_default() } else { Resident::default() };
     let [anon, ..] = attributed;
     let before = &mut process.before;
-    before.anon = before.anon.min(control.anon.saturating_sub(anon));
+    if !shares_pages {
+        before.anon = before.anon.min(control.anon.saturating_sub(anon));
+    }
     before.file = before.file.min(control.file);
     before.shmem = before.shmem.min(control.shmem);
     let now = layout.map_or([0; 8], |layout| layout.stacks);
@@ -419,7 +438,8 @@ fn reading_of(
         attributed,
         before_attach: *before,
         at_attach: process.at_attach.clone(),
-        unattributed: control.anon.saturating_sub(anon + before.anon),
+        shares_pages,
+        unattributed: if shares_pages { 0 } else { control.anon.saturating_sub(anon + before.anon) },
         stacks: stacks.filter(|(_, count)| *count > 0).collect(),
     }
 }

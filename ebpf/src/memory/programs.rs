@@ -1,7 +1,7 @@
 //! Loading and attaching of the object's programs.
 
 use aya::maps::{Map, MapError};
-use aya::programs::{Program, ProgramError, RawTracePoint};
+use aya::programs::{Program, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::MemoryOptions;
@@ -12,6 +12,19 @@ use crate::error::Error;
 
 /// The object that build.rs compiled, aligned as the ELF reader wants it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CHAINSCOPE_MEMORY_BPF"));
+
+/// Programs that are attached where the kernel has their tracepoint: pages that it moves.
+const MOVES: [(&str, &str); 6] = [
+    ("on_leave", "set_migration_pte"),
+    ("on_arrive", "remove_migration_pte"),
+    ("on_leave_huge", "set_migration_pmd"),
+    ("on_arrive_huge", "remove_migration_pmd"),
+    ("on_isolate", "mm_collapse_huge_page_isolate"),
+    ("on_collapse", "mm_collapse_huge_page"),
+];
+
+/// Looks at pages when asked to; attached to nothing.
+const INSPECT: &str = "inspect";
 
 /// Programs of the object and their tracepoints, in the order in which they are attached.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -31,6 +44,8 @@ pub(super) struct Object {
     pub(super) bpf: Ebpf,
     pub(super) nodes: u32,
     pub(super) cpus: u32,
+    /// Programs that are loaded, and their tracepoints.
+    pub(super) programs: Vec<(&'static str, &'static str)>,
 }
 
 /// Loads the programs; nothing is attached yet.
@@ -46,11 +61,11 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
         return Err(Error::NoTracepoint { release, tracepoint });
     }
     let btf = Btf::from_sys_fs().map_err(|error| Error::NoBtf { path: check::BTF_PATH, cause: error.to_string() })?;
-    let base = page_base::find(&btf)?;
     let frames = machine::frames().ok_or_else(|| Error::Load {
         action: "find out how many page frames there are".to_owned(),
         cause: "/proc/zoneinfo does not tell".to_owned(),
     })?;
+    let base = page_base::find(&btf, frames)?;
     let nodes = options.nodes.clamp(1024, 1 << NODE_BITS);
     let cpus = online_cpus();
 
@@ -58,6 +73,7 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
         .btf(Some(&btf))
         .override_global("page_base", &base, true)
         .override_global("max_nodes", &nodes, true)
+        .override_global("max_cpus", &cpus, true)
         .override_global("check", &u32::from(options.check), true)
         .override_global("follow_children", &u32::from(options.follow_children), true)
         .map_max_entries("owners", frames)
@@ -65,22 +81,31 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
         .map_max_entries("edges", nodes)
         .map_max_entries("cpus", cpus)
         .map_max_entries("accounts", cpus)
+        .map_max_entries("queues", cpus)
         .map_max_entries("notices", RING_BYTES)
         .load(OBJECT)
         .map_err(|error| Error::from_loader("create the tables of the memory probe".to_owned(), &error, 0))?;
     // Before the tables are taken: programs refer to them by descriptor when they are loaded.
-    for (name, _) in PROGRAMS {
+    let moves = MOVES.into_iter().filter(|(_, tracepoint)| check::has_tracepoint(&names, tracepoint));
+    let programs: Vec<_> = moves.chain(PROGRAMS).collect();
+    for name in programs.iter().map(|(name, _)| *name).chain([INSPECT]) {
         let loaded = program(&mut bpf, name).and_then(RawTracePoint::load);
         loaded.map_err(|error| Error::from_loader(name.to_owned(), &error, 0))?;
     }
-    Ok(Object { bpf, nodes, cpus })
+    Ok(Object { bpf, nodes, cpus, programs })
+}
+
+/// Lets the kernel look at pages of which events do not tell enough.
+pub(super) fn inspect(bpf: &mut Ebpf) -> Result<(), Error> {
+    let run = program(bpf, INSPECT).and_then(|program| program.test_run(RawTracePointRunOptions::new()));
+    run.map(drop).map_err(|error| Error::from_loader("look at pages".to_owned(), &error, 0))
 }
 
 /// Attaches the programs.
-pub(super) fn attach(bpf: &mut Ebpf) -> Result<(), Error> {
-    for (name, tracepoint) in PROGRAMS {
+pub(super) fn attach(bpf: &mut Ebpf, programs: &[(&'static str, &'static str)]) -> Result<(), Error> {
+    for (name, tracepoint) in programs {
         let attached = program(bpf, name).and_then(|program| program.attach(tracepoint));
-        attached.map_err(|error| Error::from_loader(name.to_owned(), &error, 0))?;
+        attached.map_err(|error| Error::from_loader((*name).to_owned(), &error, 0))?;
     }
     Ok(())
 }

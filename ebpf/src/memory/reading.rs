@@ -256,7 +256,11 @@ pub struct TargetReading {
     pub before_attach: Resident,
     /// How that was distributed at the moment of attach.
     pub at_attach: Vec<MappingShare>,
-    /// Anonymous pages of the control that are neither attributed nor from before.
+    /// Whether it shares pages with a copy of itself that a fork made and that has not executed another program: the
+    /// control counts such a page in each, the attribution once, in the process that allocated it. Over all of them,
+    /// the sums of `Pss_Anon` and of what is attributed and from before agree.
+    pub shares_pages: bool,
+    /// Anonymous pages of the control that are neither attributed nor from before; 0 if it shares pages.
     pub unattributed: u64,
     /// Stacks since it is watched, by how their unwinding ended; those that are not 0.
     pub stacks: Vec<(StackEnd, u64)>,

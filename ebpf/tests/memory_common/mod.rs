@@ -194,3 +194,30 @@ pub fn drain(probe: &mut MemoryProbe) -> Vec<MemoryEvent> {
 pub fn probe() -> MemoryProbe {
     MemoryProbe::load(&MemoryOptions { check: true, ..MemoryOptions::default() }).expect("root, and a kernel with BTF")
 }
+
+/// Writes a file out and forgets its pages.
+pub fn drop_from_cache(path: &Path) {
+    use std::os::fd::AsRawFd;
+    let file = std::fs::File::open(path).expect("it is there");
+    file.sync_all().expect("it is written");
+    // SAFETY: a plain system call on an open file.
+    let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert_eq!(result, 0);
+    assert_eq!(in_cache(path), 0, "nobody else uses it");
+}
+
+/// Pages of a file that are in the page cache.
+pub fn in_cache(path: &Path) -> u64 {
+    use std::os::fd::AsRawFd;
+    let file = std::fs::File::open(path).expect("it is there");
+    let length = usize::try_from(file.metadata().expect("it is open").len()).expect("small");
+    let mut resident = vec![0_u8; length.div_ceil(4096)];
+    // SAFETY: a new mapping of the file, which is not touched, with room for a byte a page.
+    unsafe {
+        let start = libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        assert_eq!(libc::mincore(start, length, resident.as_mut_ptr()), 0);
+        libc::munmap(start, length);
+    }
+    resident.iter().map(|page| u64::from(page & 1)).sum()
+}

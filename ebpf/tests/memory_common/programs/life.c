@@ -73,7 +73,22 @@ APART int deep(long frames, struct area *a, long pages)
 		hold_one(a, pages);
 		return 1;
 	}
-	return deep(frames - 1, a, pages) + 1;
+	int below = deep(frames - 1, a, pages);
+	__asm__ volatile("" : "+r"(below)); /* not a loop, please */
+	return below + 1;
+}
+APART void share(struct area *a, long pages)
+{
+	a->start = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	a->pages = pages;
+	touch(a->start, pages);
+	__asm__ volatile("");
+}
+/* Every other page stays. */
+APART void thin_out(struct area *a)
+{
+	for (long i = 0; i < a->pages; i += 2)
+		madvise(a->start + i * PAGE, PAGE, MADV_DONTNEED);
 }
 
 int main(void)
@@ -97,6 +112,12 @@ int main(void)
 			hold_huge(a, n);
 		else if (!strcmp(word, "deep"))
 			result = deep(m, a, n);
+		else if (!strcmp(word, "share"))
+			share(a, n);
+		else if (!strcmp(word, "thin"))
+			thin_out(a);
+		else if (!strcmp(word, "exec"))
+			result = execl("/proc/self/exe", "life", (char *)0);
 		else if (!strcmp(word, "small")) /* no huge pages from now on */
 			result = madvise(a->start, a->pages * PAGE, MADV_NOHUGEPAGE);
 		else if (!strcmp(word, "collapse"))
