@@ -309,7 +309,9 @@ fn totals(reading: &TargetReading, health: &Health, before: &MemoryTotals) -> Me
     let [attributed_anon, attributed_cache, attributed_kernel] = reading.attributed;
     let resident = reading.before_attach;
     let signed = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
-    let unattributed = if reading.alive { signed(anon) - signed(attributed_anon) - signed(resident.anon) } else { 0 };
+    // Of pages that several processes share after a fork each has all in its control.
+    let is_own = reading.alive && !reading.shares_pages;
+    let unattributed = if is_own { signed(anon) - signed(attributed_anon) - signed(resident.anon) } else { 0 };
     let kind = |kind: Kind, attributed, before_attach, unattributed| MemoryKindTotals {
         kind: wire(kind).into(),
         before_attach,

@@ -162,6 +162,7 @@ fn target(target: u32, pid: u32, anon: u64) -> TargetReading {
         pid,
         start_time: 1,
         alive: true,
+        shares_pages: false,
         control: Resident { anon, ..Resident::default() },
         attributed: [anon, 0, 0],
         before_attach: Resident::default(),

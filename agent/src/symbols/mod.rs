@@ -175,17 +175,11 @@ impl Symbols {
         }
     }
 
-    /// Nothing maps the module any more.
-    pub(crate) fn forget(&mut self, id: ModuleId) {
+    /// The number stands for another file from now on.
+    fn forget(&mut self, id: ModuleId) {
         if self.modules.remove(&id).is_some() {
             self.places.retain(|(module, ..), _| *module != id);
         }
-    }
-
-    /// Forgets the modules that do not meet the condition.
-    pub(crate) fn retain(&mut self, is_kept: impl Fn(ModuleId) -> bool) {
-        let gone: Vec<ModuleId> = self.modules.keys().copied().filter(|id| !is_kept(*id)).collect();
-        gone.into_iter().for_each(|id| self.forget(id));
     }
 
     /// The functions at an offset in a module's file; none if the module was never told of. `is_call`: the place is the

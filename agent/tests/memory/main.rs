@@ -2,6 +2,7 @@
 //! with BTF and the memory tracepoints, and compilers for C++, Rust and Go; fails where one is missing.
 //!
 //! The agent has the four capabilities only that it has on a cluster.
+#![allow(clippy::print_stdout)] // shares and amounts that were seen
 #![allow(clippy::unwrap_used)] // a test shows the line at which it fails
 
 #[path = "../kernel/collector.rs"]
@@ -234,6 +235,24 @@ fn a_replaced_executable_is_named_by_what_runs() {
     stage.attached(&program);
     program.say("hold validate 80");
     stage.holds(&program, &[("chain::validate(unsigned long)", 80)]);
+    stage.ended(program.end());
+    agent.shutdown(PATIENCE).unwrap();
+}
+
+#[test]
+fn in_a_root_of_its_own_names_come_from_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    program::contained(&root);
+    // While there is a right to change the root.
+    let mut program = Program::start_in(&root, "/holder");
+    let stage = Stage::new();
+    let agent = stage.start(NodeConfig { pid: Some(program.pid()), ..NodeConfig::default() });
+    stage.attached(&program);
+    program.say("hold validate 80");
+    program.say("hold commit 20");
+    let names = [("chain::validate(unsigned long)", 80), ("chain::Context::commit(unsigned long)", 20)];
+    stage.holds(&program, &names);
     stage.ended(program.end());
     agent.shutdown(PATIENCE).unwrap();
 }

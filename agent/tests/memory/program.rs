@@ -57,6 +57,21 @@ pub(crate) fn plugin(dir: &Path) -> PathBuf {
     library
 }
 
+/// Builds the C++ program without libraries as `holder` in the root of a container, stripped. Its symbols and debug
+/// information are where that root keeps such things, named by the build id.
+pub(crate) fn contained(root: &Path) {
+    fs::create_dir(root).unwrap();
+    let (whole, stripped) = (root.join("whole"), root.join("holder"));
+    let flags =
+        ["-std=c++17", "-g", "-O2", "-fomit-frame-pointer", "-static", "-Wl,--build-id=0x0123456789abcdef", "-o"];
+    run(Command::new("g++").args(flags).arg(&whole).arg(source("holder.cc")));
+    let debug = root.join("usr/lib/debug/.build-id/01");
+    fs::create_dir_all(&debug).unwrap();
+    run(Command::new("objcopy").arg("--only-keep-debug").arg(&whole).arg(debug.join("23456789abcdef.debug")));
+    run(Command::new("objcopy").arg("--strip-all").arg(&whole).arg(&stripped));
+    fs::remove_file(&whole).unwrap();
+}
+
 /// A program that runs.
 pub(crate) struct Program {
     child: Child,
@@ -67,7 +82,16 @@ pub(crate) struct Program {
 impl Program {
     /// Starts it and waits until it listens.
     pub(crate) fn start(path: &Path) -> Self {
-        let mut child = Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Self::spawn(&mut Command::new(path))
+    }
+
+    /// Starts it in a root of its own.
+    pub(crate) fn start_in(root: &Path, path: &str) -> Self {
+        Self::spawn(Command::new("chroot").arg(root).arg(path))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut program = Self { child, input, output };

@@ -11,11 +11,12 @@ fn reserve(pages: usize) -> Vec<u8> {
     Vec::with_capacity(pages * 4096)
 }
 
+/// With a value of its own for each caller: functions of the same code would be made one.
 #[inline(always)]
-fn touch(memory: &mut Vec<u8>) {
+fn touch(memory: &mut Vec<u8>, value: u8) {
     let begin = memory.as_mut_ptr();
     for page in 0..memory.capacity() / 4096 {
-        unsafe { begin.add(page * 4096).write_volatile(1) };
+        unsafe { begin.add(page * 4096).write_volatile(value) };
     }
 }
 
@@ -25,7 +26,7 @@ mod chain {
     #[inline(never)]
     pub fn apply_block(pages: usize) -> Vec<u8> {
         let mut memory = reserve(pages);
-        touch(&mut memory);
+        touch(&mut memory, 1);
         black_box(memory)
     }
 
@@ -35,7 +36,7 @@ mod chain {
         #[inline(never)]
         pub fn commit(&self, pages: usize) -> Vec<u8> {
             let mut memory = reserve(pages);
-            touch(&mut memory);
+            touch(&mut memory, 2);
             black_box(memory)
         }
     }
@@ -45,7 +46,7 @@ mod chain {
     pub fn validate(pages: usize) -> Vec<u8> {
         let run: Box<dyn Fn(usize) -> Vec<u8>> = Box::new(|pages| {
             let mut memory = reserve(pages);
-            touch(&mut memory);
+            touch(&mut memory, 3);
             black_box(memory)
         });
         black_box(run)(pages)
