@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 seconds=${1:-300}
-targets=(identity handshake message chunks opening conversation resume)
+targets=(identity handshake message chunks opening conversation resume unwind)
 
 export RUSTC_BOOTSTRAP=1
 # Seeds are made, not kept: they follow the vectors.
@@ -16,7 +16,7 @@ cargo fuzz build --sanitizer none
 printf '| target | seconds | executions | corpus |\n| --- | ---: | ---: | ---: |\n'
 for target in "${targets[@]}"; do
     log=$(mktemp)
-    # The last two read an input as steps of 4 bytes: long ones only do the same again.
+    # These two read an input as steps of 4 bytes: long ones only do the same again.
     case $target in conversation | resume) longest=512 ;; *) longest=65536 ;; esac
     if ! cargo fuzz run --sanitizer none "$target" -- \
         -max_total_time="$seconds" -max_len="$longest" -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 >"$log" 2>&1; then

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use chainscope_ebpf::memory::{Frame, Kind, MemoryProbe, StackEnd, TargetId};
 use chainscope_testing::wait;
 
-use memory_common::{Answer, Program, probe, rollup};
+use memory_common::{Answer, Program, compile, probe, rollup};
 
 /// What the kernel counts for an anonymous page is attributed or was there before; to the page.
 #[track_caller]
@@ -236,4 +236,29 @@ fn a_deep_recursion_is_cut_and_says_so() {
     });
     life.end();
     assert_gone(&mut probe, target);
+}
+
+#[test]
+fn libraries_that_come_and_go() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    let flags = ["-O2", "-fomit-frame-pointer", "-shared", "-fPIC"];
+    for (name, pad) in [("plugin.so", "-UPAD"), ("plugin-of-other-code.so", "-DPAD")] {
+        let library = compile("gcc", "plugin.c", name, &[&flags[..], &[pad]].concat());
+        // Twice: the first stack may come before the tables.
+        assert_eq!(life.tell(&format!("load 0 10 {}", library.display())), 0);
+        memory_common::drain(&mut probe);
+        assert_eq!(life.tell(&format!("load 1 500 {}", library.display())), 0);
+        let answer = Answer::all(&mut probe);
+        assert!(answer.inside(target, Kind::Anonymous, &library, "hold_plugin") >= 500, "{:?}", answer.target(target));
+        assert_eq!(answer.reading.health.mismatches, 0);
+        life.tell("unmap 0");
+        life.tell("unmap 1");
+        assert_eq!(life.tell("unload") | life.tell("unload"), 0);
+    }
+    let answer = Answer::all(&mut probe);
+    let (all, complete) = answer.stacks(target);
+    assert!(all - complete <= 40, "{:?}", answer.target(target).stacks);
+    life.end();
 }

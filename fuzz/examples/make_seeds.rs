@@ -1,4 +1,4 @@
-//! Writes seeds for every target from the test vectors and the message generator: `make_seeds VECTORS CORPUS`.
+//! Writes seeds for every target from the test vectors, the message generator and this machine's programs: `make_seeds VECTORS CORPUS`.
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -65,6 +65,10 @@ fn main() -> io::Result<()> {
             write("conversation", &format!("trouble-{trouble}-{seed}"), &steps[1..])?;
             write("resume", &format!("trouble-{trouble}-{seed}"), &steps)?;
         }
+    }
+    // A real file, small enough for the fuzzer.
+    if let Ok(program) = fs::read("/usr/bin/true") {
+        write("unwind", "true", &program)?;
     }
     Ok(())
 }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Addresses are those of the file (`p_vaddr`); [`Image::bias`] tells what to add for a mapping of a process.
-//! Go's compiler writes no `.eh_frame`: where that is missing, `.debug_frame` is read, compressed or not.
+//! Where `.eh_frame` is missing, `.debug_frame` is read, compressed or not. Of Go's only the beginnings of functions are
+//! of use ([`CfaKind::Leaf`]): it keeps frame pointers.
 //!
 //! Input is untrusted: nothing here panics, and memory and time are bounded by [`Limits`] and the input's size.
 //! No I/O: the bytes come through [`object::ReadRef`], so that a large file need not be in memory.

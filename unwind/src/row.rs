@@ -43,6 +43,8 @@ pub enum CfaKind {
     Unsupported = 9,
     /// `rbx` plus an offset. glibc's lazy binding of functions.
     Rbx = 10,
+    /// `rsp + 8` where a function was interrupted; where it has called another, `rbp` tells. Go.
+    Leaf = 11,
 }
 
 /// Where the caller's `rbp` is.
@@ -62,7 +64,7 @@ impl Row {
     #[must_use]
     pub fn kind(&self) -> CfaKind {
         use CfaKind::*;
-        [Gap, Rsp, Rbp, DerefRsp, DerefRbp, DerefTwiceRsp, Plt, Signal, End, Unsupported, Rbx]
+        [Gap, Rsp, Rbp, DerefRsp, DerefRbp, DerefTwiceRsp, Plt, Signal, End, Unsupported, Rbx, Leaf]
             .get(usize::from(self.cfa_kind))
             .copied()
             .unwrap_or(Unsupported)

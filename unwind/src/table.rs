@@ -67,7 +67,9 @@ impl Table {
         if let Some(bytes) = section(&file, ".debug_frame", limits)? {
             let mut frames = DebugFrame::new(&bytes, LittleEndian);
             frames.set_address_size(8);
-            return Builder::new(".debug_frame", &bytes, limits).run(&frames, &bases, image);
+            let mut builder = Builder::new(".debug_frame", &bytes, limits);
+            builder.go = file.section_by_name(".gopclntab").is_some();
+            return builder.run(&frames, &bases, image);
         }
         Err(Error::NoFrames)
     }
@@ -134,11 +136,23 @@ fn section<'data, R: ReadRef<'data>>(
     Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
 }
 
+/// What is left of a rule where frame pointers are kept.
+fn beginning(rule: Row) -> Row {
+    match rule.kind() {
+        CfaKind::Rsp if rule.offset() == 8 => Row { cfa: 0, cfa_kind: CfaKind::Leaf as u8, ..Row::default() },
+        CfaKind::End => rule,
+        _ => Row::default(),
+    }
+}
+
 struct Builder<'a> {
     section: &'static str,
     size: u64,
     bytes: Bytes<'a>,
     limits: &'a Limits,
+    /// Go keeps frame pointers, and its runtime switches stacks without saying so in its call frame information: only the
+    /// beginnings of functions, where `rbp` is still the caller's, are taken from there.
+    go: bool,
     /// By address of the file; the second is whether it ends a function.
     rows: Vec<(u64, Row)>,
     skipped: Option<Skipped>,
@@ -149,7 +163,7 @@ impl<'a> Builder<'a> {
     fn new(section: &'static str, bytes: &'a [u8], limits: &'a Limits) -> Self {
         let size = bytes.len() as u64;
         let bytes = EndianSlice::new(bytes, LittleEndian);
-        Self { section, size, bytes, limits, rows: Vec::new(), skipped: None, executed: 0 }
+        Self { section, size, bytes, limits, go: false, rows: Vec::new(), skipped: None, executed: 0 }
     }
 
     fn skip(&mut self, what: &str, error: gimli::Error) {
@@ -227,7 +241,8 @@ impl<'a> Builder<'a> {
                 Ok(Some(row)) => {
                     end = row.end_address();
                     if row.start_address() < end && self.rows.len() <= self.limits.rows {
-                        self.rows.push((row.start_address(), rule::row(0, row, &rules)));
+                        let rule = rule::row(0, row, &rules);
+                        self.rows.push((row.start_address(), if self.go { beginning(rule) } else { rule }));
                     }
                 }
                 Ok(None) => break Ok(()),

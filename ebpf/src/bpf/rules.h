@@ -27,6 +27,7 @@ enum cfa_kind {
 	CFA_END,
 	CFA_UNSUPPORTED,
 	CFA_RBX,
+	CFA_LEAF,
 	/* Not in tables: */
 	CFA_NO_TABLE = 16, /* code without call frame information: by frame pointer */
 	CFA_NO_MAPPING,

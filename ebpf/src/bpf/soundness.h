@@ -31,6 +31,10 @@ static long plain_step(u32 i, struct here *h)
 		p->end = NO_RULE;
 		return 1;
 	}
+	if (kind == CFA_LEAF) {
+		kind = p->exact ? CFA_RSP : CFA_NO_TABLE;
+		rule = 8;
+	}
 	c->expected[n & (MAX_FRAMES - 1)] = p->exact ? p->ip | EXACT : p->ip;
 	p->count = n + 1;
 	p->exact = p->by_bp = 0;

@@ -171,6 +171,10 @@ static __always_inline long step(struct here *h)
 		w->end = NO_RULE;
 		return 1;
 	}
+	if (kind == CFA_LEAF) {
+		kind = flags & F_EXACT ? CFA_RSP : CFA_NO_TABLE;
+		rule = 8;
+	}
 	if (kind == CFA_NO_TABLE || kind == CFA_GAP) {
 		/* By convention rbp points to the caller's rbp, below the return address, and is 0 at the outermost frame. */
 		by_bp = 1;

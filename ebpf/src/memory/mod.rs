@@ -22,6 +22,7 @@ mod kernel;
 mod layouts;
 mod machine;
 mod maps;
+mod mmaps;
 mod modules;
 mod notices;
 mod open;

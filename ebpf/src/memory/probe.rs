@@ -12,6 +12,7 @@ use aya::maps::{HashMap as KernelMap, Map, MapData, MapError};
 
 use super::kernel::{Account, BORROWED, LAYOUTS, Numbers, Target};
 use super::layouts::Layouts;
+use super::mmaps::Mmaps;
 use super::modules::{Modules, Placed};
 use super::notices::{self, Notice, What};
 use super::programs::{self, RING_BYTES, take};
@@ -63,6 +64,7 @@ pub struct MemoryProbe {
     numbers: SharedArray<Numbers>,
     accounts: SharedArray<Account>,
     ring: Ring,
+    mmaps: Mmaps,
     layouts: Layouts,
     modules: Modules,
     tree: Tree,
@@ -101,6 +103,8 @@ impl MemoryProbe {
             numbers: shared(&mut bpf, "numbers_map", 1)?,
             accounts: shared(&mut bpf, "accounts", cpus)?,
             ring,
+            mmaps: Mmaps::new(cpus)
+                .map_err(|error| Error::from_loader("follow mappings of code".to_owned(), &error, 0))?,
             layouts,
             modules,
             tree: Tree::new(shared(&mut bpf, "nodes", nodes)?),
@@ -209,7 +213,22 @@ impl MemoryProbe {
             self.lost_notices = lost;
             events.extend(self.look_around());
         }
+        events.extend(self.look_at_mappings());
         events
+    }
+
+    /// Refreshes those that have mapped new code.
+    fn look_at_mappings(&mut self) -> Vec<MemoryEvent> {
+        let mapped = self.mmaps.take();
+        let concerned = |process: &Process| process.alive && (mapped.lost || mapped.pids.contains(&process.pid));
+        let targets: Vec<(TargetId, u32)> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| concerned(process))
+            .map(|(target, process)| (*target, process.pid))
+            .collect();
+        let refreshed = targets.into_iter().filter(|(target, _)| self.refresh(*target));
+        refreshed.map(|(target, pid)| MemoryEvent::Mapped { target, pid }).collect()
     }
 
     fn follow(&mut self, notice: Notice) -> Option<MemoryEvent> {

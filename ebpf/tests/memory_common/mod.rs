@@ -82,6 +82,20 @@ impl Program {
         line.trim().to_owned()
     }
 
+    /// Whether it has replied, after having taken in what has happened meanwhile.
+    pub fn try_reply(&mut self, probe: &mut MemoryProbe) -> bool {
+        use std::os::fd::AsFd;
+        probe.poll(Duration::from_millis(10)).expect("it is polled");
+        let mut ready =
+            [rustix::event::PollFd::from_borrowed_fd(self.replies.get_ref().as_fd(), rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let replied = rustix::event::poll(&mut ready, Some(&now)).expect("a pipe") > 0;
+        if replied {
+            self.reply();
+        }
+        replied
+    }
+
     pub fn tell(&mut self, order: &str) -> i64 {
         self.order(order);
         self.reply().parse().expect("a number")

@@ -1,5 +1,6 @@
 /* Does with its memory what it is told, line by line, and answers each line with one. Functions hold known amounts. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,19 @@ APART void thin_out(struct area *a)
 		madvise(a->start + i * PAGE, PAGE, MADV_DONTNEED);
 }
 
+static void *library;
+/* A library that is not there before. */
+APART int load(const char *path, struct area *a, long pages)
+{
+	void (*hold)(struct area *, long);
+	library = dlopen(path, RTLD_NOW);
+	if (!library)
+		return -1;
+	hold = (void (*)(struct area *, long))dlsym(library, "hold_plugin");
+	hold(a, pages);
+	return 0;
+}
+
 int main(void)
 {
 	char line[512], word[32], path[256];
@@ -114,6 +128,10 @@ int main(void)
 			result = deep(m, a, n);
 		else if (!strcmp(word, "share"))
 			share(a, n);
+		else if (!strcmp(word, "load") && sscanf(line, "%*s %*d %*d %255s", path) == 1)
+			result = load(path, a, n);
+		else if (!strcmp(word, "unload"))
+			result = dlclose(library);
 		else if (!strcmp(word, "thin"))
 			thin_out(a);
 		else if (!strcmp(word, "exec"))

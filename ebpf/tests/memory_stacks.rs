@@ -1,0 +1,100 @@
+//! Stacks reach their entry point, in every way a stack can look and without frame pointers; and what is reused of the
+//! one before is right.
+
+#![allow(clippy::print_stdout)] // the share of complete stacks
+
+mod memory_common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use chainscope_ebpf::memory::StackEnd;
+
+use memory_common::{Answer, Program, compile, probe, rollup};
+
+/// Lets a program do its work under the probe, and returns its stacks by how they ended.
+fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
+    let mut probe = probe();
+    let mut running = Program::start(program, arguments);
+    assert_eq!(running.reply(), "ready");
+    let target = probe.watch(running.pid()).expect("it lives");
+    running.order("go");
+    while !running.try_reply(&mut probe) {}
+    let answer = Answer::all(&mut probe);
+    let reading = answer.target(target);
+    let (all, complete) = answer.stacks(target);
+    let checked = answer.reading.health.checked;
+    println!("{}: {complete} of {all} stacks complete, {:?}", program.display(), reading.stacks);
+    assert!(checked > 0 && answer.reading.health.mismatches == 0, "{:?}", answer.reading.health);
+    // Pages come and go while a running program is counted.
+    let (counted, control) = (reading.attributed[0] + reading.before_attach.anon, rollup(running.pid(), "Anonymous"));
+    assert!(counted.abs_diff(control) <= control / 200, "{counted} instead of {control} pages");
+    running.end();
+    (all, complete)
+}
+
+#[track_caller]
+fn assert_nearly_all((all, complete): (u64, u64)) {
+    assert!(all > 5000, "{all} stacks");
+    assert!(complete * 1000 >= all * 999, "{complete} of {all}");
+}
+
+#[test]
+fn stacks_that_change_in_every_way() {
+    for (compiler, name) in [("gcc", "vary-gcc"), ("clang", "vary-clang")] {
+        let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-Wno-unknown-attributes"];
+        let program = compile(compiler, "vary.c", name, &flags);
+        let (all, complete) = run(&program, &["12000"]);
+        // Coroutines end where makecontext began them, which has no rule.
+        assert!(all > 20_000 && complete * 10 > all * 9, "{complete} of {all}");
+    }
+}
+
+#[test]
+fn a_rust_program() {
+    let flags = ["-O", "--edition", "2024", "-C", "force-frame-pointers=no"];
+    assert_nearly_all(run(&compile("rustc", "churn.rs", "churn-rust", &flags), &[]));
+}
+
+#[test]
+fn a_stripped_position_dependent_static_program() {
+    let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-static", "-no-pie", "-s"];
+    assert_nearly_all(run(&compile("g++", "churn.cpp", "churn-static", &flags), &[]));
+}
+
+#[test]
+fn a_cpp_program() {
+    let flags = ["-O2", "-pthread", "-fomit-frame-pointer"];
+    assert_nearly_all(run(&compile("g++", "churn.cpp", "churn-cpp", &flags), &[]));
+}
+
+fn go(name: &str, flags: &[&str]) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs");
+    let mut command = Command::new("go");
+    command.arg("build").args(flags).arg("-o").arg(&program).arg(folder.join("churn.go"));
+    // No module, no network; a cache of its own where there is no home.
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache");
+    command.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("GOCACHE", cache);
+    assert!(command.status().is_ok_and(|status| status.success()), "go build");
+    program
+}
+
+#[test]
+fn a_go_program() {
+    assert_nearly_all(run(&go("churn-go", &[]), &[]));
+}
+
+/// Without `.debug_frame` too: by frame pointer only.
+#[test]
+fn a_stripped_go_program() {
+    assert_nearly_all(run(&go("churn-go-stripped", &["-ldflags", "-s -w"]), &[]));
+}
+
+#[test]
+fn ends_have_names() {
+    let mut names: Vec<&str> = StackEnd::ALL.into_iter().map(StackEnd::name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), StackEnd::ALL.len());
+}
