@@ -19,8 +19,10 @@ use crate::{
     cluster::{self, Client, Reach, Report},
     folder::Folder,
     lanes::{LaneStatus, shared::SharedLanes},
+    memory::{Board, Memory},
     monitor::Monitor,
     reader::{BATCHES, Reader},
+    targets::proc::Proc,
     uplink::{self, Link},
     worker::{Cluster, Worker},
 };
@@ -29,7 +31,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Agent;
 
-/// An agent that runs: three threads, from the kernel's ring to the aggregator.
+/// An agent that runs: three threads from the kernel's ring to the aggregator, and two that profile memory.
 ///
 /// Dropping it stops the agent without waiting for acknowledgements.
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub struct Running {
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<Result<(), Error>>>,
     worker: Option<JoinHandle<Result<(), Error>>>,
+    memory: Memory,
     uplink: Option<JoinHandle<()>>,
     /// Ends the uplink's thread whatever it has.
     cut: Option<oneshot::Sender<()>>,
@@ -63,6 +66,8 @@ pub struct Status {
     pub is_running: bool,
     /// One lane a node.
     pub lanes: Vec<LaneStatus>,
+    /// Why no memory is profiled although it should be.
+    pub memory_error: Option<String>,
 }
 
 impl Agent {
@@ -97,7 +102,8 @@ impl Agent {
             }
             None => (None, None),
         };
-        let mut worker = Worker::new(&config, folder.clone(), lanes.clone(), commands, cluster)?;
+        let (memory, profile) = Memory::start(&Proc::at(&config.host_proc))?;
+        let mut worker = Worker::new(&config, folder.clone(), lanes.clone(), commands, profile, cluster)?;
         // After the worker told every lane of the last run what it may have missed.
         for name in names {
             lanes.open_lane(name)?;
@@ -129,7 +135,14 @@ impl Agent {
             result
         })?;
         let closing = lanes.clone();
-        let monitor = Monitor::new(lanes.clone(), worker.figures(), reach, config.cluster.is_some(), ended.clone());
+        let monitor = Monitor::new(
+            lanes.clone(),
+            worker.figures(),
+            memory.board.clone(),
+            reach,
+            config.cluster.is_some(),
+            ended.clone(),
+        );
         let worker = spawn("chainscope-interpret", move || {
             let result = worker.run(&taken, &spare);
             if let Err(error) = &result {
@@ -139,7 +152,7 @@ impl Agent {
             let _ = alive.send(true);
             result
         })?;
-        let (cut, delivered, uplink) = start_uplink(&lanes, link.into(), config.host)?;
+        let (cut, delivered, uplink) = start_uplink(&lanes, &memory.board, link.into(), config.host)?;
         let operator = client.map(start_operator).transpose()?;
         Ok(Running {
             mode,
@@ -148,6 +161,7 @@ impl Agent {
             stop,
             reader: Some(reader),
             worker: Some(worker),
+            memory,
             uplink: Some(uplink),
             cut: Some(cut),
             delivered,
@@ -188,7 +202,7 @@ pub(crate) fn end_operator(operator: &mut Option<Thread>) {
 
 type UplinkThread = (oneshot::Sender<()>, watch::Receiver<bool>, JoinHandle<()>);
 
-fn start_uplink(lanes: &SharedLanes, link: Link, host: String) -> Result<UplinkThread, Error> {
+fn start_uplink(lanes: &SharedLanes, board: &Board, link: Link, host: String) -> Result<UplinkThread, Error> {
     let name = "chainscope-uplink";
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -196,11 +210,11 @@ fn start_uplink(lanes: &SharedLanes, link: Link, host: String) -> Result<UplinkT
         .map_err(|source| Error::Thread { name, source })?;
     let (cut, is_cut) = oneshot::channel();
     let (done, delivered) = watch::channel(false);
-    let lanes = lanes.clone();
+    let (lanes, board) = (lanes.clone(), board.clone());
     let thread = spawn(name, move || {
         runtime.block_on(async {
             tokio::select! {
-                () = uplink::run(lanes, link, host) => {}
+                () = uplink::run(lanes, board, link, host) => {}
                 _ = is_cut => {}
             }
         });
@@ -220,7 +234,12 @@ impl Running {
     /// How the agent is.
     #[must_use]
     pub fn status(&self) -> Status {
-        Status { mode: self.mode, is_running: !*self.ended.borrow(), lanes: self.lanes.status() }
+        Status {
+            mode: self.mode,
+            is_running: !*self.ended.borrow(),
+            lanes: self.lanes.status(),
+            memory_error: self.memory.board.error(),
+        }
     }
 
     /// What probes and metrics are told.
@@ -245,6 +264,7 @@ impl Running {
         self.stop.store(true, Ordering::Release);
         let reader = join(self.reader.take());
         let worker = join(self.worker.take());
+        self.memory.join();
         self.lanes.close();
         self.await_delivery(patience);
         let settled = match self.lanes.oldest_ns() {
@@ -289,6 +309,7 @@ impl Drop for Running {
         // The worker ends with the reader, the uplink with the cut. Errors were logged where they happened.
         let _ = join(self.reader.take());
         let _ = join(self.worker.take());
+        self.memory.join();
         self.cut_uplink();
     }
 }

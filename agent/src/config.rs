@@ -71,6 +71,8 @@ pub struct NodeConfig {
     pub identity: Option<PathBuf>,
     /// Which bytes of a chunk are sent on.
     pub store: Store,
+    /// Whether it is profiled which code holds its memory.
+    pub memory: bool,
 }
 
 impl NodeConfig {
@@ -179,6 +181,7 @@ impl From<&spec::NodeConfig> for NodeConfig {
             netns: node.target.netns.clone(),
             identity: node.identity.clone(),
             store: node.observe.network.store,
+            memory: false,
         }
     }
 }

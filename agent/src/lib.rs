@@ -5,7 +5,8 @@
 //!   kernel ring ──▶ reader ──▶ │ bounded channel │ ──▶ worker ──▶ lanes ──▶ uplink ──▶ aggregator
 //!                     ▲                                │  │  ▲
 //!                     └── watch, add, keep, leave ◀────┘  │  └── cluster: what to observe, from the operator
-//!                                                         └──▶ journal, targets, holding, identities
+//!                                                         ├──▶ journal, targets, holding, identities
+//!                                                         └──▶ memory: profiles, beside the lanes to the uplink
 //! ```
 //!
 //! [`Agent::start`] wires it; [`Running::shutdown`] ends it. What belongs to no machine (lanes, matching, the
@@ -27,9 +28,12 @@ mod identity;
 mod interpreter;
 mod journal;
 mod lanes;
+mod memory;
 mod monitor;
 mod reader;
+mod rooted;
 mod spool;
+mod symbols;
 mod targets;
 mod unfit;
 mod uplink;

@@ -12,7 +12,7 @@ use tokio::{
 
 use chainscope_proto::v1::PodState;
 
-use crate::{cluster::Reach, lanes::shared::SharedLanes, worker::Figures};
+use crate::{cluster::Reach, lanes::shared::SharedLanes, memory, worker::Figures};
 
 /// How long a request may take, and its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,6 +30,7 @@ enum State {
     Running {
         lanes: SharedLanes,
         figures: Arc<Mutex<Figures>>,
+        memory: memory::Board,
         reach: Reach,
         is_in_cluster: bool,
         ended: watch::Receiver<bool>,
@@ -42,11 +43,12 @@ impl Monitor {
     pub(crate) fn new(
         lanes: SharedLanes,
         figures: Arc<Mutex<Figures>>,
+        memory: memory::Board,
         reach: Reach,
         is_in_cluster: bool,
         ended: watch::Receiver<bool>,
     ) -> Self {
-        Self(Arc::new(State::Running { lanes, figures, reach, is_in_cluster, ended }))
+        Self(Arc::new(State::Running { lanes, figures, memory, reach, is_in_cluster, ended }))
     }
 
     pub(crate) fn unfit(cause: String, reach: Reach) -> Self {
@@ -92,12 +94,13 @@ impl Monitor {
             flag(self.ready().is_ok()),
         );
         match &*self.0 {
-            State::Running { lanes, figures, reach, is_in_cluster, .. } => {
+            State::Running { lanes, figures, memory, reach, is_in_cluster, .. } => {
                 if *is_in_cluster {
                     page.operator(reach);
                 }
                 page.figures(&figures.lock());
                 page.lanes(lanes);
+                page.memory(&memory.figures());
             }
             State::Unfit { reach, .. } => page.operator(reach),
         }
@@ -260,6 +263,70 @@ impl Page {
             ),
         ] {
             self.one(name, kind, help, value);
+        }
+    }
+
+    fn memory(&mut self, figures: &memory::Figures) {
+        use memory::{KINDS, NodeFigures, RESIDENT};
+        let name = "chainscope_agent_memory_processes";
+        self.family(name, "gauge", "Processes whose memory is profiled.");
+        for (node, figures) in &figures.nodes {
+            self.sample(name, &[("node", node)], figures.processes as f64);
+        }
+        type Column = (&'static str, &'static str, &'static [&'static str; 3], fn(&NodeFigures) -> &[u64; 3]);
+        let columns: [Column; 3] = [
+            ("chainscope_agent_memory_resident_bytes", "Resident memory as the kernel counts it.", &RESIDENT, |node| {
+                &node.resident_bytes
+            }),
+            (
+                "chainscope_agent_memory_attributed_bytes",
+                "Memory of which the code that holds it is known.",
+                &KINDS,
+                |node| &node.attributed_bytes,
+            ),
+            (
+                "chainscope_agent_memory_before_attach_bytes",
+                "Memory that was resident before it was profiled, and still is.",
+                &KINDS,
+                |node| &node.before_attach_bytes,
+            ),
+        ];
+        for (name, help, kinds, values) in columns {
+            self.family(name, "gauge", help);
+            for (node, figures) in &figures.nodes {
+                for (kind, value) in kinds.iter().zip(values(figures)) {
+                    self.sample(name, &[("node", node), ("kind", kind)], *value as f64);
+                }
+            }
+        }
+        let name = "chainscope_agent_memory_unattributed_bytes";
+        self.family(name, "gauge", "Anonymous memory of which the kernel's count and the profile differ.");
+        for (node, figures) in &figures.nodes {
+            self.sample(name, &[("node", node)], figures.unattributed_bytes as f64);
+        }
+        let name = "chainscope_agent_memory_stacks";
+        self.family(name, "gauge", "Stacks of the profiled processes, by how their unwinding ended.");
+        for (node, figures) in &figures.nodes {
+            for (end, count) in &figures.stacks {
+                self.sample(name, &[("node", node), ("end", end)], *count as f64);
+            }
+        }
+        let name = "chainscope_agent_memory_lost_total";
+        self.family(name, "counter", "What the memory profiler could not account for, by reason.");
+        for (reason, count) in &figures.lost {
+            self.sample(name, &[("reason", reason)], *count as f64);
+        }
+        for (name, help, value) in [
+            ("chainscope_agent_memory_tree_calls", "Calls in the tree of all stacks.", figures.calls),
+            ("chainscope_agent_memory_tree_room", "Calls that the tree has room for.", figures.calls_room),
+            ("chainscope_agent_memory_symbol_bytes", "Memory for symbols that are being read.", figures.symbol_bytes),
+            (
+                "chainscope_agent_memory_failed",
+                "Whether no memory can be profiled; the log says why.",
+                u64::from(figures.error.is_some()),
+            ),
+        ] {
+            self.one(name, "gauge", help, value as f64);
         }
     }
 

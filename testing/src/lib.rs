@@ -1,7 +1,9 @@
-//! What the tests of several crates need and the product does not: waiting for conditions, free ports.
+//! What the tests of several crates need and the product does not: waiting for conditions, free ports, an agent that
+//! tells of memory.
 
 #![forbid(unsafe_code)]
 
+pub mod memory;
 pub mod wait;
 
 /// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it

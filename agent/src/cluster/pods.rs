@@ -205,6 +205,7 @@ impl Pod {
                 p2p_port,
                 store: if network.plain_only { Stored::Plain } else { Stored::Both },
                 identity: source,
+                memory: pod.memory.is_some_and(|memory| memory.enabled),
             },
             is_enabled: network.enabled,
             fault,

@@ -1,17 +1,14 @@
-//! Reading a file of another process through its own root.
-//!
-//! The path is resolved with `openat2(RESOLVE_IN_ROOT)` on `/proc/<pid>/root`: absolute symbolic links and `..` stay
-//! inside the process's root, so a container cannot make the agent read a file of the host. Minimum kernel 5.6.
+//! Reading a small file of another process through its own root.
 
 use std::{fs::File, io::Read as _, os::unix::fs::MetadataExt as _, path::Path};
 
-use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2},
-    io::Errno,
-};
 use zeroize::Zeroizing;
 
-use crate::targets::proc::Proc;
+pub(crate) use crate::rooted::Root;
+use crate::{
+    rooted::{OpenError, open_regular},
+    targets::proc::Proc,
+};
 
 /// Largest file that is read: an identity has about 300 bytes, a node's configuration a few thousand.
 pub(crate) const MAX_BYTES: u64 = 64 << 10;
@@ -38,12 +35,12 @@ pub(crate) enum ReadError {
     System(String),
 }
 
-impl From<Errno> for ReadError {
-    fn from(cause: Errno) -> Self {
+impl From<OpenError> for ReadError {
+    fn from(cause: OpenError) -> Self {
         match cause {
-            // A folder on the way that is a file, or a process that is gone, is no file either.
-            Errno::NOENT | Errno::NOTDIR | Errno::SRCH => Self::Missing,
-            other => Self::System(std::io::Error::from(other).to_string()),
+            OpenError::Missing => Self::Missing,
+            OpenError::Irregular => Self::Irregular,
+            OpenError::System(cause) => Self::System(cause),
         }
     }
 }
@@ -55,32 +52,9 @@ pub(crate) struct Opened {
     pub(crate) stamp: Stamp,
 }
 
-/// Which root a path is meant in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Root {
-    /// The root of this process.
-    Of(u32),
-    /// The agent's own.
-    Host,
-}
-
 /// Opens a file without reading it.
 pub(crate) fn open_in(proc: &Proc, root: Root, path: &Path) -> Result<Opened, ReadError> {
-    // Non-blocking and without a terminal: the path may lead to a pipe or a device.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = match root {
-        Root::Of(pid) => {
-            let top = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let top = open(proc.path(pid, "root"), top, Mode::empty())?;
-            openat2(top, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)?
-        }
-        Root::Host => rustix::fs::openat(CWD, path, flags, Mode::empty())?,
-    };
-    let file = File::from(fd);
-    let meta = file.metadata().map_err(|cause| ReadError::System(cause.to_string()))?;
-    if !meta.is_file() {
-        return Err(ReadError::Irregular);
-    }
+    let (file, meta) = open_regular(proc, root, path)?;
     if meta.len() > MAX_BYTES {
         return Err(ReadError::TooLong(meta.len()));
     }
@@ -105,6 +79,8 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::symlink};
+
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 
     use super::*;
 

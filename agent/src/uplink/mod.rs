@@ -3,7 +3,8 @@
 //! A stream is a pair of channels, whoever is at the other end: the aggregator in this process, or a bridge over gRPC
 //! ([`remote`]). On each stream the agent says hello, waits for the welcome with the marks of its lanes, and then sends
 //! batches as the lanes have them. A lane that the aggregator refuses is set aside, and tried again after a while and on
-//! the next stream; the others go on.
+//! the next stream; the others go on. In between go the states of memory profiles, which are in no lane: what a stream
+//! did not deliver is whole in the next.
 
 mod remote;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use tokio::sync::mpsc;
 use crate::{
     clock::realtime_ns,
     lanes::{AckError, shared::SharedLanes},
+    memory::Board,
 };
 
 /// How long an aggregator may take to say welcome: it may be opening a large database.
@@ -81,8 +83,8 @@ enum StreamError {
     Ack(#[from] AckError),
 }
 
-/// Sends what the lanes have until they are closed and empty, or no more streams come.
-pub(crate) async fn run(lanes: SharedLanes, mut link: Link, agent: String) {
+/// Sends what the lanes and the profiles have until they are closed and empty, or no more streams come.
+pub(crate) async fn run(lanes: SharedLanes, board: Board, mut link: Link, agent: String) {
     let mut pause = PAUSES.0;
     loop {
         let mut is_last = false;
@@ -101,7 +103,7 @@ pub(crate) async fn run(lanes: SharedLanes, mut link: Link, agent: String) {
             },
         };
         let result = match uplink {
-            Ok(uplink) => stream(&lanes, uplink, &agent, &mut pause).await,
+            Ok(uplink) => stream(&lanes, &board, uplink, &agent, &mut pause).await,
             Err(error) => Err(error),
         };
         match result {
@@ -119,7 +121,13 @@ pub(crate) async fn run(lanes: SharedLanes, mut link: Link, agent: String) {
 }
 
 /// One stream, to its end. `Ok`: everything was delivered and nothing more will come.
-async fn stream(lanes: &SharedLanes, uplink: Uplink, agent: &str, pause: &mut Duration) -> Result<(), StreamError> {
+async fn stream(
+    lanes: &SharedLanes,
+    board: &Board,
+    uplink: Uplink,
+    agent: &str,
+    pause: &mut Duration,
+) -> Result<(), StreamError> {
     let Uplink { requests, mut replies } = uplink;
     let asked = lanes.names();
     let hello = Hello {
@@ -146,10 +154,15 @@ async fn stream(lanes: &SharedLanes, uplink: Uplink, agent: &str, pause: &mut Du
             "the aggregator counts this lane otherwise: it lost its database, or this data folder is in use twice"
         );
     }
+    board.begin_stream(welcome.memory);
     let mut next = lanes.next_batch();
+    let mut state = board.next();
+    // Whether a state goes before a batch: in turn, so that neither waits for the end of the other.
+    let mut is_states_turn = false;
     let mut again = tokio::time::interval_at(tokio::time::Instant::now() + ASIDE, ASIDE);
     loop {
-        if next.is_none() && lanes.is_closing() && lanes.is_empty() {
+        let is_delivered = next.is_none() && state.is_none() && lanes.is_empty() && board.is_settled();
+        if is_delivered && lanes.is_closing() && board.is_closed() {
             return Ok(());
         }
         tokio::select! {
@@ -169,18 +182,27 @@ async fn stream(lanes: &SharedLanes, uplink: Uplink, agent: &str, pause: &mut Du
                             next = lanes.next_batch();
                         }
                     }
+                    Some(Reply::Memory(ack)) => {
+                        board.acknowledge(&ack);
+                        state = state.or_else(|| board.next());
+                    }
                     // A newer aggregator may say other things too.
                     _ => {}
                 }
             }
             _ = again.tick() => lanes.resume_aside(),
-            permit = requests.reserve(), if next.is_some() => {
+            permit = requests.reserve(), if next.is_some() || state.is_some() => {
                 let permit = permit.map_err(|_| StreamError::Ended)?;
-                if let Some(batch) = next.take() {
+                is_states_turn = !is_states_turn;
+                if let Some(message) = state.take_if(|_| is_states_turn || next.is_none()) {
+                    permit.send(request(Request::Memory(message)));
+                    state = board.next();
+                } else if let Some(batch) = next.take() {
                     permit.send(request(Request::Batch(batch)));
+                    next = lanes.next_batch();
                 }
-                next = lanes.next_batch();
             }
+            () = board.rung(), if state.is_none() => state = board.next(),
             () = lanes.rung(), if next.is_none() => {
                 if !lanes.is_closing() {
                     tokio::time::sleep(GATHER).await;

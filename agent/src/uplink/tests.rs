@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use chainscope_proto::v1::{
-    Ack, Batch, LaneMark, Record, RecordReply, RecordRequest, Refused, TargetEvent, Welcome,
+    Ack, Batch, LaneMark, MemoryAck, Record, RecordReply, RecordRequest, Refused, TargetEvent, Welcome,
     ingest_server::{Ingest, IngestServer},
     record::Kind,
     record_reply::Reply,
@@ -24,13 +24,20 @@ use crate::folder::Folder;
 #[derive(Clone, Default)]
 struct Durable(Arc<Mutex<BTreeMap<String, Vec<Record>>>>);
 
+/// Of an agent that profiles nothing.
+fn board() -> Board {
+    let board = Board::default();
+    board.close();
+    board
+}
+
 impl Durable {
     fn welcome(&self, nodes: &[String]) -> RecordReply {
         let lanes = self.0.lock();
         let mark =
             |node: &String| LaneMark { node: node.clone(), next_sequence: lanes.get(node).map_or(0, Vec::len) as u64 };
-        let welcome =
-            Welcome { version: 1, build: "test".to_owned(), realtime_ns: 0, marks: nodes.iter().map(mark).collect() };
+        let marks = nodes.iter().map(mark).collect();
+        let welcome = Welcome { version: 1, build: "test".to_owned(), marks, ..Default::default() };
         RecordReply { reply: Some(Reply::Welcome(welcome)) }
     }
 
@@ -67,6 +74,15 @@ impl Durable {
                         return;
                     }
                     reply
+                }
+                Request::Memory(state) => {
+                    let ack = MemoryAck {
+                        node: state.node,
+                        profile: state.profile,
+                        sequence: state.sequence,
+                        ..Default::default()
+                    };
+                    RecordReply { reply: Some(Reply::Memory(ack)) }
                 }
             };
             if replies.send(reply).await.is_err() {
@@ -106,7 +122,7 @@ async fn every_fact_arrives_once_although_each_stream_is_cut() {
     }
     lanes.close();
     let durable = Durable::default();
-    run(lanes.clone(), durable.link(3), "host".to_owned()).await;
+    run(lanes.clone(), board(), durable.link(3), "host".to_owned()).await;
     assert_eq!(durable.ids("n"), (0..200).collect::<Vec<_>>());
     assert!(lanes.is_empty());
 }
@@ -119,7 +135,7 @@ async fn a_new_process_goes_on_where_the_aggregator_stands() {
         let lanes = lanes(&dir);
         assert!(lanes.push("n", fact(run_of, 1)));
         lanes.close();
-        run(lanes, durable.link(usize::MAX), "host".to_owned()).await;
+        run(lanes, board(), durable.link(usize::MAX), "host".to_owned()).await;
     }
     assert_eq!(durable.ids("n"), [0, 1, 2]);
 }
@@ -130,7 +146,7 @@ async fn a_node_that_appears_during_a_stream_gets_a_lane() {
     let durable = Durable::default();
     let lanes = lanes(&dir);
     assert!(lanes.push("n", fact(1, 1)));
-    let running = tokio::spawn(run(lanes.clone(), durable.link(usize::MAX), "host".to_owned()));
+    let running = tokio::spawn(run(lanes.clone(), board(), durable.link(usize::MAX), "host".to_owned()));
     while durable.ids("n").is_empty() {
         tokio::task::yield_now().await;
     }
@@ -155,12 +171,13 @@ async fn an_aggregator_that_cannot_be_understood_ends_the_stream_with_a_reason()
         let (requests, _incoming) = mpsc::channel(2);
         let (outgoing, replies) = mpsc::channel(2);
         outgoing.send(RecordReply { reply }).await.unwrap();
-        let error = stream(&lanes, Uplink { requests, replies }, "h", &mut pause).await.unwrap_err().to_string();
+        let error =
+            stream(&lanes, &board(), Uplink { requests, replies }, "h", &mut pause).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
     let (requests, _incoming) = mpsc::channel(2);
     let (_outgoing, replies) = mpsc::channel(2);
-    let error = stream(&lanes, Uplink { requests, replies }, "h", &mut pause).await.unwrap_err();
+    let error = stream(&lanes, &board(), Uplink { requests, replies }, "h", &mut pause).await.unwrap_err();
     assert!(matches!(error, StreamError::Silent(_)), "{error}");
 }
 
@@ -169,7 +186,9 @@ async fn play(lanes: &SharedLanes) -> (mpsc::Receiver<RecordRequest>, mpsc::Send
     let (requests, mut incoming) = mpsc::channel(2);
     let (outgoing, replies) = mpsc::channel(2);
     let lanes = lanes.clone();
-    tokio::spawn(async move { stream(&lanes, Uplink { requests, replies }, "h", &mut PAUSES.0.clone()).await });
+    tokio::spawn(
+        async move { stream(&lanes, &board(), Uplink { requests, replies }, "h", &mut PAUSES.0.clone()).await },
+    );
     let Some(RecordRequest { request: Some(Request::Hello(hello)) }) = incoming.recv().await else {
         panic!("no hello")
     };
@@ -229,7 +248,7 @@ async fn records_go_through_the_spool_and_outlive_the_process() {
         assert!(lanes.push("n", fact(id, 1)));
     }
     lanes.close();
-    run(lanes.clone(), durable.link(3), "host".to_owned()).await;
+    run(lanes.clone(), board(), durable.link(3), "host".to_owned()).await;
     assert_eq!(durable.ids("n"), (0..50).collect::<Vec<_>>());
     assert!(lanes.is_empty());
 }
@@ -278,7 +297,7 @@ async fn records_reach_an_aggregator_over_grpc() {
         assert!(lanes.push("n", fact(id, 200_000)));
     }
     lanes.close();
-    run(lanes, Remote::new(&uri).unwrap().into(), "host".to_owned()).await;
+    run(lanes, board(), Remote::new(&uri).unwrap().into(), "host".to_owned()).await;
     assert_eq!(durable.ids("n"), (0..50).collect::<Vec<_>>());
 }
 

@@ -12,6 +12,7 @@ use crate::{
     cluster::pods::PodMap,
     identity::ProcessKeys,
     interpreter::Target,
+    memory,
     reader::Command,
     targets::{Change, Found, Owner, Plan},
 };
@@ -53,9 +54,23 @@ impl Worker {
             Some(Change::Update(pid, assignment)) => {
                 self.send(Command::SetPort { pid, port: assignment.p2p_port });
                 let assignment = *assignment;
+                if let Some(observed) = self.observed.get_mut(&pid)
+                    && std::mem::replace(&mut observed.memory, assignment.memory) != assignment.memory
+                {
+                    let (node, label) = (Arc::clone(&assignment.node), Arc::clone(&assignment.label));
+                    self.profile(match assignment.memory {
+                        true => memory::Command::Watch { pid, node, label },
+                        false => memory::Command::Forget { pid },
+                    });
+                }
                 self.interpreter.update_target(pid, assignment.p2p_port, assignment.store, assignment.identity);
             }
-            Some(Change::Release(pid)) => self.wind_up(Command::ReleaseProcess { pid }, RELEASED),
+            Some(Change::Release(pid)) => {
+                if self.observed.get(&pid).is_some_and(|observed| observed.memory) {
+                    self.profile(memory::Command::Forget { pid });
+                }
+                self.wind_up(Command::ReleaseProcess { pid }, RELEASED);
+            }
             Some(Change::Discard(pid)) => {
                 self.holding.discard(pid);
                 self.wind_up(Command::ReleaseProcess { pid }, RELEASED);
@@ -97,6 +112,10 @@ impl Worker {
                 port: assignment.p2p_port,
                 listens: listens.map(|port| (facts.netns, port)).into_iter().collect(),
             });
+            if assignment.memory {
+                let (node, label) = (Arc::clone(&node), Arc::clone(&assignment.label));
+                self.profile(memory::Command::Watch { pid, node, label });
+            }
         }
         let mut keys = ProcessKeys::new(self.proc.clone(), pid, assignment.identity);
         keys.look();
@@ -110,7 +129,7 @@ impl Worker {
             self.ledger.started(uid, pid, Clock::of_ticks(facts.start));
         }
         self.figures.lock().spoil();
-        self.observed.insert(pid, Observed { node: Arc::clone(&node), pod });
+        self.observed.insert(pid, Observed { node: Arc::clone(&node), pod, memory: assignment.memory });
         self.interpreter.start_target(Target {
             node,
             label: assignment.label,

@@ -29,6 +29,7 @@ use crate::{
     interpreter::{Interpreter, Sink, records},
     journal::{self, Waiting},
     lanes::shared::SharedLanes,
+    memory,
     reader::{Batch, Command, News},
     targets::{Machine, Plan, Roster, entries::EntryPlan, pods::PodPlan, proc::Proc},
 };
@@ -76,6 +77,8 @@ struct Observed {
     node: Arc<str>,
     /// The pod, by uid.
     pod: Option<String>,
+    /// Its memory is profiled.
+    memory: bool,
 }
 
 /// The thread's state.
@@ -85,6 +88,8 @@ pub(crate) struct Worker {
     holding: Holding,
     proc: Proc,
     commands: Sender<Command>,
+    /// To the memory profiler.
+    memory: Sender<memory::Command>,
     lanes: SharedLanes,
     folder: Folder,
     ports: BTreeSet<(Option<u32>, u16)>,
@@ -115,6 +120,7 @@ impl Worker {
         folder: Folder,
         lanes: SharedLanes,
         commands: Sender<Command>,
+        memory: Sender<memory::Command>,
         cluster: Option<Cluster>,
     ) -> Result<Self, Error> {
         let boot_id = journal::boot_id();
@@ -145,6 +151,7 @@ impl Worker {
             holding: Holding::default(),
             proc,
             commands,
+            memory,
             lanes,
             folder,
             ports: BTreeSet::new(),
@@ -280,6 +287,12 @@ impl Worker {
     fn send(&self, command: Command) {
         // Only a reader that ended does not listen; its end is noticed elsewhere.
         let _ = self.commands.send(command);
+    }
+
+    /// Begins or ends the profile of a process's memory.
+    fn profile(&self, command: memory::Command) {
+        // A profiler that ended has said why.
+        let _ = self.memory.send(command);
     }
 
     fn look(&mut self) -> Result<(), Error> {

@@ -73,6 +73,7 @@ impl Pod {
             p2p_port: Some(9732),
             identity: Some(identity),
             network: Some(NetworkOptions { enabled: true, plain_only: false }),
+            memory: None,
         }
     }
 }

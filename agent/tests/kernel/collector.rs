@@ -7,9 +7,11 @@ use std::{
 };
 
 use chainscope_agent::{Link, Uplink};
+use chainscope_profile::{Data, Limits, Profile, Taken};
 use chainscope_proto::v1::{
-    Ack, ConnectionEvent, LaneMark, Message, NetworkAccount, Record, RecordReply, RecordRequest, TargetEvent, Welcome,
-    connection_event::Event, record::Kind, record_reply::Reply, record_request::Request,
+    Ack, ConnectionEvent, LaneMark, MemoryAck, MemoryState, Message, NetworkAccount, Record, RecordReply,
+    RecordRequest, TargetEvent, Welcome, connection_event::Event, record::Kind, record_reply::Reply,
+    record_request::Request,
 };
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc;
@@ -18,9 +20,34 @@ use tokio::sync::mpsc;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Default)]
-pub(crate) struct Collector(Arc<(Mutex<Lanes>, Condvar)>);
+pub(crate) struct Collector(Arc<(Mutex<Kept>, Condvar)>);
 
 type Lanes = BTreeMap<String, Vec<Record>>;
+
+#[derive(Default)]
+struct Kept {
+    lanes: Lanes,
+    /// Memory by node and profile.
+    profiles: BTreeMap<(String, u64), Profile>,
+}
+
+impl Kept {
+    fn now(&self) -> Delivered {
+        let data = |((node, _), profile): (&(String, u64), &Profile)| Some((node.clone(), profile.data()?.clone()));
+        Delivered { lanes: self.lanes.clone(), profiles: self.profiles.iter().filter_map(data).collect() }
+    }
+
+    /// Merges a part of a state; an acknowledgement with its last.
+    fn take(&mut self, state: MemoryState) -> Option<MemoryAck> {
+        let (node, profile) = (state.node.clone(), state.profile);
+        let of = self.profiles.entry((node.clone(), profile)).or_default();
+        match of.take(state, &Limits::default()) {
+            Taken::Part => None,
+            Taken::Merged(sequence) => Some(MemoryAck { node, profile, sequence, ..MemoryAck::default() }),
+            Taken::KeyframeWanted(fault) => panic!("{node}: {fault}"),
+        }
+    }
+}
 
 impl Collector {
     /// For any number of agents, one after the other.
@@ -37,7 +64,8 @@ impl Collector {
     async fn serve(self, mut requests: mpsc::Receiver<RecordRequest>, replies: mpsc::Sender<RecordReply>) {
         while let Some(RecordRequest { request: Some(request) }) = requests.recv().await {
             let reply = {
-                let mut lanes = self.0.0.lock();
+                let mut kept = self.0.0.lock();
+                let Kept { lanes, .. } = &mut *kept;
                 match request {
                     Request::Hello(hello) => {
                         let mark = |node: &String| {
@@ -45,7 +73,13 @@ impl Collector {
                             LaneMark { node: node.clone(), next_sequence }
                         };
                         let marks = hello.nodes.iter().map(mark).collect();
-                        Reply::Welcome(Welcome { version: 1, build: "test".to_owned(), realtime_ns: 0, marks })
+                        Reply::Welcome(Welcome {
+                            version: 1,
+                            build: "test".to_owned(),
+                            marks,
+                            memory: true,
+                            ..Welcome::default()
+                        })
                     }
                     Request::Batch(batch) => {
                         let lane = lanes.entry(batch.node.clone()).or_default();
@@ -53,6 +87,10 @@ impl Collector {
                         lane.extend(batch.records);
                         Reply::Ack(Ack { node: batch.node, next_sequence: lane.len() as u64 })
                     }
+                    Request::Memory(state) => match kept.take(state) {
+                        Some(ack) => Reply::Memory(ack),
+                        None => continue,
+                    },
                 }
             };
             self.0.1.notify_all();
@@ -66,33 +104,36 @@ impl Collector {
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, mut found: impl FnMut(&Delivered) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
-        let mut lanes = self.0.0.lock();
+        let mut kept = self.0.0.lock();
         loop {
-            let delivered = Delivered(lanes.clone());
+            let delivered = kept.now();
             if let Some(found) = found(&delivered) {
                 return found;
             }
-            if self.0.1.wait_until(&mut lanes, deadline).timed_out() {
+            if self.0.1.wait_until(&mut kept, deadline).timed_out() {
                 panic!("waited in vain for {what}; delivered: {:#?}", delivered.summary());
             }
         }
     }
 
     pub(crate) fn now(&self) -> Delivered {
-        Delivered(self.0.0.lock().clone())
+        self.0.0.lock().now()
     }
 }
 
 /// What was delivered at one moment.
-pub(crate) struct Delivered(Lanes);
+pub(crate) struct Delivered {
+    lanes: Lanes,
+    profiles: Vec<(String, Data)>,
+}
 
 impl Delivered {
     pub(crate) fn nodes(&self) -> Vec<&str> {
-        self.0.keys().map(String::as_str).collect()
+        self.lanes.keys().map(String::as_str).collect()
     }
 
     pub(crate) fn kinds(&self, node: &str) -> impl DoubleEndedIterator<Item = &Kind> {
-        self.0.get(node).into_iter().flatten().filter_map(|record| record.kind.as_ref())
+        self.lanes.get(node).into_iter().flatten().filter_map(|record| record.kind.as_ref())
     }
 
     pub(crate) fn connection_events(&self, node: &str) -> Vec<(u64, &Event)> {
@@ -116,6 +157,11 @@ impl Delivered {
         messages
     }
 
+    /// The memory profiles of a node, oldest first.
+    pub(crate) fn profiles(&self, node: &str) -> impl DoubleEndedIterator<Item = &Data> {
+        self.profiles.iter().filter(move |(of, _)| of == node).map(|(_, data)| data)
+    }
+
     pub(crate) fn target_events(&self, node: &str) -> Vec<&TargetEvent> {
         self.kinds(node)
             .filter_map(|kind| if let Kind::TargetEvent(event) = kind { Some(event) } else { None })
@@ -137,6 +183,6 @@ impl Delivered {
                 .collect();
             format!("{node}: {} records, of these {}", lane.len(), told.join("\n  "))
         };
-        self.0.iter().map(line).collect()
+        self.lanes.iter().map(line).collect()
     }
 }

@@ -132,6 +132,7 @@ fn a_node_that_listens_already_is_found_by_its_port() {
     agent.shutdown(PATIENCE).unwrap();
     let delivered = stage.collector.now();
     assert_eq!(delivered.messages("node").len(), messages().len());
+    assert_eq!(delivered.profiles("node").count(), 0, "its memory is not asked for");
     check_account(&delivered);
 }
 

@@ -144,7 +144,13 @@ impl Lanes {
         let marks =
             hello.nodes.iter().zip(marks).map(|(node, next_sequence)| LaneMark { node: node.clone(), next_sequence });
         let connected = shared.agents.connect(&hello, version, received_ns);
-        let welcome = Welcome { version, build: shared.build.clone(), realtime_ns: now_ns(), marks: marks.collect() };
+        let welcome = Welcome {
+            version,
+            build: shared.build.clone(),
+            realtime_ns: now_ns(),
+            marks: marks.collect(),
+            memory: false,
+        };
         send(replies, record_reply::Reply::Welcome(welcome)).await?;
         let (results, outcomes) = mpsc::unbounded_channel();
         Ok(Self { agent, epoch, in_flight: 0, results, outcomes, connected, admission })
@@ -155,7 +161,7 @@ impl Lanes {
         let batch = match request.request {
             Some(Request::Batch(batch)) => batch,
             Some(Request::Hello(_)) => return Err(SessionError::SecondHello),
-            None => return Err(SessionError::UnknownRequest),
+            Some(Request::Memory(_)) | None => return Err(SessionError::UnknownRequest),
         };
         if let Some(admission) = &mut self.admission
             && let Some(reason) = admission.refuses(shared, &self.epoch, &batch).await?

@@ -136,6 +136,7 @@ impl PodPlan {
                 enabled: spec.network.enabled,
                 plain_only: spec.network.store == Stored::Plain,
             }),
+            memory: None,
         }));
         plan
     }
@@ -169,5 +170,6 @@ pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
         keep_bytes: retention.bytes.map(|bytes| bytes.as_u64()),
         keep_seconds: retention.age.map(|age| age.as_secs()),
         hosts: hosts.into_iter().map(str::to_owned).collect(),
+        memory_snapshots: None,
     }
 }

@@ -21,6 +21,7 @@ pub(crate) fn pod(uid: &str, digit: char) -> ObservedPod {
         p2p_port: Some(9732),
         identity: Some(observed_pod::Identity::IdentityPath("/data/identity.json".to_owned())),
         network: Some(NetworkOptions { enabled: true, plain_only: false }),
+        memory: None,
     }
 }
 

@@ -1,0 +1,159 @@
+//! Symbols as people write them: Rust (legacy and v0), C++, OCaml. Whatever a symbol says, the result is bounded.
+
+use std::fmt::{self, Write};
+
+use chainscope_quiet::Harmless;
+use cpp_demangle::{BorrowedSymbol, DemangleOptions, ParseOptions};
+
+use super::ocaml;
+
+/// Longest symbol that is looked at, and longest name that is made of it, in bytes; the rest is cut.
+pub(super) const MAX_NAME: usize = 16 << 10;
+
+/// How deep types may be nested in a C++ symbol.
+const MAX_DEPTH: u32 = 64;
+
+/// The name of a function, and whether its symbol is one of Rust's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Demangled {
+    pub(super) name: String,
+    pub(super) is_rust: bool,
+}
+
+/// Reads a symbol. Names of Rust's legacy scheme keep their hash (`::h` and 16 digits); v0 has none, and the digits by
+/// which it tells crates apart are left out. What is not mangled stays as it is.
+pub(super) fn demangle(symbol: &str) -> Demangled {
+    let symbol = cut(symbol, MAX_NAME);
+    let mut name = Bounded::default();
+    if let Ok(rust) = rustc_demangle::try_demangle(symbol) {
+        let is_v0 = symbol.starts_with("_R") || symbol.starts_with("R") || symbol.starts_with("__R");
+        let written = if is_v0 { write!(name, "{rust:#}") } else { write!(name, "{rust}") };
+        return Demangled { name: name.finish(written, symbol), is_rust: true };
+    }
+    let cpp = ParseOptions::default().recursion_limit(MAX_DEPTH);
+    if (symbol.starts_with("_Z") || symbol.starts_with("__Z"))
+        && let Ok((cpp, _)) = BorrowedSymbol::with_tail_and_options(symbol.as_bytes(), &cpp)
+    {
+        let options = DemangleOptions::new().recursion_limit(MAX_DEPTH);
+        let written = cpp.structured_demangle(&mut name, &options);
+        return Demangled { name: name.finish(written, symbol), is_rust: false };
+    }
+    let plain = ocaml::demangle(symbol).unwrap_or_else(|| symbol.to_owned());
+    Demangled { name: harmless(&plain), is_rust: false }
+}
+
+/// Text up to [`MAX_NAME`]: a few hundred bytes of a symbol can stand for gigabytes.
+#[derive(Debug, Default)]
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = MAX_NAME - self.0.len();
+        self.0.push_str(cut(text, room));
+        if text.len() > room { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+impl Bounded {
+    /// The text; of a symbol that could not be read to its end, what came out of it, if it was too long, else the symbol.
+    fn finish(mut self, written: fmt::Result, symbol: &str) -> String {
+        let is_full = self.0.len() + 4 > MAX_NAME;
+        match written {
+            Err(_) if is_full => {
+                self.0.truncate(cut(&self.0, MAX_NAME - 3).len());
+                self.0.push('…');
+            }
+            Err(_) => self.0 = symbol.to_owned(),
+            Ok(()) => {}
+        }
+        harmless(&self.0)
+    }
+}
+
+fn harmless(name: &str) -> String {
+    Harmless(name).to_string()
+}
+
+/// The beginning of a text, of so many bytes at most.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(symbol: &str) -> String {
+        demangle(symbol).name
+    }
+
+    #[test]
+    fn rust_names_keep_their_hash() {
+        let legacy = "_ZN59_$LT$std..process..ChildStderr$u20$as$u20$std..io..Read$GT$4read17h2b39f2a53104c282E";
+        let expected = "<std::process::ChildStderr as std::io::Read>::read::h2b39f2a53104c282";
+        assert_eq!(demangle(legacy), Demangled { name: expected.to_owned(), is_rust: true });
+        let v0 = "_RNvMs0_NtCs5l0EXMQXRMU_4node5chainNtB5_5Chain5apply";
+        assert_eq!(demangle(v0), Demangled { name: "<node::chain::Chain>::apply".to_owned(), is_rust: true });
+        // What the linker made of it with link-time optimisation.
+        assert_eq!(name("_ZN4node3run17h0123456789abcdefE.llvm.1234"), "node::run::h0123456789abcdef");
+    }
+
+    #[test]
+    fn cpp_names_have_their_parameters() {
+        assert_eq!(
+            name("_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsE"),
+            "rocksdb::DBImpl::Write(rocksdb::WriteOptions const&)"
+        );
+        assert!(!demangle("_ZN7rocksdb6DBImpl5WriteEv").is_rust);
+        assert_eq!(name("_Z4holdm.constprop.0"), "hold(unsigned long) [clone .constprop.0]");
+    }
+
+    #[test]
+    fn ocaml_names_have_dots() {
+        assert_eq!(name("camlStdlib__List__map_123"), "Stdlib.List.map_123");
+    }
+
+    #[test]
+    fn other_names_stay_as_they_are() {
+        for plain in ["main", "_start", "main.(*Tree).Hold", "caml_alloc_shr", "_Zzz", "_ZN", "", "R", "camlp4"] {
+            assert_eq!(name(plain), plain);
+        }
+        assert_eq!(name("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+    }
+
+    #[test]
+    fn a_symbol_that_stands_for_a_huge_name_is_cut() {
+        // Each parameter repeats the one before twice.
+        let mut symbol = "_Z1fN1a1bE".to_owned();
+        symbol.push_str("St4pairIS_S_E");
+        for back in
+            ["S1_", "S2_", "S3_", "S4_", "S5_", "S6_", "S7_", "S8_", "S9_", "SA_", "SB_", "SC_", "SD_", "SE_", "SF_"]
+        {
+            symbol.push_str(&format!("St4pairI{back}{back}E"));
+        }
+        assert!(name(&symbol).len() <= 3 * MAX_NAME);
+        assert!(name(&"x".repeat(1 << 20)).len() <= MAX_NAME);
+    }
+
+    proptest! {
+        #[test]
+        fn any_symbol_has_a_bounded_name(symbol in "\\PC{0,200}") {
+            prop_assert!(name(&symbol).len() <= 8 * MAX_NAME);
+        }
+
+        #[test]
+        fn anything_that_looks_mangled_has_a_bounded_name(
+            head in prop::sample::select(vec!["_R", "_ZN", "_Z", "_Z1f", "caml", "camlA__", "__ZN"]),
+            tail in "[A-Z0-9a-z_$.]{0,120}",
+        ) {
+            let symbol = format!("{head}{tail}");
+            prop_assert!(name(&symbol).len() <= 8 * MAX_NAME);
+        }
+    }
+}

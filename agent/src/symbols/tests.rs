@@ -1,0 +1,229 @@
+//! Names of programs that are compiled here: needs a C++ compiler, `nm` and `objcopy`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, LazyLock},
+};
+
+use proptest::prelude::*;
+
+use super::{Category, MappedFile, Place, Symbols, base_name, elf::Elf, module::Names};
+use crate::targets::proc::Proc;
+
+const SOURCE: &str = r#"
+extern "C" int outside(int);
+static inline __attribute__((always_inline)) int inner(int n) { return outside(n) + 1; }
+static inline __attribute__((always_inline)) int middle(int n) { return inner(n) * 2; }
+namespace chain {
+__attribute__((noinline)) int apply(int n) { return middle(n) + 3; }
+}
+extern "C" __attribute__((noinline)) int outside(int n) { volatile int k = n; return k; }
+extern "C" int camlTezos_p2p__P2p_socket__read_12(int n) { return chain::apply(n) + outside(n); }
+int main(int count, char **) { return camlTezos_p2p__P2p_socket__read_12(count); }
+"#;
+
+/// A folder with `program` (with debug information), `bare` (without any symbols), `linked` (whose debug information is
+/// in `.debug/linked.debug`).
+static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("program.cc"), SOURCE).unwrap();
+    run("c++", &["-O2", "-g", "-fno-optimize-sibling-calls", "-o", "program", "program.cc"], dir.path());
+    fs::create_dir(at(".debug")).unwrap();
+    run("objcopy", &["--only-keep-debug", "program", ".debug/linked.debug"], dir.path());
+    run("objcopy", &["--strip-all", "program", "bare"], dir.path());
+    run("objcopy", &["--strip-all", "--add-gnu-debuglink=.debug/linked.debug", "program", "linked"], dir.path());
+    dir
+});
+
+fn run(program: &str, arguments: &[&str], dir: &Path) {
+    let status = Command::new(program).args(arguments).current_dir(dir).status();
+    assert!(status.as_ref().is_ok_and(|status| status.success()), "{program} {arguments:?}: {status:?}");
+}
+
+fn path(name: &str) -> PathBuf {
+    PROGRAMS.path().join(name)
+}
+
+/// The file offset of a function.
+fn offset_of(symbol: &str) -> u64 {
+    let output = Command::new("nm").arg(path("program")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.ends_with(&format!(" {symbol}"))).unwrap();
+    let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+    let elf = Elf::read(&fs::File::open(path("program")).unwrap()).unwrap();
+    (0..elf.length).find(|offset| elf.address(*offset) == Some(address)).unwrap()
+}
+
+/// Where the call inside `chain::apply` returns to.
+fn return_offset() -> u64 {
+    let code = fs::read(path("program")).unwrap();
+    let begin = offset_of("_ZN5chain5applyEi") as usize;
+    // The first call, relative: e8 and four bytes.
+    let call = (begin..begin + 64).find(|at| code[*at] == 0xe8).unwrap();
+    (call + 5) as u64
+}
+
+fn mapped(path: PathBuf) -> MappedFile {
+    use std::os::unix::fs::MetadataExt as _;
+    let inode = fs::metadata(&path).map_or(0, |meta| meta.ino());
+    MappedFile { path, inode, pid: std::process::id(), is_deleted: false }
+}
+
+fn symbols_of(file: &str) -> Symbols {
+    let mut symbols = Symbols::new(Proc::default());
+    symbols.see(1, mapped(path(file)));
+    symbols
+}
+
+fn names(place: &Place) -> Vec<&str> {
+    place.functions.iter().map(|function| &*function.name).collect()
+}
+
+#[test]
+fn inlined_functions_are_told_from_the_outermost_inward() {
+    let mut symbols = symbols_of("program");
+    let place = symbols.place(1, return_offset(), true).unwrap();
+    assert_eq!(names(&place), ["chain::apply(int)", "middle", "inner"]);
+    assert_eq!(&*place.executable, "program");
+    assert!(!place.is_deleted);
+    assert!(symbols.bytes() > 0);
+    symbols.rest();
+    assert_eq!(symbols.bytes(), 0);
+    let again = symbols.place(1, return_offset(), true).unwrap();
+    assert!(Arc::ptr_eq(&place, &again), "remembered");
+}
+
+#[test]
+fn a_place_behind_a_call_belongs_to_the_call() {
+    let begin = offset_of("outside");
+    let mut symbols = symbols_of("program");
+    assert_eq!(names(&symbols.place(1, begin, false).unwrap()), ["outside"]);
+    // The byte before is padding or another function's last.
+    assert_ne!(names(&symbols.place(1, begin, true).unwrap()), ["outside"]);
+    let ocaml = offset_of("camlTezos_p2p__P2p_socket__read_12");
+    assert_eq!(names(&symbols.place(1, ocaml, false).unwrap()), ["Tezos_p2p.P2p_socket.read_12"]);
+}
+
+#[test]
+fn debug_information_is_found_by_its_link() {
+    let place = symbols_of("linked").place(1, return_offset(), true).unwrap();
+    assert_eq!(names(&place), ["chain::apply(int)", "middle", "inner"]);
+    let place = symbols_of("bare").place(1, return_offset(), true).unwrap();
+    assert!(place.functions.is_empty() && !place.is_deleted);
+}
+
+#[test]
+fn a_file_that_is_deleted_keeps_the_names_it_had() {
+    let copy = path("library.so");
+    fs::copy(path("program"), &copy).unwrap();
+    let before = mapped(copy.clone());
+    let mut symbols = Symbols::new(Proc::default());
+    symbols.see(1, before.clone());
+    fs::remove_file(&copy).unwrap();
+    let after = MappedFile { is_deleted: true, ..before };
+    symbols.see(1, after.clone());
+    let place = symbols.place(1, offset_of("outside"), false).unwrap();
+    assert_eq!((names(&place), place.is_deleted), (vec!["outside"], false));
+    // One that was never seen before has none.
+    symbols.see(2, after);
+    let place = symbols.place(2, offset_of("outside"), false).unwrap();
+    assert_eq!((names(&place), place.is_deleted, &*place.executable), (vec![], true, "library.so"));
+    symbols.forget(1);
+    assert!(symbols.place(1, offset_of("outside"), false).is_none());
+}
+
+#[test]
+fn a_file_that_was_replaced_is_marked() {
+    let mut other = mapped(path("program"));
+    other.inode += 1;
+    let mut symbols = Symbols::new(Proc::default());
+    symbols.see(1, other);
+    let place = symbols.place(1, offset_of("outside"), false).unwrap();
+    assert_eq!((names(&place), place.is_deleted), (vec!["outside"], true));
+}
+
+#[test]
+fn a_deleted_executable_is_read_through_its_process() {
+    // Of this test: by its inode, whatever its path is said to be.
+    let me = std::env::current_exe().unwrap();
+    let deleted = MappedFile { is_deleted: true, path: "/gone/node".into(), ..mapped(me.clone()) };
+    let elf = Elf::read(&fs::File::open(&me).unwrap()).unwrap();
+    let mut symbols = Symbols::new(Proc::default());
+    symbols.see(1, deleted);
+    // Somewhere in the code of a Rust program there is a Rust function.
+    let rust = elf.sections.iter().find(|section| section.name == ".text").unwrap();
+    let place = (0..rust.length)
+        .step_by(4096)
+        .filter_map(|step| symbols.place(1, rust.offset + step, false))
+        .find(|place| place.functions.first().is_some_and(|function| function.category == Category::NodeRust))
+        .unwrap();
+    let name = &place.functions[0].name;
+    assert!(name.rsplit("::").next().is_some_and(|hash| hash.len() == 17 && hash.starts_with('h')), "{name}");
+    assert_eq!((&*place.executable, place.is_deleted), ("node", false));
+}
+
+#[test]
+fn what_is_no_file_has_its_name() {
+    let mut symbols = Symbols::new(Proc::default());
+    let vdso = MappedFile { path: "[vdso]".into(), inode: 0, pid: std::process::id(), is_deleted: false };
+    symbols.see(1, vdso);
+    let place = symbols.place(1, 0, false).unwrap();
+    assert_eq!((&*place.executable, place.category, place.is_deleted), ("[vdso]", Category::SystemLib, false));
+    assert!(symbols.place(2, 0, false).is_none());
+    assert_eq!(&*base_name(Path::new("/")), "/");
+    assert_eq!(&*base_name(Path::new("/a/\u{1b}[1m")), "\\u{1b}[1m");
+}
+
+/// Reads names of a file of these bytes, everywhere.
+fn read_all(bytes: &[u8], places: &[u64]) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hostile");
+    fs::write(&path, bytes).unwrap();
+    let file = fs::File::open(&path).unwrap();
+    if let Ok(mut names) = Names::read(&Proc::default(), &mapped(path), &file) {
+        for place in places {
+            let found = names.at(*place, true);
+            assert!(found.iter().all(|function| function.name.len() <= 8 * super::demangle::MAX_NAME));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Changed bytes in the tables first of all: at the header, at segments and sections, and anywhere.
+    #[test]
+    fn a_damaged_file_ends_nothing(
+        changes in prop::collection::vec((0_usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        kept in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        static GOOD: LazyLock<(Vec<u8>, Elf)> = LazyLock::new(|| {
+            let path = path("program");
+            (fs::read(&path).unwrap(), Elf::read(&fs::File::open(&path).unwrap()).unwrap())
+        });
+        let (good, elf) = &*GOOD;
+        let mut bytes = good.clone();
+        for (place, index, value) in changes {
+            let (begin, length) = match place {
+                0 => (0, 64),
+                1 => (elf.segments_at.0, elf.segments_at.1.len() as u64),
+                2 => (elf.sections_at.0, elf.sections_at.1.len() as u64),
+                _ => (0, elf.length),
+            };
+            bytes[begin as usize + index.index(length as usize)] = value;
+        }
+        if let Some(kept) = kept {
+            bytes.truncate(kept.index(bytes.len()));
+        }
+        let code = return_offset_once();
+        read_all(&bytes, &[0, 1, code, code + 64, u64::MAX]);
+    }
+}
+
+fn return_offset_once() -> u64 {
+    static OFFSET: LazyLock<u64> = LazyLock::new(return_offset);
+    *OFFSET
+}

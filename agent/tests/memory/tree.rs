@@ -1,0 +1,79 @@
+//! The tree of one profile, as the API makes it.
+
+use std::{fmt, sync::Arc};
+
+use chainscope_profile::{Data, Kind, Kinds, Label, Measure, Shape, Stacks, Tree};
+
+/// What is held, from the outermost function inward.
+pub(crate) struct Held(Tree);
+
+impl Held {
+    pub(crate) fn of(data: &Data, kind: Kind) -> Self {
+        let shape = Shape { reverse: true, threshold: 0, kinds: Kinds::only(kind), measure: Measure::Now };
+        Self(Tree::new(&Stacks::now(&[Arc::new(data.clone())]), &shape, &|| false).unwrap())
+    }
+
+    /// Pages of all stacks.
+    pub(crate) fn total(&self) -> u64 {
+        let children = self.0.children(self.0.root());
+        let stacks =
+            children.filter(|child| !matches!(self.0.node(*child).label, Label::BeforeAttach | Label::Unattributed));
+        stacks.map(|child| self.pages(child)).sum()
+    }
+
+    fn pages(&self, node: u32) -> u64 {
+        u64::try_from(self.0.node(node).value).unwrap() / 4
+    }
+
+    /// Pages of the stacks that a function is in; `name` is its name or what that begins with, up to a hash.
+    pub(crate) fn inclusive(&self, name: &str) -> u64 {
+        let mut sum = 0;
+        let mut open = vec![self.0.root()];
+        while let Some(node) = open.pop() {
+            if self.is_function(node, name) {
+                // What it calls is in it.
+                sum += self.pages(node);
+            } else {
+                open.extend(self.0.children(node));
+            }
+        }
+        sum
+    }
+
+    /// The most calls of a function in one stack.
+    pub(crate) fn depth_below(&self, name: &str) -> usize {
+        let mut most = 0;
+        let mut open = vec![(self.0.root(), 0)];
+        while let Some((node, depth)) = open.pop() {
+            let depth = depth + usize::from(self.is_function(node, name));
+            most = most.max(depth);
+            open.extend(self.0.children(node).map(|child| (child, depth)));
+        }
+        most
+    }
+
+    fn is_function(&self, node: u32, name: &str) -> bool {
+        let Label::Frame(frame) = self.0.node(node).label else { return false };
+        let function = self.0.frame(frame).function.as_deref().unwrap_or_default();
+        let is_hashed = name.ends_with("::h") && function.strip_prefix(name).is_some_and(|hash| hash.len() == 16);
+        function == name || is_hashed
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut open = vec![(self.0.root(), 0)];
+        while let Some((node, depth)) = open.pop() {
+            let label = match self.0.node(node).label {
+                Label::Frame(frame) => {
+                    let frame = self.0.frame(frame);
+                    format!("{} {}+{:x}", frame.function.as_deref().unwrap_or("?"), frame.executable, frame.offset)
+                }
+                other => format!("{other:?}"),
+            };
+            writeln!(f, "{:depth$}{} {label}", "", self.pages(node))?;
+            open.extend(self.0.children(node).rev().map(|child| (child, depth + 1)));
+        }
+        Ok(())
+    }
+}

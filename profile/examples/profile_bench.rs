@@ -1,0 +1,125 @@
+//! Measures a process with many distinct stacks: merging a keyframe and deltas, and every answer made of it.
+//!
+//! `profile_bench [stacks]`, by default 100,000. Times are the best and the median of eleven rounds.
+
+#![allow(clippy::print_stdout)] // a program that prints its figures
+
+use std::{
+    hint::black_box,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use chainscope_profile::{
+    Flame, Kinds, Limits, Measure, Profile, Shape, Stacks, Taken, Tree, encode, flame_graph, pprof,
+};
+use chainscope_proto::v1::MemoryState;
+use chainscope_testing::memory::{FrameName, Recorder};
+use prost::Message as _;
+use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+
+const ROUNDS: usize = 11;
+
+fn main() {
+    let stacks = std::env::args().nth(1).map_or(100_000, |text| text.parse().expect("a number of stacks"));
+    let mut recorder = Recorder::new("9732", 4711, 1);
+    let mut random = SmallRng::seed_from_u64(7);
+    fill(&mut recorder, &mut random, stacks);
+    let keyframe = recorder.keyframe();
+    let mut profile = Profile::default();
+    println!("{:<46}{:>10}{:>12}", "", "best, ms", "median, ms");
+    show("merge a keyframe", || take(&mut Profile::default(), keyframe.clone()));
+    take(&mut profile, keyframe.clone());
+    let data = Arc::new(profile.data().expect("merged").clone());
+    println!("  {} stacks, {} nodes, keyframe {} KiB", data.stacks(), data.nodes(), keyframe.encoded_len() >> 10);
+
+    let mut deltas = deltas(&mut recorder, &mut random);
+    let bytes = deltas.iter().map(|delta| delta.encoded_len()).max().unwrap_or(0);
+    show("merge a delta of 1,000 changes, being read", || {
+        let held = profile.data().cloned();
+        take(&mut profile, deltas.pop().expect("one a round"));
+        drop(held);
+    });
+    println!("  delta {} KiB", bytes >> 10);
+
+    let now = [Arc::clone(&data)];
+    show("call tree in kibibytes", || drop(black_box(Stacks::now(&now))));
+    show("compared with an earlier one", || drop(black_box(Stacks::compared(&now, &now))));
+    let one = Stacks::now(&now);
+    for (name, reverse, threshold) in [
+        ("tree, threshold 256", false, 256),
+        ("tree, threshold 256, reversed", true, 256),
+        ("tree, threshold 0", false, 0),
+        ("tree, threshold 0, reversed", true, 0),
+    ] {
+        let shape = Shape { reverse, threshold, kinds: Kinds::RESIDENT, measure: Measure::Now };
+        show(name, || drop(black_box(tree(&one, &shape))));
+        println!("  {} nodes", tree(&one, &shape).len());
+    }
+    let shape = Shape { reverse: true, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
+    let flame = Flame { title: "bench", is_compared: false };
+    show("flame graph, threshold 256", || drop(black_box(flame_graph(&tree(&one, &shape), &flame))));
+    show("pprof, everything", || drop(black_box(pprof(&one, Kinds::RESIDENT, 0))));
+    show("snapshot", || drop(black_box(encode(&data, "9732", 1))));
+    let kept: usize = encode(&data, "9732", 1).iter().map(MemoryState::encoded_len).sum();
+    println!("  {} KiB before compression", kept >> 10);
+}
+
+fn tree(stacks: &Stacks, shape: &Shape) -> Tree {
+    Tree::new(stacks, shape, &|| false).expect("it is not too large")
+}
+
+fn take(profile: &mut Profile, state: MemoryState) {
+    let sequence = state.sequence;
+    assert_eq!(profile.take(state, &Limits::default()), Taken::Merged(sequence));
+}
+
+/// Distinct stacks of 12 to 28 frames that branch like a program's: few functions outside, many inside.
+fn fill(recorder: &mut Recorder, random: &mut SmallRng, stacks: usize) {
+    for at in 0..stacks {
+        let stack = stack(random, at);
+        recorder.hold(&stack, [random.random_range(1..64), random.random_range(0..4), 0]);
+    }
+}
+
+fn stack(random: &mut SmallRng, at: usize) -> Vec<FrameName> {
+    let depth = random.random_range(12..=28);
+    let mut stack = Vec::with_capacity(depth + 1);
+    for level in 0..depth {
+        let choices = match level {
+            0..4 => 2,
+            4..10 => 6,
+            _ => 400,
+        };
+        let number: u64 = random.random_range(0..choices);
+        let offset = (level as u64) << 20 | number << 4;
+        stack.push(FrameName::own(&format!("chain::module_{level}::function_{number}::h0123456789abcdef"), offset));
+    }
+    stack.push(FrameName::library("libc.so.6", Some("malloc"), 0x9_7f00 + (at as u64 % 64)));
+    stack
+}
+
+fn deltas(recorder: &mut Recorder, random: &mut SmallRng) -> Vec<MemoryState> {
+    let mut deltas: Vec<MemoryState> = (0..ROUNDS)
+        .map(|_| {
+            fill(recorder, random, 1000);
+            let base = recorder.sequence;
+            recorder.delta(base)
+        })
+        .collect();
+    deltas.reverse();
+    deltas
+}
+
+fn show(name: &str, mut act: impl FnMut()) {
+    let mut times: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let began = Instant::now();
+            act();
+            began.elapsed()
+        })
+        .collect();
+    times.sort();
+    let ms = |time: Option<&Duration>| time.map_or(0.0, Duration::as_secs_f64) * 1000.0;
+    println!("{name:<46}{:>10.2}{:>12.2}", ms(times.first()), ms(times.get(ROUNDS / 2)));
+}

@@ -1,0 +1,253 @@
+//! The profile format of `pprof`: every stack, nothing left out, in bytes.
+//!
+//! Source of the format: `profile.proto` of google/pprof. Addresses are file offsets. What was inlined at an address is
+//! one location with several lines, innermost first. Sample types: `inuse_space` (the kinds that were asked for), then
+//! each kind by itself.
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+use crate::{Kind, Kinds, Label, Stacks};
+
+#[derive(Clone, PartialEq, Message)]
+struct File {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(message, optional, tag = "11")]
+    period_type: Option<ValueType>,
+    #[prost(int64, tag = "12")]
+    period: i64,
+    #[prost(int64, tag = "14")]
+    default_sample_type: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    kind: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    memory_start: u64,
+    #[prost(uint64, tag = "3")]
+    memory_limit: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+    #[prost(bool, tag = "10")]
+    has_inline_frames: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "3")]
+    system_name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
+
+/// All stacks as an encoded `profile.proto`, not compressed; `time_ns` is the moment shown, nanoseconds since 1970. Of a
+/// comparison the differences, which may be negative.
+#[must_use]
+pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64) -> Vec<u8> {
+    let mut write = Writer::new(stacks, time_ns);
+    for node in 0..stacks.parents.len() {
+        let (now, then) = stacks.held(node);
+        write.sample(kinds, difference(&now, &then), |write| write.locations(node as u32));
+    }
+    let (now, then) = stacks.rest();
+    for (label, now, then) in [
+        (Label::BeforeAttach, now.before_attach, then.before_attach),
+        (Label::Unattributed, now.unattributed.map(|kib| kib.max(0)), then.unattributed.map(|kib| kib.max(0))),
+    ] {
+        let name = label.pseudo().unwrap_or_default();
+        write.sample(kinds, difference(&now, &then), |write| vec![write.pseudo(name)]);
+    }
+    write.file.encode_to_vec()
+}
+
+fn difference(now: &[i64; 3], then: &[i64; 3]) -> [i64; 3] {
+    std::array::from_fn(|kind| now[kind].saturating_sub(then[kind]))
+}
+
+struct Writer<'a> {
+    stacks: &'a Stacks,
+    file: File,
+    strings: HashMap<String, i64>,
+    mappings: HashMap<&'a str, u64>,
+    functions: HashMap<(i64, i64), u64>,
+    /// By the innermost frame of a location: what is inlined at an address is always the same.
+    locations: HashMap<u32, u64>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(stacks: &'a Stacks, time_ns: i64) -> Self {
+        let mut write = Self {
+            stacks,
+            file: File::default(),
+            strings: HashMap::new(),
+            mappings: HashMap::new(),
+            functions: HashMap::new(),
+            locations: HashMap::new(),
+        };
+        write.string("");
+        let bytes = write.string("bytes");
+        let names = ["inuse_space"].into_iter().chain(Kind::ALL.map(Kind::name));
+        write.file.sample_type = names.map(|name| ValueType { kind: write.string(name), unit: bytes }).collect();
+        write.file.default_sample_type = write.string("inuse_space");
+        write.file.period_type = Some(ValueType { kind: write.string("space"), unit: bytes });
+        write.file.period = i64::from(stacks.page_bytes);
+        write.file.time_nanos = time_ns;
+        write
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(id) = self.strings.get(text) {
+            return *id;
+        }
+        let id = self.file.string_table.len() as i64;
+        self.file.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), id);
+        id
+    }
+
+    fn sample(&mut self, kinds: Kinds, kib: [i64; 3], locations: impl FnOnce(&mut Self) -> Vec<u64>) {
+        if kib == [0; 3] {
+            return;
+        }
+        let bytes = kib.map(|kib| kib.saturating_mul(1024));
+        let mut value = vec![kinds.sum(&bytes).0];
+        value.extend(bytes);
+        let location_id = locations(self);
+        self.file.sample.push(Sample { location_id, value });
+    }
+
+    /// Locations of the stack that ends at a node, innermost first.
+    fn locations(&mut self, node: u32) -> Vec<u64> {
+        let frames: Vec<u32> = self.stacks.stack(node).collect();
+        let mut rest = frames.as_slice();
+        let mut locations = Vec::new();
+        while let Some(innermost) = rest.first() {
+            // Everything that was inlined here, and the function that it was inlined into.
+            let inlined = rest.iter().take_while(|frame| self.stacks.frames[**frame as usize].inlined).count();
+            let (here, behind) = rest.split_at((inlined + 1).min(rest.len()));
+            let id = match self.locations.get(innermost) {
+                Some(id) => *id,
+                None => self.location(*innermost, here),
+            };
+            locations.push(id);
+            rest = behind;
+        }
+        locations
+    }
+
+    fn location(&mut self, innermost: u32, frames: &[u32]) -> u64 {
+        let stacks = self.stacks;
+        let Some(frame) = stacks.frames.get(innermost as usize) else { return 0 };
+        let mapping_id = self.mapping(&frame.executable, frame.offset);
+        let line = frames.iter().filter_map(|frame| stacks.frames.get(*frame as usize)).map(|frame| {
+            let name = match &frame.function {
+                Some(name) => String::from(&**name),
+                None if frame.is_resolved() => format!("{}@{:08x}", frame.executable, frame.offset),
+                None => "[unknown]".to_owned(),
+            };
+            Line { function_id: self.function(&name, &frame.executable) }
+        });
+        let line = line.collect();
+        let id = self.file.location.len() as u64 + 1;
+        self.file.location.push(Location { id, mapping_id, address: frame.offset, line });
+        self.locations.insert(innermost, id);
+        id
+    }
+
+    fn pseudo(&mut self, name: &str) -> u64 {
+        let line = vec![Line { function_id: self.function(name, "") }];
+        let id = self.file.location.len() as u64 + 1;
+        self.file.location.push(Location { id, mapping_id: 0, address: 0, line });
+        id
+    }
+
+    /// 0: none.
+    fn mapping(&mut self, executable: &'a str, offset: u64) -> u64 {
+        if executable.is_empty() {
+            return 0;
+        }
+        let id = match self.mappings.get(executable) {
+            Some(id) => *id,
+            None => {
+                let filename = self.string(executable);
+                let id = self.file.mapping.len() as u64 + 1;
+                let mapping =
+                    Mapping { id, filename, has_functions: true, has_inline_frames: true, ..Mapping::default() };
+                self.file.mapping.push(mapping);
+                self.mappings.insert(executable, id);
+                id
+            }
+        };
+        if let Some(mapping) = self.file.mapping.get_mut(id as usize - 1) {
+            mapping.memory_limit = mapping.memory_limit.max(offset.saturating_add(1));
+        }
+        id
+    }
+
+    fn function(&mut self, name: &str, executable: &str) -> u64 {
+        let key = (self.string(name), self.string(executable));
+        if let Some(id) = self.functions.get(&key) {
+            return *id;
+        }
+        let id = self.file.function.len() as u64 + 1;
+        self.file.function.push(Function { id, name: key.0, system_name: key.0, filename: key.1 });
+        self.functions.insert(key, id);
+        id
+    }
+}
