@@ -35,7 +35,7 @@ fn recorder(pid: u32) -> Recorder {
 fn example() -> Recorder {
     let mut recorder = recorder(48213);
     let read = FrameName::library("libpthread.so.0", Some("read"), 0x1297a);
-    let caller = FrameName::own("<std::process::ChildStderr as std::io::Read>::read::h2b39f2a53104c282", 0x0022_fe58_3);
+    let caller = FrameName::own("<std::process::ChildStderr as std::io::Read>::read::h2b39f2a53104c282", 0x022f_e583);
     recorder.hold(&[caller, read.clone()], [1773, 343_210, 0]);
     recorder.hold(&[FrameName::own("small", 0x77), read], [0, 6, 0]);
     recorder
@@ -458,7 +458,7 @@ fn a_tree_of_any_depth_and_size_is_written_to_its_end() {
         let answer = server.get(&format!("/v1/tree?reverse={reverse}"));
         let count = |text: &str| answer.body.matches(text).count();
         assert_eq!((count("\"frames\":["), count("\"name\":{")), (depth as usize + 2001, depth as usize + 2000));
-assert_eq!(count("{"), count("}"));
+        assert_eq!(count("{"), count("}"));
         assert!(answer.body.ends_with("]}") && !answer.body.chars().any(char::is_control));
     }
     let svg = server.get("/v1/flamegraph").body;

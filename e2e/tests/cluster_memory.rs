@@ -1,0 +1,91 @@
+//! The memory of a pod's process, by call stack, through the aggregator's Service.
+
+use chainscope_e2e::cluster::scene::{HANDSHAKE, NODE, Scene};
+use chainscope_e2e::harness::wait;
+use serde_json::Value;
+
+/// What each side says.
+const MESSAGES: u64 = 100;
+
+#[test]
+fn the_memory_of_a_pod_is_served_to_who_may_read_it() {
+    let scene = Scene::new(1, &[]);
+    scene.play_load(MESSAGES, 100);
+    scene.until_count(2 * MESSAGES + HANDSHAKE);
+    assert_eq!(scene.reader.get(&path("pid")), 0, "memory was not asked for");
+
+    // Of a process that runs: what it had before is no stack's, and the sum is the kernel's own.
+    scene.cluster.kubectl(r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"memory":{}}}"#);
+    let first = wait::until("a process", || process(&scene, 0));
+    wait::until("the kernel's own count", || is_explained(&scene, first));
+    assert!(target(&scene, first)["anon"]["beforeAttach"].as_u64() > Some(0), "it ran before");
+
+    // Of one that is seen from its start: its functions are there by name.
+    scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
+    let second = wait::until("the next process", || process(&scene, first));
+    scene.until_count(2 * (2 * MESSAGES + HANDSHAKE));
+    wait::until("the kernel's own count", || is_explained(&scene, second));
+    let tree = scene.reader.get(&path("tree?threshold=0&reverse=true"));
+    check(&tree);
+    let mut names = Vec::new();
+    functions(&tree, &mut names);
+    assert!(
+        names.iter().any(|name| name.contains("chainscope_e2e::node")),
+        "none of the node's own functions: {names:?}"
+    );
+
+    let stranger = scene.door.api.with_token(&scene.cluster.token("tezos", "stranger"));
+    assert_eq!(stranger.ask(&path("tree")).expect("an answer").0, 403);
+    assert_eq!(scene.door.api.ask(&path("tree")).expect("an answer").0, 401);
+}
+
+fn path(what: &str) -> String {
+    format!("/nodes/{NODE}/v1/{what}")
+}
+
+/// The observed process, if it is another one than that.
+fn process(scene: &Scene, not: u64) -> Option<u64> {
+    let (status, body) = scene.reader.ask(&path("pid"))?;
+    assert_eq!(status, 200, "{body}");
+    body.parse().ok().filter(|pid| ![0, not].contains(pid))
+}
+
+fn target(scene: &Scene, pid: u64) -> Value {
+    let targets = scene.reader.get(&path("targets"));
+    let found = targets.as_array().and_then(|all| all.iter().find(|one| one["pid"] == pid));
+    found.cloned().unwrap_or_else(|| panic!("{pid} is not among {targets}"))
+}
+
+/// Whether the anonymous memory that is shown is what the kernel counts at this moment.
+fn is_explained(scene: &Scene, pid: u64) -> Option<()> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
+    let resident: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    let shown = target(scene, pid);
+    let anon = &shown["anon"];
+    let sum = anon["attributed"].as_u64()? + anon["beforeAttach"].as_u64()?;
+    (sum == resident && anon["unattributed"] == 0).then_some(())
+}
+
+/// Children add up to their parent, and no part is more than the whole.
+fn check(node: &Value) {
+    let value = |node: &Value, field: &str| node[field].as_i64().unwrap_or_else(|| panic!("no {field} in {node}"));
+    assert!((0..=value(node, "value")).contains(&value(node, "cacheValue")), "{}", node["name"]);
+    let Some(children) = node["frames"].as_array().filter(|children| !children.is_empty()) else { return };
+    for field in ["value", "cacheValue"] {
+        assert_eq!(
+            children.iter().map(|child| value(child, field)).sum::<i64>(),
+            value(node, field),
+            "{}",
+            node["name"]
+        );
+    }
+    children.iter().for_each(check);
+}
+
+fn functions(node: &Value, names: &mut Vec<String>) {
+    names.extend(node["name"]["functionName"].as_str().map(str::to_owned));
+    for child in node["frames"].as_array().into_iter().flatten() {
+        functions(child, names);
+    }
+}
