@@ -26,6 +26,7 @@ use crate::{
         server::{self, Served},
     },
     ingest::{Ingest, grpc},
+    memory::{Memory, Snapshots},
     metrics::Metrics,
     nodes::Nodes,
     pool::Pool,
@@ -44,11 +45,13 @@ pub struct Running {
     http: SocketAddr,
     grpc: Option<SocketAddr>,
     operation: Option<SocketAddr>,
+    memory: Option<SocketAddr>,
     pinned: Vec<(String, SocketAddr)>,
     ingest: Ingest,
     servers: JoinSet<()>,
     pools: [Arc<Pool>; 2],
     retention: Retention,
+    snapshots: Snapshots,
     draining: CancellationToken,
     stop: CancellationToken,
     gone: CancellationToken,
@@ -87,6 +90,10 @@ impl Aggregator {
             Some(address) => Some(listen(address).await?),
             None => None,
         };
+        let memory_listener = match config.memory {
+            Some(address) => Some((listen(address).await?, address)),
+            None => None,
+        };
         let mut pinned_listeners = Vec::new();
         for node in &configured {
             if let Some(address) = node.listen {
@@ -95,8 +102,17 @@ impl Aggregator {
         }
 
         let metrics = Arc::new(Metrics::new());
-        let ingest =
-            Ingest::start(&store, Arc::clone(&nodes), catalog.clone(), Arc::clone(&metrics.ingest), &build, &limits)?;
+        let memory = Arc::new(Memory::default());
+        let ingest = Ingest::start(
+            &store,
+            Arc::clone(&nodes),
+            catalog.clone(),
+            Arc::clone(&memory),
+            Arc::clone(&metrics.ingest),
+            &build,
+            &limits,
+        )?;
+        let snapshots = Snapshots::start(store.clone(), Arc::clone(&nodes), Arc::clone(&memory))?;
         let pool = Arc::new(Pool::start("query", limits.query_threads, limits.query_queue)?);
         let bulk = Arc::new(Pool::start("bulk", BULK_THREADS, BULK_QUEUE)?);
         let retention = Retention::start(store.clone(), catalog.clone(), limits.eviction)?;
@@ -108,6 +124,7 @@ impl Aggregator {
             store,
             nodes,
             ingest: ingest.clone(),
+            memory,
             metrics: Arc::clone(&metrics),
             build: build.clone(),
             access,
@@ -147,6 +164,11 @@ impl Aggregator {
         }
         let http = address_of(&api, http)?;
         servers.spawn(server::serve(api, served.clone()));
+        let mut memory_address = None;
+        if let Some((listener, address)) = memory_listener {
+            memory_address = Some(address_of(&listener, address)?);
+            servers.spawn(server::serve(listener, served.clone()));
+        }
         let mut pinned = Vec::new();
         for (name, listener) in pinned_listeners {
             pinned.push((name.clone(), address_of(&listener, http)?));
@@ -170,11 +192,13 @@ impl Aggregator {
             http,
             grpc,
             operation,
+            memory: memory_address,
             pinned,
             ingest,
             servers,
             pools: [pool, bulk],
             retention,
+            snapshots,
             draining,
             stop,
             gone,
@@ -202,6 +226,12 @@ impl Running {
         self.operation
     }
 
+    /// Address of the further listener that memory profilers of old are asked at, if there is one.
+    #[must_use]
+    pub fn memory_addr(&self) -> Option<SocketAddr> {
+        self.memory
+    }
+
     /// Says from now on that it is not ready, so that no new clients are sent here. [`Running::shutdown`] does, too.
     pub fn drain(&self) {
         self.draining.cancel();
@@ -227,7 +257,8 @@ impl Running {
     /// Ends in order: it is said not to be ready, sessions store and acknowledge what they have received, live streams
     /// end, answers under way are given a few seconds, threads are waited for. Afterwards nobody holds the store any more.
     pub async fn shutdown(self) {
-        let Self { ingest, mut servers, pools, mut retention, draining, stop, gone, _watching, .. } = self;
+        let Self { ingest, mut servers, pools, mut retention, mut snapshots, draining, stop, gone, _watching, .. } =
+            self;
         draining.cancel();
         ingest.stop().await;
         stop.cancel();
@@ -242,6 +273,7 @@ impl Running {
                 pool.stop();
             }
             retention.stop();
+            snapshots.stop();
         });
         if ended.await.is_err() {
             warn_limited!("a thread of the aggregator did not end as it should");

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use chainscope_store::{Retention, Store};
+use chainscope_store::{Retention, SnapshotLimits, Store};
 
 use crate::{access::AccessConfig, catalog::CatalogConfig, ingest::IngestTrust};
 
@@ -23,6 +23,8 @@ pub struct Config {
     pub build: String,
     /// Address of a further listener for metrics and health, never encrypted and without a token; none: the API has them.
     pub operation: Option<SocketAddr>,
+    /// A further address of the API: 17832, where the original's memory profiler was; none: the API's own alone.
+    pub memory: Option<SocketAddr>,
     /// Who may use the API.
     pub access: AccessConfig,
     /// Whether reads are logged (target `audit`). They always are where callers have names.
@@ -53,6 +55,7 @@ impl Config {
             retention,
             build,
             operation: None,
+            memory: None,
             access: AccessConfig::Open,
             audit: false,
             trust: None,
@@ -73,6 +76,8 @@ pub struct NodeConfig {
     pub aliases: Vec<String>,
     /// How long its records are kept.
     pub retention: Retention,
+    /// How snapshots of its memory are kept.
+    pub memory: MemoryKeep,
     /// A further listener whose API is about this node alone.
     pub listen: Option<SocketAddr>,
 }
@@ -81,7 +86,35 @@ impl NodeConfig {
     /// A node without aliases whose records are kept for ever.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), aliases: Vec::new(), retention: Retention::default(), listen: None }
+        Self {
+            name: name.into(),
+            aliases: Vec::new(),
+            retention: Retention::default(),
+            memory: MemoryKeep::default(),
+            listen: None,
+        }
+    }
+}
+
+/// How often a snapshot of a node's memory is kept, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryKeep {
+    /// Time between two; 0: none are kept.
+    pub every: Duration,
+    /// What is let go.
+    pub limits: SnapshotLimits,
+}
+
+impl Default for MemoryKeep {
+    fn default() -> Self {
+        Self::from(&chainscope_spec::MemorySnapshots::default())
+    }
+}
+
+impl From<&chainscope_spec::MemorySnapshots> for MemoryKeep {
+    fn from(snapshots: &chainscope_spec::MemorySnapshots) -> Self {
+        let limits = SnapshotLimits { age: Some(snapshots.age), bytes: Some(snapshots.bytes.as_u64()) };
+        Self { every: snapshots.every, limits }
     }
 }
 
@@ -91,7 +124,9 @@ impl From<&chainscope_spec::NodeConfig> for NodeConfig {
         let mut aliases = node.aliases.clone();
         aliases.extend(node.target.p2p_port.map(|port| port.to_string()));
         aliases.retain(|alias| *alias != node.name);
-        Self { name: node.name.clone(), aliases, retention: keep(&node.observe.retention), listen: node.listen }
+        let memory = node.observe.memory.as_ref().map_or_else(MemoryKeep::default, |memory| (&memory.snapshots).into());
+        let (name, retention) = (node.name.clone(), keep(&node.observe.retention));
+        Self { name, aliases, retention, memory, listen: node.listen }
     }
 }
 

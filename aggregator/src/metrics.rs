@@ -21,6 +21,8 @@ pub(crate) struct IngestMetrics {
     /// Batches of nodes that the agent may not deliver.
     pub(crate) refused_batches: Counter,
     pub(crate) records: Counter,
+    /// States of memory, parts counted.
+    pub(crate) memory_states: Counter,
     pub(crate) bytes: Counter,
     pub(crate) unknown_kinds: Counter,
     pub(crate) store_errors: Counter,
@@ -35,6 +37,7 @@ impl IngestMetrics {
             batches: Counter::default(),
             refused_batches: Counter::default(),
             records: Counter::default(),
+            memory_states: Counter::default(),
             bytes: Counter::default(),
             unknown_kinds: Counter::default(),
             store_errors: Counter::default(),
@@ -61,6 +64,7 @@ impl IngestMetrics {
             self.refused_batches.clone(),
         );
         registry.register("records", "Records received, resent ones included", self.records.clone());
+        registry.register("memory_states", "States of memory received, parts counted", self.memory_states.clone());
         registry.register_with_unit("received", "Size of the batches received", Unit::Bytes, self.bytes.clone());
         registry.register(
             "unknown_kinds",

@@ -3,15 +3,21 @@
 //! A node is named by its name (`octez-0`, `default/octez-0`), by the last part of that name, or by a declared alias
 //! such as its P2P port. Names are unique; what else matches more than one node is ambiguous, and said so.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use chainscope_store::{Retention, Store};
+use chainscope_store::{Retention, SnapshotLimits, Store};
 use parking_lot::{Mutex, RwLock};
 
-use crate::{Error, NodeConfig};
+use crate::{Error, NodeConfig, config::MemoryKeep};
 
 /// What a request without `node_name` means, if such a node exists: the original's default.
 const DEFAULT: &str = "tezedge";
+
+/// Age of the oldest record of a node whose time is over: nothing is as young as this.
+pub(crate) const NOTHING: Duration = Duration::from_nanos(1);
 
 /// Longest name of a node, in bytes.
 const LONGEST: usize = 253;
@@ -41,6 +47,8 @@ pub(crate) struct Known {
     pub(crate) configured: bool,
     /// How long its records are kept; none: as those of nodes that nobody configured.
     pub(crate) retention: Option<Retention>,
+    /// How snapshots of its memory are kept; none: by default.
+    pub(crate) memory: Option<MemoryKeep>,
     /// When its resource was found deleted, nanoseconds since 1970.
     pub(crate) deleted_ns: Option<i64>,
 }
@@ -71,6 +79,7 @@ impl Nodes {
                 aliases: node.aliases.iter().cloned().collect(),
                 configured: true,
                 retention: Some(node.retention),
+                memory: Some(node.memory),
                 deleted_ns: None,
             };
             if known.insert(node.name.clone(), entry).is_some() {
@@ -93,6 +102,15 @@ impl Nodes {
         let _telling = self.telling.lock();
         let own = self.known.read().get(name).and_then(|known| known.retention);
         store.set_retention(name, own.unwrap_or(self.retention))
+    }
+
+    /// How snapshots of the node's memory are kept; none if there is no such node, or its time is over.
+    pub(crate) fn memory(&self, name: &str) -> Option<MemoryKeep> {
+        let known = self.known.read();
+        let node = known.get(name)?;
+        let nothing = MemoryKeep { every: Duration::ZERO, limits: SnapshotLimits { age: Some(NOTHING), bytes: None } };
+        let is_over = node.retention.is_some_and(|retention| retention.age == Some(NOTHING));
+        Some(if is_over { nothing } else { node.memory.unwrap_or_default() })
     }
 
     /// Makes sure that the node is known.

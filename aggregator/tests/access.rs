@@ -23,7 +23,7 @@ fn guarded(change: impl FnOnce(&mut Config)) -> (Server, Arc<Reviews>) {
     }
     reviews.allow("alice", "messages", "a", "x");
     reviews.allow("carol", "messages", "a", "");
-    for right in ["messages", "connections", "chunks", "stats"] {
+    for right in ["messages", "connections", "chunks", "stats", "memory"] {
         reviews.allow("root", right, "", "");
     }
     let access = AccessConfig::Kubernetes(Arc::clone(&reviews) as _);
@@ -38,7 +38,7 @@ fn guarded(change: impl FnOnce(&mut Config)) -> (Server, Arc<Reviews>) {
     (server, reviews)
 }
 
-const NODE_PATHS: [&str; 9] = [
+const NODE_PATHS: [&str; 15] = [
     "/v2/p2p",
     "/v2/p2p/0",
     "/v2/p2p/stream",
@@ -48,6 +48,12 @@ const NODE_PATHS: [&str; 9] = [
     "/v3/connections",
     "/v3/chunks",
     "/v3/chunk/1.000000002-local-0",
+    "/v1/tree",
+    "/v1/pid",
+    "/v1/targets",
+    "/v1/flamegraph",
+    "/v1/pprof",
+    "/v1/snapshots",
 ];
 
 #[test]
@@ -64,7 +70,8 @@ fn without_a_good_token_there_is_nothing_but_the_description() {
         }
         assert_eq!(get(server.http(), "OPTIONS", path, &[]).status, 204, "{path}");
     }
-    for path in ["/openapi.json", "/openapi/network-recorder-openapi.json", "/docs/index.html"] {
+    let profiler = "/openapi/memory-profiler-openapi.json";
+    for path in ["/openapi.json", "/openapi/network-recorder-openapi.json", profiler, "/docs/index.html"] {
         assert_eq!(get(server.http(), "GET", path, &[]).status, 200, "{path}");
     }
     for path in ["/metrics", "/readyz", "/livez", "/healthz"] {

@@ -6,8 +6,8 @@ use std::{env, fs, path::Path};
 
 #[test]
 fn the_committed_documents_are_fresh() {
-    let (full, recorder) = chainscope_aggregator::openapi();
-    for (file, fresh) in [("chainscope.json", full), ("network-recorder.json", recorder)] {
+    let files = ["chainscope.json", "network-recorder.json", "memory-profiler.json"];
+    for (file, fresh) in files.into_iter().zip(chainscope_aggregator::openapi()) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi").join(file);
         if env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(&path, &fresh).unwrap();
@@ -19,12 +19,12 @@ fn the_committed_documents_are_fresh() {
 
 #[test]
 fn every_path_is_described_once() {
-    let (full, recorder) = chainscope_aggregator::openapi();
+    let [full, recorder, profiler] = chainscope_aggregator::openapi();
     let paths = |text: &str| {
         let document: serde_json::Value = serde_json::from_str(text).unwrap();
         document["paths"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()
     };
     let full = paths(&full);
-    assert_eq!(full.len(), 14);
-    assert!(paths(&recorder).iter().all(|path| full.contains(path)));
+    assert_eq!(full.len(), 20);
+    assert!(paths(&recorder).iter().chain(&paths(&profiler)).all(|path| full.contains(path)));
 }

@@ -20,6 +20,7 @@ const FIRST_STEPS: &str = "\
 First steps:
   chainscope run --p2p-port 9732          record the node that listens for peers on port 9732
   chainscope p2p                          follow its messages in this terminal
+  chainscope memory --pid 4711            which code holds the memory of a process
   curl 'localhost:17732/v2/p2p?limit=5'   the newest five, as JSON
   http://localhost:17732/docs             the API, in a browser";
 
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Follow the messages of a node in this terminal
     P2p(P2pArgs),
+    /// Show which code holds a node's memory, or that of any process
+    Memory(MemoryArgs),
     /// Write a file with what helps to find a fault: configuration, self-check, counters, own logs; no secrets
     SupportBundle(SupportBundleArgs),
     /// Print completions for a shell
@@ -142,6 +145,69 @@ pub(crate) enum Initiator {
     Local,
     /// The peer connected to the node
     Remote,
+}
+
+/// Show which code holds a node's memory, or that of any process.
+///
+/// Of a node that `chainscope run` observes the tree is asked for. Any other process is named by --pid: it is observed for a
+/// while by this command itself. What it held before is one line, `[resident before attach]`; what it allocates meanwhile
+/// is shown by function.
+#[derive(Debug, Args)]
+#[command(after_help = MEMORY_EXAMPLES)]
+pub(crate) struct MemoryArgs {
+    /// Where Chainscope serves its API [default: http://127.0.0.1:17732]
+    #[arg(long, value_name = "URL", env = "CHAINSCOPE_URL")]
+    pub(crate) url: Option<String>,
+    /// The node, by name or alias [default: the only one]
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// This process; without --node and --url it is observed by this command, which needs what `chainscope run` needs
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// How long a process is observed that no node is: "10s", "5m"; Ctrl-C shows it earlier
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub(crate) observe: std::time::Duration,
+    /// Begin with entry points and thread starts instead of the code that allocates
+    #[arg(long, short)]
+    pub(crate) reverse: bool,
+    /// Kibibytes that a line stands for at least [default: a hundredth of all]
+    #[arg(long, short, value_name = "KIB")]
+    pub(crate) threshold: Option<u64>,
+    /// Kinds of memory [default: anonymous and page cache]
+    #[arg(long, short, value_enum)]
+    pub(crate) kind: Option<MemoryKind>,
+    /// What grew since the snapshot of this moment: seconds or milliseconds since 1970
+    #[arg(long, value_name = "TIME", conflicts_with = "pid")]
+    pub(crate) since: Option<u64>,
+    /// The snapshot of this moment instead of what is now
+    #[arg(long, value_name = "TIME", conflicts_with = "pid")]
+    pub(crate) at: Option<u64>,
+    /// The tree as the API gives it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const MEMORY_EXAMPLES: &str = "\
+Examples:
+  chainscope memory --node 9732 --reverse
+  chainscope memory --pid $(pidof postgres | cut -d' ' -f1) --for 1m
+  chainscope memory --since $(date -d yesterday +%s)
+In a browser: /v1/flamegraph. For `go tool pprof`: /v1/pprof.";
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum MemoryKind {
+    /// Heap, stacks, private copies
+    Anon,
+    /// Page cache that was read or written on the process's behalf
+    Cache,
+    /// Page tables, socket buffers and the like
+    Kernel,
+    /// All of them
+    All,
+}
+
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("no time such as 10s: {error}"))
 }
 
 /// Write a file with what helps to find a fault.

@@ -9,6 +9,7 @@ mod api;
 mod args;
 mod demo;
 mod logs;
+mod memory;
 mod p2p;
 mod run;
 mod support_bundle;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::run(args),
         Command::P2p(args) => p2p::run(args),
+        Command::Memory(args) => memory::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -104,6 +104,17 @@ impl Running {
         self.aggregator.http_addr()
     }
 
+    /// Waits so long, or until somebody presses Ctrl-C.
+    pub(crate) fn wait(&self, at_most: Duration) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                stopped = stop_signal() => stopped,
+                () = self.agent.ended() => Ok(()),
+                () = tokio::time::sleep(at_most) => Ok(()),
+            }
+        })
+    }
+
     /// Stops recording, stores what is on the way, stops serving.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
         let Self { runtime, agent, aggregator } = self;
@@ -119,6 +130,7 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<Running> {
     let store = Store::open(config.data_dir.join("db"), StoreOptions::default())?;
     let mut serve = chainscope_aggregator::Config::new(store, config.listen);
     serve.ingest = config.ingest_listen;
+    serve.memory = config.memory_listen;
     serve.nodes = config.nodes.iter().map(Into::into).collect();
     let aggregator = runtime.block_on(Aggregator::start(serve))?;
     let ingest = aggregator.ingest().clone();

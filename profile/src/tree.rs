@@ -177,6 +177,12 @@ impl Tree {
         node.first..node.first + node.count
     }
 
+    /// How many frames there are, some of which may be of no node.
+    #[must_use]
+    pub fn frames(&self) -> usize {
+        self.frames.len()
+    }
+
     /// The frame of a [`Label::Frame`].
     ///
     /// # Panics

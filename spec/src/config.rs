@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, HostTarget, Network, ObserveSpec, Retention,
+    Error, HostTarget, Memory, Network, ObserveSpec, Retention,
     legacy::{LegacyNode, LegacyTop, Log, P2p},
 };
 
@@ -26,6 +26,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Address on which other machines' agents may deliver records (gRPC); none: only this process records.
     pub ingest_listen: Option<SocketAddr>,
+    /// A further address of the API, for programs that ask for memory at port 17832; none: `listen` alone.
+    pub memory_listen: Option<SocketAddr>,
     /// Folder of the database and of the agent's journal.
     pub data_dir: PathBuf,
     /// How bytes are taken from the kernel.
@@ -74,6 +76,7 @@ pub struct NodeConfig {
 struct File {
     listen: Option<SocketAddr>,
     ingest_listen: Option<SocketAddr>,
+    memory_listen: Option<SocketAddr>,
     data_dir: Option<PathBuf>,
     #[serde(default)]
     capture: Capture,
@@ -101,6 +104,7 @@ struct FileNode {
     identity: Option<PathBuf>,
     retention: Option<Retention>,
     network: Option<Network>,
+    memory: Option<Memory>,
     listen: Option<SocketAddr>,
 
     http_v3: Option<u16>,
@@ -131,6 +135,7 @@ impl Config {
         let config = Self {
             listen: listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), API_PORT)),
             ingest_listen: file.ingest_listen,
+            memory_listen: file.memory_listen,
             data_dir: data_dir.unwrap_or_else(|| PathBuf::from("/var/lib/chainscope")),
             capture: file.capture,
             ring_buffer: file.ring_buffer.unwrap_or(ByteSize::mib(32)),
@@ -144,21 +149,26 @@ impl Config {
     /// The configuration that observes one node by its port, with every other value at its default.
     pub fn for_port(port: u16, identity: Option<PathBuf>) -> Self {
         let target = HostTarget { p2p_port: Some(port), ..HostTarget::default() };
+        Self::for_target(port.to_string(), target, identity, ObserveSpec::default())
+    }
+
+    /// The configuration that observes the memory of one process, with every other value at its default.
+    pub fn for_memory_of(pid: u32) -> Self {
+        let target = HostTarget { pid: Some(pid), ..HostTarget::default() };
+        let observe = ObserveSpec { memory: Some(Memory::default()), ..ObserveSpec::default() };
+        Self::for_target(format!("pid-{pid}"), target, None, observe)
+    }
+
+    fn for_target(name: String, target: HostTarget, identity: Option<PathBuf>, observe: ObserveSpec) -> Self {
         Self {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), API_PORT),
             ingest_listen: None,
+            memory_listen: None,
             data_dir: PathBuf::from("/var/lib/chainscope"),
             capture: Capture::Auto,
             ring_buffer: ByteSize::mib(32),
             queue: ByteSize::mib(64),
-            nodes: vec![NodeConfig {
-                name: port.to_string(),
-                aliases: Vec::new(),
-                target,
-                identity,
-                observe: ObserveSpec::default(),
-                listen: None,
-            }],
+            nodes: vec![NodeConfig { name, aliases: Vec::new(), target, identity, observe, listen: None }],
         }
     }
 
@@ -194,6 +204,16 @@ impl NodeConfig {
         ] {
             if is_zero {
                 return Err(Error::ZeroLimit { index, key });
+            }
+        }
+        let Some(Memory { snapshots, .. }) = &self.observe.memory else { return Ok(()) };
+        for (key, is_zero) in [
+            ("every", snapshots.every.is_zero()),
+            ("age", snapshots.age.is_zero()),
+            ("bytes", snapshots.bytes == ByteSize::b(0)),
+        ] {
+            if is_zero {
+                return Err(Error::ZeroSnapshots { index, key });
             }
         }
         Ok(())
@@ -237,6 +257,7 @@ impl FileNode {
             identity: old.identity(self.identity, warnings)?,
             observe: ObserveSpec {
                 network: self.network.unwrap_or_default(),
+                memory: self.memory,
                 retention: old.retention(self.retention, warnings)?,
             },
             listen: old.listen(self.listen, warnings)?,

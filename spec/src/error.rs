@@ -50,6 +50,14 @@ pub enum Error {
         /// Which key.
         key: &'static str,
     },
+    /// Snapshots without pause, or none that is kept.
+    #[error("nodes[{index}]: memory.snapshots.{key} must not be 0")]
+    ZeroSnapshots {
+        /// Position in the file, from 0.
+        index: usize,
+        /// Which key.
+        key: &'static str,
+    },
     /// A key given in its old and in its new spelling.
     #[error("{place}: both {old} and {new} are given; keep {new}")]
     Twice {

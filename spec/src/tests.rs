@@ -3,7 +3,7 @@ use std::{path::Path, time::Duration};
 use bytesize::ByteSize;
 use proptest::prelude::*;
 
-use crate::{Capture, Config, Error, Stored};
+use crate::{Capture, Config, Error, Memory, Stored};
 
 fn parse(text: &str) -> Config {
     let (config, warnings) = Config::parse(text).unwrap();
@@ -124,6 +124,33 @@ fn the_older_file_is_accepted_too() {
 fn old_and_new_spelling_together_are_a_contradiction() {
     let error = Config::parse("listen = \"127.0.0.1:1\"\nhttp_v2 = 1\n[[nodes]]\np2p_port = 1\n").unwrap_err();
     assert!(matches!(error, Error::Twice { old: "http_v2", new: "listen", .. }), "{error}");
+}
+
+#[test]
+fn memory_is_off_without_its_table_and_an_empty_one_switches_it_on() {
+    let memory = |table: &str| {
+        let (config, _) = Config::parse(&format!("[[nodes]]\np2p_port = 1\n{table}")).unwrap();
+        config.nodes[0].observe.memory.clone()
+    };
+    assert_eq!(memory(""), None);
+    assert_eq!(memory("memory = {}"), Some(Memory::default()));
+    let all = memory("memory = { enabled = false, snapshots = { every = \"30s\", age = \"1d\", bytes = \"5MiB\" } }")
+        .unwrap();
+    assert_eq!((all.enabled, all.snapshots.every.as_secs(), all.snapshots.bytes.as_u64()), (false, 30, 5 << 20));
+    assert_eq!(memory("memory = { snapshots = { age = \"2w\" } }").unwrap().snapshots.age.as_secs(), 14 * 86_400);
+    for (table, key) in [
+        ("memory = { snapshots = { every = \"0s\" } }", "every"),
+        ("memory = { snapshots = { age = \"0s\" } }", "age"),
+        ("memory = { snapshots = { bytes = 0 } }", "bytes"),
+    ] {
+        let error = Config::parse(&format!("[[nodes]]\np2p_port = 1\n{table}")).unwrap_err();
+        assert!(matches!(error, Error::ZeroSnapshots { index: 0, key: found } if found == key), "{error}");
+    }
+    let error = Config::parse("[[nodes]]\np2p_port = 1\nmemory = { often = 1 }").unwrap_err().to_string();
+    assert!(error.contains("often"), "{error}");
+    let one = Config::for_memory_of(4711);
+    assert_eq!((one.nodes[0].name.as_str(), one.nodes[0].target.pid), ("pid-4711", Some(4711)));
+    assert_eq!(one.nodes[0].observe.memory, Some(Memory::default()));
 }
 
 proptest! {

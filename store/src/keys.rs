@@ -23,6 +23,8 @@
 //!    3 lane                 node u32 | length u8, agent | length u8, epoch    -> next sequence u64
 //!    4 segment              node u32 | segment u32                            -> SegmentMeta
 //!    5 account              node u32 | agent | epoch | target, each with its length -> Record
+//!    6 memory snapshot      node u32 | time u64                               -> MemorySnapshot
+//!    7 part of a snapshot   node u32 | time u64 | part u32                    -> MemoryState
 //! ```
 //!
 //! A *block* is 1,024 consecutive message ids, named by the least id it can hold. The zone map keeps the least and the
@@ -41,6 +43,8 @@ pub(crate) const NODE: u8 = 2;
 pub(crate) const LANE: u8 = 3;
 pub(crate) const SEGMENT: u8 = 4;
 pub(crate) const ACCOUNT: u8 = 5;
+pub(crate) const MEMORY: u8 = 6;
+pub(crate) const MEMORY_PART: u8 = 7;
 
 pub(crate) const MESSAGE: u8 = 16;
 pub(crate) const ZONE: u8 = 17;
@@ -87,6 +91,22 @@ pub(crate) const NEXT_NODE: &[u8] = &[STORE, b'n', b'o', b'd', b'e'];
 pub(crate) fn node(table: u8, node: u32) -> [u8; 5] {
     let mut key = [table; 5];
     key[1..].copy_from_slice(&node.to_be_bytes());
+    key
+}
+
+/// Table, node and time, nanoseconds since 1970: a snapshot, or the start of its parts. What is before 1970 is at 1970.
+pub(crate) fn moment(table: u8, node: u32, time_ns: i64) -> [u8; 13] {
+    let mut key = [table; 13];
+    key[1..5].copy_from_slice(&node.to_be_bytes());
+    key[5..].copy_from_slice(&u64::try_from(time_ns).unwrap_or(0).to_be_bytes());
+    key
+}
+
+/// A part of a memory snapshot.
+pub(crate) fn memory_part(node: u32, time_ns: i64, part: u32) -> [u8; 17] {
+    let mut key = [0; 17];
+    key[..13].copy_from_slice(&moment(MEMORY_PART, node, time_ns));
+    key[13..].copy_from_slice(&part.to_be_bytes());
     key
 }
 

@@ -1,4 +1,5 @@
-//! Stores what agents record: messages, chunks, connections, losses, accounts, of many nodes, in one database.
+//! Stores what agents record: messages, chunks, connections, losses, accounts, snapshots of memory, of many nodes, in one
+//! database.
 //!
 //! ```text
 //!  append ──▶ staged batch ──sync──▶ engine (RocksDB)          one batch: rows, chunks, postings, zones,
@@ -29,6 +30,7 @@ mod fold;
 mod index;
 mod keys;
 mod load;
+mod memory;
 mod meta;
 mod node;
 mod options;
@@ -48,7 +50,8 @@ pub use error::Error;
 pub use evict::Evicted;
 pub use facts::{Account, ChunkQuery, ConnectionQuery, FactQuery};
 pub use fold::Connection;
-pub use meta::Totals;
+pub use memory::SnapshotLimits;
+pub use meta::{MemorySnapshot, Totals};
 pub use options::{Retention, StoreOptions};
 pub use query::{Budget, MessageQuery, Order};
 pub use store::{Disk, NodeInfo, Store};

@@ -107,6 +107,35 @@ impl SegmentMeta {
     }
 }
 
+/// A snapshot of a node's memory, as a list shows it.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MemorySnapshot {
+    /// The moment, nanoseconds since 1970.
+    #[prost(sfixed64, tag = "1")]
+    pub time_ns: i64,
+    /// Parts that it is kept in.
+    #[prost(uint32, tag = "2")]
+    pub parts: u32,
+    /// Bytes of keys and values, before compression.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Kibibytes of anonymous memory, those resident before the attach included.
+    #[prost(uint64, tag = "4")]
+    pub anon_kib: u64,
+    /// Kibibytes of page cache, likewise.
+    #[prost(uint64, tag = "5")]
+    pub cache_kib: u64,
+    /// Kibibytes of the kernel, likewise.
+    #[prost(uint64, tag = "6")]
+    pub kernel_kib: u64,
+    /// Processes.
+    #[prost(uint32, tag = "7")]
+    pub targets: u32,
+    /// Distinct stacks that hold something.
+    #[prost(uint64, tag = "8")]
+    pub stacks: u64,
+}
+
 /// Least and greatest time of the messages of a block, nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Zone {

@@ -7,15 +7,16 @@ use std::{
     time::Duration,
 };
 
-use chainscope_proto::v1::Record;
+use chainscope_proto::v1::{MemoryState, Record};
 use parking_lot::Mutex;
 
 use crate::{
-    Account, ChunkQuery, Connection, ConnectionQuery, Error, Evicted, FactQuery, MessageQuery, Report, Retention,
-    StoreOptions, Subscription, Totals,
+    Account, ChunkQuery, Connection, ConnectionQuery, Error, Evicted, FactQuery, MemorySnapshot, MessageQuery, Report,
+    Retention, SnapshotLimits, StoreOptions, Subscription, Totals,
     engine::{Batch, Engine, Memory, rocks::Rocks},
     evict, facts, keys,
     keys::ChunkPlace,
+    memory,
     meta::SCHEMA_VERSION,
     query,
     reserve::Reserve,
@@ -346,6 +347,48 @@ impl Store {
     /// Damage.
     pub fn accounts(&self, node: &str) -> Result<Vec<Account>, Error> {
         self.reader(node).map_or(Ok(Vec::new()), |reader| facts::accounts(&reader))
+    }
+
+    /// Keeps a snapshot of a node's memory: `head` as lists show it (its parts and bytes are counted here), `states` as
+    /// they will be given back. One of the same moment is replaced. A node that is not known yet is made.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`]: nothing was written. The engine's.
+    pub fn put_memory(
+        &self,
+        node: &str,
+        head: MemorySnapshot,
+        states: &[MemoryState],
+    ) -> Result<MemorySnapshot, Error> {
+        self.write(|writer, engine, committed| memory::put(writer, engine, committed, node, head, states))
+    }
+
+    /// Snapshots of a node's memory of a time (first included, last excluded; nanoseconds since 1970), oldest first.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn memory_snapshots(&self, node: &str, from_ns: i64, to_ns: i64) -> Result<Vec<MemorySnapshot>, Error> {
+        self.reader(node).map_or(Ok(Vec::new()), |reader| memory::list(&reader, from_ns, to_ns))
+    }
+
+    /// The latest snapshot of a node's memory at or before a moment, and its states in the order in which they were put.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn memory_at(&self, node: &str, time_ns: i64) -> Result<Option<(MemorySnapshot, Vec<MemoryState>)>, Error> {
+        self.reader(node).map_or(Ok(None), |reader| memory::at_or_before(&reader, time_ns))
+    }
+
+    /// Drops snapshots of a node's memory that the limits no longer allow, and gives how many; `now_ns` is nanoseconds
+    /// since 1970.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn evict_memory(&self, node: &str, limits: &SnapshotLimits, now_ns: i64) -> Result<u64, Error> {
+        let inner = &*self.0;
+        // Held, so that nothing is put meanwhile.
+        let _writer = inner.writer.lock();
+        self.reader(node).map_or(Ok(0), |reader| memory::evict(&reader, &*inner.engine, limits, now_ns))
     }
 
     /// Grows whenever something new can be read or something was dropped.

@@ -4,4 +4,5 @@ mod crash;
 mod disk;
 mod lanes;
 mod life;
+mod memory;
 mod support;

@@ -5,7 +5,8 @@
 //! - every posting has exactly the ids whose rows have its value: nothing missing, nothing dangling;
 //! - every zone is the least and greatest time of its block;
 //! - a row's chunks are in its own segment, unless they are nowhere;
-//! - events, losses and target events have distinct, ascending ids.
+//! - events, losses and target events have distinct, ascending ids;
+//! - every memory snapshot has its parts, and no part is without one.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use prost::Message as _;
 use crate::{
     Error, index,
     keys::{self, ChunkPlace},
+    memory,
     meta::{SegmentMeta, Zone},
     posting::{Bits, block_of},
     view::Reader,
@@ -51,7 +53,7 @@ impl Report {
         self.problem_count == 0
     }
 
-    fn problem(&mut self, text: String) {
+    pub(crate) fn problem(&mut self, text: String) {
         self.problem_count += 1;
         if self.problems.len() < MOST_LISTED {
             self.problems.push(text);
@@ -93,7 +95,8 @@ pub(crate) fn node(reader: &Reader<'_>, report: &mut Report) -> Result<(), Error
     for table in [keys::CONNECTION, keys::LOSS, keys::TARGET_EVENT] {
         check_numbers(reader, table, report)?;
     }
-    check_outside(reader, report)
+    check_outside(reader, report)?;
+    memory::verify(reader, report)
 }
 
 /// Reads the rows of a segment, and computes what its zones and postings must be.

@@ -62,6 +62,22 @@ impl Writer {
         Ok(self.nodes.len() - 1)
     }
 
+    /// Number of a node; an unknown one is made.
+    pub(crate) fn number(&mut self, name: &str) -> Result<u32, Error> {
+        let at = self.find_or_add(name)?;
+        self.nodes.get(at).map(|node| node.number).ok_or_else(|| no_node(name))
+    }
+
+    /// Whether the disk has room for so many bytes of anything but an eviction.
+    pub(crate) fn has_room(&mut self, bytes: usize) -> Result<(), Error> {
+        let free_bytes = free_bytes(&self.dir)?;
+        if free_bytes >= self.options.min_free_bytes.max(2 * bytes as u64) {
+            return Ok(());
+        }
+        self.full = true;
+        Err(Error::DiskFull { free_bytes })
+    }
+
     pub(crate) fn set_retention(&mut self, name: &str, retention: Retention) -> Result<(), Error> {
         let at = self.find_or_add(name)?;
         if let Some(node) = self.nodes.get_mut(at) {
@@ -272,11 +288,7 @@ impl Writer {
             return Ok(());
         }
         if urgency == Urgency::Normal {
-            let free = free_bytes(&self.dir)?;
-            if free < self.options.min_free_bytes.max(2 * self.staged.len() as u64) {
-                self.full = true;
-                return Err(Error::DiskFull { free_bytes: free });
-            }
+            self.has_room(self.staged.len())?;
         }
         for node in self.nodes.iter_mut().filter(|node| node.changed) {
             node.stage(&mut self.staged);

@@ -165,13 +165,14 @@ impl Recorder {
     }
 
     /// Everything.
-    #[must_use]
     pub fn keyframe(&mut self) -> MemoryState {
         self.state(0)
     }
 
     /// What changed after the state `base`.
-    #[must_use]
+    ///
+    /// # Panics
+    /// No such state came out.
     pub fn delta(&mut self, base: u64) -> MemoryState {
         assert!(base > 0 && base <= self.sequence, "a delta of a state that was sent");
         self.state(base)

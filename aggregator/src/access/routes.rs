@@ -7,6 +7,7 @@ pub(crate) enum Right {
     Connections,
     Chunks,
     Stats,
+    Memory,
 }
 
 impl Right {
@@ -17,6 +18,7 @@ impl Right {
             Self::Connections => "connections",
             Self::Chunks => "chunks",
             Self::Stats => "stats",
+            Self::Memory => "memory",
         }
     }
 }
@@ -36,7 +38,7 @@ pub(crate) enum Need {
     Forgotten,
 }
 
-const TABLE: [(&str, Need); 19] = [
+const TABLE: [(&str, Need); 26] = [
     ("/v2/p2p", Need::Node(Right::Messages)),
     ("/v2/p2p/stream", Need::Node(Right::Messages)),
     ("/v2/p2p/{id}", Need::Node(Right::Messages)),
@@ -48,6 +50,12 @@ const TABLE: [(&str, Need); 19] = [
     ("/v3/chunks", Need::Node(Right::Chunks)),
     ("/v3/chunk/{key}", Need::Node(Right::Chunks)),
     ("/v2/stats", Need::Node(Right::Stats)),
+    ("/v1/tree", Need::Node(Right::Memory)),
+    ("/v1/pid", Need::Node(Right::Memory)),
+    ("/v1/targets", Need::Node(Right::Memory)),
+    ("/v1/flamegraph", Need::Node(Right::Memory)),
+    ("/v1/pprof", Need::Node(Right::Memory)),
+    ("/v1/snapshots", Need::Node(Right::Memory)),
     ("/v2/version", Need::Caller),
     ("/metrics", Need::Operation),
     ("/healthz", Need::Operation),
@@ -55,6 +63,7 @@ const TABLE: [(&str, Need); 19] = [
     ("/readyz", Need::Operation),
     ("/openapi.json", Need::Nothing),
     ("/openapi/network-recorder-openapi.json", Need::Nothing),
+    ("/openapi/memory-profiler-openapi.json", Need::Nothing),
     ("/docs", Need::Nothing),
     ("/docs/{*path}", Need::Nothing),
 ];
@@ -71,7 +80,7 @@ mod tests {
 
     #[test]
     fn every_described_path_is_in_the_table() {
-        let (full, _) = crate::openapi();
+        let [full, ..] = crate::openapi();
         let document: serde_json::Value = serde_json::from_str(&full).unwrap();
         for path in document["paths"].as_object().unwrap().keys() {
             assert_ne!(need(Some(path)), Need::Forgotten, "{path}");

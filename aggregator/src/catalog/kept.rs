@@ -10,14 +10,14 @@ use std::{
 
 use chainscope_proto::{
     VERSIONS,
-    v1::{CatalogNode, CatalogUpdate},
+    v1::{CatalogNode, CatalogUpdate, MemorySnapshots},
 };
 use chainscope_quiet::{Clean, warn_limited};
-use chainscope_store::Retention;
+use chainscope_store::{Retention, SnapshotLimits};
 use serde::{Deserialize, Serialize};
 
 use super::UpdateError;
-use crate::nodes::check_name;
+use crate::{config::MemoryKeep, nodes::check_name};
 
 /// What is kept from one start to the next.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,9 +38,27 @@ pub(super) struct Node {
     keep_rows: Option<u64>,
     keep_bytes: Option<u64>,
     keep_seconds: Option<u64>,
+    #[serde(default)]
+    memory: Option<Memory>,
+}
+
+/// Snapshots of a node's memory.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Memory {
+    every_seconds: u64,
+    keep_bytes: Option<u64>,
+    keep_seconds: Option<u64>,
 }
 
 impl Node {
+    /// How snapshots of its memory are kept, if that was said.
+    pub(super) fn memory(&self) -> Option<MemoryKeep> {
+        self.memory.as_ref().map(|memory| MemoryKeep {
+            every: Duration::from_secs(memory.every_seconds),
+            limits: SnapshotLimits { age: memory.keep_seconds.map(Duration::from_secs), bytes: memory.keep_bytes },
+        })
+    }
+
     pub(super) fn retention(&self) -> Retention {
         Retention { rows: self.keep_rows, bytes: self.keep_bytes, age: self.keep_seconds.map(Duration::from_secs) }
     }
@@ -48,13 +66,19 @@ impl Node {
 
 impl From<CatalogNode> for Node {
     fn from(node: CatalogNode) -> Self {
-        let CatalogNode { node: _, aliases, keep_rows, keep_bytes, keep_seconds, hosts } = node;
+        let CatalogNode { node: _, aliases, keep_rows, keep_bytes, keep_seconds, hosts, memory_snapshots } = node;
+        let memory = memory_snapshots.map(|MemorySnapshots { every_seconds, keep_bytes, keep_seconds }| Memory {
+            every_seconds,
+            keep_bytes,
+            keep_seconds,
+        });
         Self {
             aliases: aliases.into_iter().collect(),
             hosts: hosts.into_iter().collect(),
             keep_rows,
             keep_bytes,
             keep_seconds,
+            memory,
         }
     }
 }

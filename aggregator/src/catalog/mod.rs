@@ -32,11 +32,11 @@ pub(crate) use self::client::follow;
 use self::kept::Kept;
 use crate::{
     Error,
-    nodes::{Known, Nodes},
+    nodes::{self, Known, Nodes},
 };
 
 /// Retention of a node whose time is over: nothing is as young as this.
-const NOTHING: Retention = Retention { rows: None, bytes: None, age: Some(Duration::from_nanos(1)) };
+const NOTHING: Retention = Retention { rows: None, bytes: None, age: Some(nodes::NOTHING) };
 
 /// Where the catalog comes from.
 #[derive(Debug, Clone)]
@@ -139,7 +139,9 @@ impl Catalog {
                 for (name, node) in &kept.nodes {
                     if changed.contains(name) || !known.contains_key(name) {
                         let (aliases, retention) = (node.aliases.clone(), Some(node.retention()));
-                        known.insert(name.clone(), Known { aliases, configured: true, retention, deleted_ns: None });
+                        let memory = node.memory();
+                        let node = Known { aliases, configured: true, retention, memory, deleted_ns: None };
+                        known.insert(name.clone(), node);
                     }
                 }
             });

@@ -15,6 +15,7 @@ fn node(name: &str, aliases: &[&str], hosts: &[&str]) -> CatalogNode {
         node: name.into(),
         aliases: list(aliases),
         keep_rows: Some(7),
+        memory_snapshots: None,
         keep_bytes: None,
         keep_seconds: Some(60),
         hosts: list(hosts),

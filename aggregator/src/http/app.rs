@@ -24,6 +24,7 @@ use crate::{
     catalog::Catalog,
     config::Limits,
     ingest::Ingest,
+    memory::Memory,
     metrics::Metrics,
     nodes::{Nodes, Unclear, check_name},
     pool::{Cancel, Pool},
@@ -39,6 +40,8 @@ pub(crate) struct App {
     pub(crate) store: Store,
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) ingest: Ingest,
+    /// What agents told of memory last.
+    pub(crate) memory: Arc<Memory>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Limits,
     pub(crate) build: String,

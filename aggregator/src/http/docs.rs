@@ -22,6 +22,10 @@ pub(crate) async fn network_recorder() -> Response {
     list::json(Body::from(openapi::NETWORK_RECORDER))
 }
 
+pub(crate) async fn memory_profiler() -> Response {
+    list::json(Body::from(openapi::MEMORY_PROFILER))
+}
+
 /// Swagger UI's own links are relative to `/docs/`.
 pub(crate) async fn index() -> Redirect {
     Redirect::permanent("/docs/index.html")

@@ -1,7 +1,7 @@
 //! The HTTP API.
 //!
 //! `entry` looks at every request first, then `guard`; the routes are below; `form` and `query` read parameters, `list`, `stream`,
-//! `detail` and `v3` answer from the store, `wire` has the shapes. Handlers never call the store themselves: they ask
+//! `detail` and `v3` answer from the store, `memory` from what agents told last and from snapshots, `wire` has the shapes. Handlers never call the store themselves: they ask
 //! the pool, through [`app::App::read`].
 
 pub(crate) mod app;
@@ -13,6 +13,7 @@ mod guard;
 pub(crate) mod json;
 mod lenient;
 pub(crate) mod list;
+mod memory;
 mod nodes;
 pub(crate) mod openapi;
 mod p2p;
@@ -55,6 +56,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v3/chunk/{key}", get(v3::chunk))
         .route("/v3/messages", get(p2p::messages_v3))
         .route("/v3/message/{id}", get(detail::message_v3))
+        .route("/v1/tree", get(memory::tree))
+        .route("/v1/pid", get(memory::pid))
+        .route("/v1/targets", get(memory::targets))
+        .route("/v1/flamegraph", get(memory::flamegraph))
+        .route("/v1/pprof", get(memory::pprof))
+        .route("/v1/snapshots", get(memory::snapshots))
         .route("/nodes", get(nodes::nodes))
         .route("/metrics", get(scrape::metrics))
         .route("/healthz", get(scrape::healthz))
@@ -62,6 +69,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/readyz", get(scrape::readyz))
         .route("/openapi.json", get(docs::full))
         .route("/openapi/network-recorder-openapi.json", get(docs::network_recorder))
+        .route("/openapi/memory-profiler-openapi.json", get(docs::memory_profiler))
         .route("/docs", get(docs::index))
         .route("/docs/{*path}", get(docs::asset))
         .fallback(entry::nothing)

@@ -38,7 +38,7 @@ pub(crate) struct NodeView {
     /// Prefix of every path that is about this node alone.
     #[schema(example = "/nodes/default/octez-0")]
     path: String,
-    /// `recording`: an agent is connected that delivers its records. `silent`: there are records, but no such agent.
+    /// `recording`: an agent is connected that delivers its records or tells of its memory. `silent`: there are records, but no such agent.
     /// `waiting`: there are no records yet. `deleted`: its resource was deleted; what is kept of it goes in a while.
     state: &'static str,
     targets: Vec<TargetView>,
@@ -80,8 +80,9 @@ pub(crate) async fn nodes(State(app): State<Arc<App>>, asked: Asked) -> Result<R
         known.retain(|(name, _)| visible.contains(name));
     }
     let agents = app.ingest.shared().agents.all();
-    let delivering: BTreeSet<String> =
+    let mut delivering: BTreeSet<String> =
         agents.into_values().filter(|agent| agent.sessions > 0).flat_map(|agent| agent.nodes).collect();
+    delivering.extend(app.memory.nodes().into_iter().filter(|node| app.memory.is_told_of(node)));
     let json = app.read(move |store, _| {
         let mut json = vec![b'['];
         let stored: BTreeMap<_, _> = store.nodes().into_iter().map(|node| (node.name.clone(), node)).collect();

@@ -3,12 +3,15 @@
 
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
-use super::{detail, nodes, p2p, problem::Problem, scrape, stats, stream, v3, wire};
+use super::{detail, memory, nodes, p2p, problem::Problem, scrape, stats, stream, v3, wire};
 
 /// The whole API, as it is committed and served.
 pub(crate) const FULL: &str = include_str!("../../openapi/chainscope.json");
 /// The part that the original had, as it is committed and served.
 pub(crate) const NETWORK_RECORDER: &str = include_str!("../../openapi/network-recorder.json");
+
+/// The original's memory profiler, as it is committed and served.
+pub(crate) const MEMORY_PROFILER: &str = include_str!("../../openapi/memory-profiler.json");
 
 /// Which node.
 #[derive(Debug, IntoParams)]
@@ -131,7 +134,7 @@ pub(crate) struct ChunksParameters {
 #[openapi(
     info(
         title = "Chainscope",
-        description = "What a blockchain node says to its peers. Every path but /nodes, /metrics and health also works \
+        description = "What a blockchain node says to its peers, and which of its code holds its memory. Every path but /nodes, /metrics and health also works \
             below /nodes/{name}/ and /nodes/{namespace}/{name}/, and is then about that node.",
         license(name = "Apache-2.0 OR MIT")
     ),
@@ -146,12 +149,25 @@ pub(crate) struct ChunksParameters {
         v3::connections,
         v3::chunks,
         v3::chunk,
+        memory::tree,
+        memory::pid,
+        memory::targets,
+        memory::flamegraph,
+        memory::pprof,
+        memory::snapshots,
         nodes::nodes,
         scrape::metrics,
         scrape::healthz,
         scrape::readyz,
     ),
-    components(schemas(Problem, SourceType, wire::ClosedView))
+    components(schemas(
+        Problem,
+        SourceType,
+        wire::ClosedView,
+        memory::FrameView,
+        memory::ShortReport,
+        memory::TreeView
+    ))
 )]
 struct Full;
 
@@ -167,13 +183,25 @@ struct Full;
 )]
 struct NetworkRecorder;
 
-/// The two documents, generated: the whole API, and what the original had.
-pub(crate) fn generate() -> (String, String) {
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Memory profiler",
+        description = "Which code holds the memory of a node.",
+        license(name = "Apache-2.0 OR MIT")
+    ),
+    paths(memory::tree, memory::pid, memory::targets, memory::flamegraph, memory::pprof, memory::snapshots),
+    components(schemas(Problem, memory::FrameView, memory::ShortReport, memory::TreeView))
+)]
+struct MemoryProfiler;
+
+/// The documents, generated: the whole API, and the two that the original had.
+pub(crate) fn generate() -> [String; 3] {
     let text = |document: utoipa::openapi::OpenApi| {
         // A document of strings and maps always serialises.
         let mut text = document.to_pretty_json().unwrap_or_default();
         text.push('\n');
         text
     };
-    (text(Full::openapi()), text(NetworkRecorder::openapi()))
+    [text(Full::openapi()), text(NetworkRecorder::openapi()), text(MemoryProfiler::openapi())]
 }

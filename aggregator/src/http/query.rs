@@ -102,7 +102,7 @@ fn remote(form: &Form<'_>) -> Result<Option<SocketAddr>, Problem> {
 }
 
 /// A time of unsaid unit as nanoseconds since 1970.
-fn nanoseconds(time: u64) -> i64 {
+pub(crate) fn nanoseconds(time: u64) -> i64 {
     let factor = match time {
         0..SECONDS_BELOW => 1_000_000_000,
         SECONDS_BELOW..MILLIS_BELOW => 1_000_000,

@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::{app::App, list, problem::Problem};
+use super::{app::App, list, memory, problem::Problem};
 
 /// OpenMetrics' media type: what the encoder writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -92,6 +92,7 @@ fn scraped(app: &App, store: &Store) -> Result<Registry, StoreError> {
     nodes.retain(|node| app.nodes.knows(&node.name));
     stored(&mut registry, &nodes);
     accounted(&mut registry, store, &nodes)?;
+    memory::scrape(app, &mut registry);
     let disk = store.disk()?;
     gauge(
         &mut registry,

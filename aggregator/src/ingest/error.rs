@@ -14,8 +14,8 @@ pub enum SessionError {
     /// A hello came later than first.
     #[error("a session has one hello, this is a second")]
     SecondHello,
-    /// A message was neither a hello nor a batch.
-    #[error("a request is neither hello nor batch: it is of a later version than the one agreed on")]
+    /// A message was neither a hello, nor a batch, nor a state.
+    #[error("a request is neither hello nor batch nor state: it is of a later version than the one agreed on")]
     UnknownRequest,
     /// The agent's name or epoch is unusable.
     #[error("the hello's {field} is unusable: {why}")]

@@ -10,6 +10,9 @@
 //! appends everything that waits, syncs once, and then acknowledges: the more agents send, the more share a sync.
 //! An agent forgets only what was acknowledged, so whatever a cut or a kill leaves in between is sent again and
 //! recognised by its sequence.
+//!
+//! State comes on the same stream and goes another way: it is merged in memory ([`crate::memory`]) and acknowledged at
+//! once, because the agent can tell it anew.
 
 mod agents;
 mod error;
@@ -38,7 +41,7 @@ pub(crate) use self::{
     writer::Writer,
 };
 pub use self::{error::SessionError, trust::IngestTrust};
-use crate::{Error, catalog::Catalog, config::Limits, metrics::IngestMetrics, nodes::Nodes};
+use crate::{Error, catalog::Catalog, config::Limits, memory::Memory, metrics::IngestMetrics, nodes::Nodes};
 
 /// Largest message that an agent may send: batches are of at most 1 MiB, unless a single record is larger.
 pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);
@@ -61,6 +64,8 @@ pub(crate) struct Shared {
     /// Which nodes have pods on which hosts, if an operator says so.
     pub(crate) catalog: Option<Arc<Catalog>>,
     pub(crate) writer: Writer,
+    /// Where states of memory go.
+    pub(crate) memory: Arc<Memory>,
     pub(crate) agents: Agents,
     pub(crate) metrics: Arc<IngestMetrics>,
     /// A permit is a KiB of batches that wait for the writer.
@@ -77,6 +82,7 @@ impl Ingest {
         store: &Store,
         nodes: Arc<Nodes>,
         catalog: Option<Arc<Catalog>>,
+        memory: Arc<Memory>,
         metrics: Arc<IngestMetrics>,
         build: &str,
         limits: &Limits,
@@ -89,6 +95,7 @@ impl Ingest {
                 nodes,
                 catalog,
                 writer,
+                memory,
                 agents: Agents::default(),
                 metrics,
                 room: Arc::new(Semaphore::new(room_kib as usize)),

@@ -5,8 +5,8 @@ use std::{future::pending, pin::pin, sync::Arc, time::Instant};
 use chainscope_proto::{
     VERSIONS,
     v1::{
-        Ack, Batch, Hello, LaneMark, RecordReply, RecordRequest, Refused, Welcome, record_reply,
-        record_request::Request,
+        Ack, Batch, Hello, LaneMark, MemoryAck, MemoryState, RecordReply, RecordRequest, Refused, Welcome,
+        record_reply, record_request::Request,
     },
 };
 use futures::{FutureExt as _, Stream, StreamExt as _};
@@ -19,7 +19,7 @@ use super::{
     trust::{Admission, Proof},
     writer::{Append, Outcome},
 };
-use crate::{clock::now_ns, nodes::Unclear};
+use crate::{clock::now_ns, memory::Round, nodes::Unclear};
 
 /// Batches of one session that may wait for their sync.
 const IN_FLIGHT: usize = 32;
@@ -119,6 +119,8 @@ struct Lanes {
     /// At most [`IN_FLIGHT`] at a time.
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     connected: Connected,
+    /// What the agent tells of memory.
+    round: Arc<Round>,
     /// Which of them are taken; none: all.
     admission: Option<Admission>,
 }
@@ -144,24 +146,26 @@ impl Lanes {
         let marks =
             hello.nodes.iter().zip(marks).map(|(node, next_sequence)| LaneMark { node: node.clone(), next_sequence });
         let connected = shared.agents.connect(&hello, version, received_ns);
+        let round = Arc::new(shared.memory.begin(&agent));
         let welcome = Welcome {
             version,
             build: shared.build.clone(),
             realtime_ns: now_ns(),
             marks: marks.collect(),
-            memory: false,
+            memory: true,
         };
         send(replies, record_reply::Reply::Welcome(welcome)).await?;
         let (results, outcomes) = mpsc::unbounded_channel();
-        Ok(Self { agent, epoch, in_flight: 0, results, outcomes, connected, admission })
+        Ok(Self { agent, epoch, in_flight: 0, results, outcomes, connected, round, admission })
     }
 
     /// Hands a batch to the writer, as soon as there is room.
     async fn take(&mut self, shared: &Shared, request: RecordRequest, replies: &Replies) -> Result<(), SessionError> {
         let batch = match request.request {
             Some(Request::Batch(batch)) => batch,
+            Some(Request::Memory(state)) => return self.merge(shared, state, replies).await,
             Some(Request::Hello(_)) => return Err(SessionError::SecondHello),
-            Some(Request::Memory(_)) | None => return Err(SessionError::UnknownRequest),
+            None => return Err(SessionError::UnknownRequest),
         };
         if let Some(admission) = &mut self.admission
             && let Some(reason) = admission.refuses(shared, &self.epoch, &batch).await?
@@ -184,6 +188,26 @@ impl Lanes {
         })?;
         self.in_flight += 1;
         Ok(())
+    }
+
+    /// Merges a part of a state. No other request of this agent is looked at meanwhile.
+    async fn merge(&mut self, shared: &Shared, state: MemoryState, replies: &Replies) -> Result<(), SessionError> {
+        if let Some(admission) = &self.admission
+            && let Some(refused) = admission.refuses_state(shared, &state.node)
+        {
+            shared.metrics.refused_batches.inc();
+            let ack = MemoryAck { node: state.node, profile: state.profile, refused, ..MemoryAck::default() };
+            return send(replies, record_reply::Reply::Memory(ack)).await;
+        }
+        register(shared, &state.node)?;
+        shared.metrics.memory_states.inc();
+        let round = Arc::clone(&self.round);
+        // A keyframe of a large process takes some ten milliseconds of a processor.
+        let merged = tokio::task::spawn_blocking(move || round.take(state)).await;
+        match merged.map_err(|_| SessionError::Ending)? {
+            Some(ack) => send(replies, record_reply::Reply::Memory(ack)).await,
+            None => Ok(()),
+        }
     }
 
     async fn tell(&mut self, outcome: Outcome, replies: &Replies) -> Result<(), SessionError> {
@@ -213,12 +237,17 @@ fn check_hello(hello: &Hello) -> Result<(), SessionError> {
     Ok(())
 }
 
-fn check_batch(shared: &Shared, batch: &Batch) -> Result<(), SessionError> {
-    shared.nodes.register(&batch.node).map_err(|unclear| match unclear {
-        Unclear::Many(most) => SessionError::TooManyNodes { node: batch.node.clone(), most },
+/// Makes sure that the node is known.
+fn register(shared: &Shared, node: &str) -> Result<(), SessionError> {
+    shared.nodes.register(node).map_err(|unclear| match unclear {
+        Unclear::Many(most) => SessionError::TooManyNodes { node: node.to_owned(), most },
         Unclear::Bad(node, why) => SessionError::BadNode { node, why },
-        _ => SessionError::BadNode { node: batch.node.clone(), why: "it is refused" },
-    })?;
+        _ => SessionError::BadNode { node: node.to_owned(), why: "it is refused" },
+    })
+}
+
+fn check_batch(shared: &Shared, batch: &Batch) -> Result<(), SessionError> {
+    register(shared, &batch.node)?;
     match batch.first_sequence.checked_add(batch.records.len() as u64) {
         Some(_) => Ok(()),
         None => Err(SessionError::Overflow { node: batch.node.clone() }),

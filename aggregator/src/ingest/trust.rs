@@ -18,6 +18,7 @@ use tonic::{Status, metadata::MetadataMap};
 use super::{SessionError, Shared};
 use crate::{
     access::{AUDIENCE, Reviewer, expiry},
+    catalog::Catalog,
     nodes::check_name,
 };
 
@@ -101,6 +102,15 @@ impl Admission {
         Err(SessionError::OtherHost { agent: agent.to_owned(), host: self.proof.host.clone() })
     }
 
+    /// Why a state of the node is not taken; none if it is.
+    pub(super) fn refuses_state(&self, shared: &Shared, node: &str) -> Option<String> {
+        let catalog = shared.catalog.as_ref()?;
+        if check_name(node).is_ok() && catalog.lists(node, &self.proof.host) {
+            return None;
+        }
+        Some(why_not(catalog, node, &self.proof.host))
+    }
+
     /// Why the batch is not taken; none if it is.
     pub(super) async fn refuses(
         &mut self,
@@ -126,10 +136,7 @@ impl Admission {
         let lane = self.lanes.entry(batch.node.clone()).or_default();
         if !lane.exists && !catalog.lists(&batch.node, host) {
             lane.has_hole = true;
-            return Ok(Some(match catalog.is_known() {
-                true => format!("no pod of {} is on host {}", batch.node, Clean(host)),
-                false => "the operator has not said yet which nodes there are".to_owned(),
-            }));
+            return Ok(Some(why_not(catalog, &batch.node, host)));
         }
         if lane.has_hole {
             let mark = mark().await?;
@@ -139,5 +146,12 @@ impl Admission {
         }
         *lane = Lane { exists: true, has_hole: false };
         Ok(None)
+    }
+}
+
+fn why_not(catalog: &Catalog, node: &str, host: &str) -> String {
+    match catalog.is_known() {
+        true => format!("no pod of {} is on host {}", Clean(node), Clean(host)),
+        false => "the operator has not said yet which nodes there are".to_owned(),
     }
 }

@@ -50,6 +50,9 @@ pub(crate) struct Serve {
     /// Address of /metrics, /livez and /readyz, unencrypted and without a token; they are on the API's, too, if --auth is none
     #[arg(long, value_name = "ADDRESS:PORT", env = "CHAINSCOPE_METRICS_LISTEN")]
     pub(crate) metrics_listen: Option<SocketAddr>,
+    /// A further address of the API, for programs that ask for memory at port 17832
+    #[arg(long, value_name = "ADDRESS:PORT", env = "CHAINSCOPE_MEMORY_LISTEN")]
+    pub(crate) memory_listen: Option<SocketAddr>,
     /// The operator, which says which nodes there are: https://HOST:17734
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_OPERATOR")]
     pub(crate) operator: Option<String>,

@@ -79,6 +79,7 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
     let mut config = Config::new(store, args.listen);
     config.ingest = Some(args.ingest_listen);
     config.operation = args.metrics_listen;
+    config.memory = args.memory_listen;
     config.audit = args.audit_log.is_some();
     config.tls = args.tls_dir;
     config.api_tls = args.api_tls;

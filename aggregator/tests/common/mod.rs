@@ -12,9 +12,9 @@ use std::{
 
 use chainscope_aggregator::{Aggregator, Config, NodeConfig, Running};
 use chainscope_proto::v1::{
-    Batch, Chunk, ChunkState, ConnectionEvent, ConnectionIdentified, ConnectionOpened, Hello, Initiator, Message,
-    Record, RecordReply, RecordRequest, SocketAddress, Welcome, connection_event, record::Kind, record_reply::Reply,
-    record_request::Request,
+    Batch, Chunk, ChunkState, ConnectionEvent, ConnectionIdentified, ConnectionOpened, Hello, Initiator, MemoryAck,
+    MemoryState, Message, Record, RecordReply, RecordRequest, SocketAddress, Welcome, connection_event, record::Kind,
+    record_reply::Reply, record_request::Request,
 };
 use chainscope_store::{Store, StoreOptions};
 use serde_json::Value;
@@ -168,6 +168,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -203,8 +204,9 @@ pub(crate) fn get(http: SocketAddr, method: &str, path: &str, headers: &[(&str, 
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
     let is_chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
-    let body = if is_chunked { unchunk(&text[end + 4..]) } else { text[end + 4..].to_vec() };
-    Answer { status, headers, body: String::from_utf8(body).unwrap() }
+    let bytes = if is_chunked { unchunk(&text[end + 4..]) } else { text[end + 4..].to_vec() };
+    // What is no text is looked at as bytes.
+    Answer { status, headers, body: String::from_utf8_lossy(&bytes).into_owned(), bytes }
 }
 
 /// Takes a chunked body apart; it must have an end.
@@ -271,6 +273,17 @@ impl Agent<'_> {
     pub(crate) fn send(&self, request: Request) {
         let requests = self.requests.as_ref().unwrap();
         self.runtime.block_on(requests.send(RecordRequest { request: Some(request) })).unwrap();
+    }
+
+    /// Tells of a process's memory, in one part or in several; gives what is answered to the last one.
+    pub(crate) fn memory(&mut self, parts: impl IntoIterator<Item = MemoryState>) -> MemoryAck {
+        for part in parts {
+            self.send(Request::Memory(part));
+        }
+        match self.reply() {
+            Some(Reply::Memory(ack)) => ack,
+            other => panic!("no acknowledgement of a state: {other:?}"),
+        }
     }
 
     pub(crate) fn batch(&self, node: &str, first_sequence: u64, records: Vec<Record>) {

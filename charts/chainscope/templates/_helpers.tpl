@@ -209,7 +209,7 @@ secret:
      this. Takes a dictionary with "names", or an empty one for all. */}}
 {{- define "chainscope.readRules" -}}
 - apiGroups: [chainscope.dev]
-  resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats]
+  resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats, tezosnodes/memory]
   {{- with .names }}
   resourceNames: {{ toJson . }}
   {{- end }}

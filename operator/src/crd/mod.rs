@@ -10,7 +10,7 @@ mod status;
 
 use std::fmt::Write as _;
 
-use chainscope_spec::{ObserveSpec, PodIdentity, PodNetwork, PodTarget, Retention};
+use chainscope_spec::{Memory, ObserveSpec, PodIdentity, PodNetwork, PodTarget, Retention};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, ValidationRule};
 use kube::{CustomResource, CustomResourceExt as _};
 use schemars::JsonSchema;
@@ -74,6 +74,9 @@ pub struct TezosNodeSpec {
     /// Recording of peer-to-peer messages.
     #[serde(default)]
     pub network: PodNetwork,
+    /// Which code holds the resident memory. Without this table it is not observed; an empty one switches it on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
     /// How long records are kept; the first limit that is reached counts. Default: 20 GiB. An empty table: no limit.
     #[serde(default)]
     #[schemars(extend("default" = { "bytes": "20GiB" }))]
@@ -90,6 +93,7 @@ impl TezosNodeSpec {
     pub fn observe(&self) -> ObserveSpec {
         ObserveSpec {
             network: chainscope_spec::Network { store: self.network.store },
+            memory: self.memory.clone(),
             retention: self.retention.clone(),
         }
     }

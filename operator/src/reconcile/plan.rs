@@ -3,7 +3,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use chainscope_proto::v1::{CatalogNode, NetworkOptions, ObservedPod, observed_pod::Identity as Wire};
+use chainscope_proto::v1::{
+    CatalogNode, MemoryOptions, MemorySnapshots, NetworkOptions, ObservedPod, observed_pod::Identity as Wire,
+};
 use chainscope_spec::{PortRef, Stored};
 use chainscope_tezos::Identity;
 
@@ -136,7 +138,7 @@ impl PodPlan {
                 enabled: spec.network.enabled,
                 plain_only: spec.network.store == Stored::Plain,
             }),
-            memory: None,
+            memory: spec.memory.as_ref().map(|memory| MemoryOptions { enabled: memory.enabled }),
         }));
         plan
     }
@@ -159,8 +161,8 @@ pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
     let hosts: std::collections::BTreeSet<_> =
         plan.pods.values().filter(|pod| pod.observed.is_some()).filter_map(|pod| pod.host.as_deref()).collect();
     // A specification that this build cannot read keeps what is there, within the default's bounds.
-    let (aliases, retention) = match &node.spec {
-        Ok(spec) => (spec.aliases.clone(), spec.retention.clone()),
+    let (aliases, retention, memory) = match &node.spec {
+        Ok(spec) => (spec.aliases.clone(), spec.retention.clone(), spec.memory.clone()),
         Err(_) => Default::default(),
     };
     CatalogNode {
@@ -170,6 +172,10 @@ pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
         keep_bytes: retention.bytes.map(|bytes| bytes.as_u64()),
         keep_seconds: retention.age.map(|age| age.as_secs()),
         hosts: hosts.into_iter().map(str::to_owned).collect(),
-        memory_snapshots: None,
+        memory_snapshots: memory.map(|memory| MemorySnapshots {
+            every_seconds: memory.snapshots.every.as_secs().max(1),
+            keep_seconds: Some(memory.snapshots.age.as_secs()),
+            keep_bytes: Some(memory.snapshots.bytes.as_u64()),
+        }),
     }
 }

@@ -1,0 +1,66 @@
+//! What `/metrics` says of the memory of nodes: sums over the processes that are shown, by kind.
+
+use chainscope_profile::{Data, Kind};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::{Registry, Unit},
+};
+
+use super::super::app::App;
+use crate::memory::{Standing, Target};
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KindLabels {
+    node: String,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct NodeLabels {
+    node: String,
+}
+
+type ByKind = Family<KindLabels, Gauge>;
+type ByNode = Family<NodeLabels, Gauge>;
+
+/// Adds the memory of all nodes.
+pub(crate) fn scrape(app: &App, registry: &mut Registry) {
+    let (attributed, before, unattributed) = (ByKind::default(), ByKind::default(), ByKind::default());
+    let (targets, stacks, lost) = (ByNode::default(), ByNode::default(), ByNode::default());
+    for node in app.memory.nodes().into_iter().filter(|node| app.nodes.knows(node)) {
+        let all = app.memory.targets(&node);
+        let shown: Vec<&Data> = all
+            .iter()
+            .filter(|target| target.standing != Standing::Ended)
+            .map(|target: &Target| &*target.data)
+            .collect();
+        for kind in Kind::ALL {
+            let labels = KindLabels { node: node.clone(), kind: kind.name() };
+            let sum = |of: &dyn Fn(&Data) -> i64| shown.iter().map(|data| of(data)).fold(0i64, i64::saturating_add);
+            let bytes = |kib: i64| kib.saturating_mul(1024);
+            let unsigned = |kib: u64| i64::try_from(kib).unwrap_or(i64::MAX);
+            let at = kind.index();
+            attributed.get_or_create(&labels).set(bytes(sum(&|data| unsigned(data.attributed()[at]))));
+            before.get_or_create(&labels).set(bytes(sum(&|data| unsigned(data.before_attach()[at]))));
+            unattributed.get_or_create(&labels).set(bytes(sum(&|data| data.unattributed()[at])));
+        }
+        let labels = NodeLabels { node };
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        targets.get_or_create(&labels).set(count(shown.len()));
+        stacks.get_or_create(&labels).set(count(shown.iter().map(|data| data.stacks()).sum()));
+        let lost_of = |data: &Data| data.totals.lost.iter().map(|each| each.count).fold(0u64, u64::saturating_add);
+        let sum = shown.iter().map(|data| lost_of(data)).fold(0u64, u64::saturating_add);
+        lost.get_or_create(&labels).set(i64::try_from(sum).unwrap_or(i64::MAX));
+    }
+    for (name, help, family) in [
+        ("memory_attributed", "Resident memory held by known stacks", attributed),
+        ("memory_before_attach", "Resident memory from before the attach", before),
+        ("memory_unattributed", "Resident memory that nothing explains; negative if more is attributed", unattributed),
+    ] {
+        registry.register_with_unit(name, help, Unit::Bytes, family);
+    }
+    registry.register("memory_targets", "Processes whose memory is observed", targets);
+    registry.register("memory_stacks", "Distinct stacks that hold memory", stacks);
+    registry.register("memory_lost", "Pages or events of these processes that could not be accounted for", lost);
+}

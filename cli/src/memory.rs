@@ -1,0 +1,101 @@
+//! `chainscope memory`: which code holds the memory, as a tree in a terminal.
+
+mod lines;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use chainscope_spec::Config;
+use clap::ValueEnum as _;
+
+use crate::{api::Api, args::MemoryArgs, logs, run, terminal};
+
+/// Where the API is if nothing is said.
+const URL: &str = "http://127.0.0.1:17732";
+/// How long attaching to a process may take: names of a large binary are read then.
+const ATTACH: Duration = Duration::from_secs(60);
+/// Time between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(100);
+/// How many lines a tree has at most, roughly, if no threshold is given.
+const SHARE: u64 = 100;
+
+pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
+    match args.pid {
+        Some(pid) if args.url.is_none() && args.node.is_none() => observe(pid, &args),
+        _ => show(&Api::new(args.url.as_deref().unwrap_or(URL)), &args),
+    }
+}
+
+/// Observes a process by agent and aggregator in this process, then shows it.
+fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
+    if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
+        bail!("there is no process {pid}");
+    }
+    chainscope_agent::protect_process()?;
+    logs::start(None, "warn")?;
+    let folder = tempfile::tempdir()?;
+    let mut config = Config::for_memory_of(pid);
+    config.listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    config.data_dir = folder.path().to_owned();
+    let running = run::start(&config)?;
+    let api = Api::new(&format!("http://{}", running.address()));
+    let shown = attached(&running, &api, pid).and_then(|()| {
+        if terminal::is_interactive() {
+            terminal::line(&format!(
+                "Observing process {pid} for {}; Ctrl-C shows it now.",
+                humantime::format_duration(args.observe)
+            ))?;
+        }
+        running.wait(args.observe)?;
+        show(&api, args)
+    });
+    running.stop()?;
+    shown
+}
+
+/// Waits until the process is told of.
+fn attached(running: &run::Running, api: &Api, pid: u32) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while api.json("/v1/targets", &[])?.as_array().is_none_or(Vec::is_empty) {
+        if began.elapsed() > ATTACH {
+            bail!(
+                "nothing was told of the memory of process {pid} within {ATTACH:?}; `chainscope run --check` says what is missing"
+            );
+        }
+        running.wait(LOOK)?;
+    }
+    Ok(())
+}
+
+fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
+    let mut query = Vec::new();
+    let kind = args.kind.and_then(|kind| kind.to_possible_value()).map(|kind| kind.get_name().to_owned());
+    let numbers = [("pid", args.pid.map(u64::from)), ("since", args.since), ("at", args.at)];
+    query.extend(args.node.clone().map(|node| ("node_name", node)));
+    query.extend(kind.map(|kind| ("kind", kind)));
+    query.extend(numbers.into_iter().filter_map(|(name, value)| Some((name, value?.to_string()))));
+    query.push(("reverse", args.reverse.to_string()));
+    let threshold = match args.threshold {
+        Some(threshold) => threshold,
+        None => {
+            // Of a difference a hundredth of what is there, not of what changed.
+            let all: Vec<_> = query.iter().filter(|(name, _)| *name != "since").cloned().collect();
+            let root = api.json("/v1/tree", &with(&all, "threshold", u64::MAX))?;
+            root["value"].as_u64().context("/v1/tree gave no value")? / SHARE
+        }
+    };
+    let text = api.text("/v1/tree", &with(&query, "threshold", threshold))?;
+    if args.json {
+        return terminal::line(&text);
+    }
+    lines::print(text, args.since.is_some())
+}
+
+fn with(query: &[(&'static str, String)], name: &'static str, value: u64) -> Vec<(&'static str, String)> {
+    let mut query = query.to_vec();
+    query.push((name, value.to_string()));
+    query
+}

@@ -1,0 +1,166 @@
+//! A memory tree as lines: size, share, and the frame behind the branch that leads to it.
+//!
+//! A frame that is the only one behind another stands below it without a step to the right, so that a deep stack fits.
+
+use std::{fmt::Write as _, thread};
+
+use anyhow::{Context as _, anyhow};
+use chainscope_quiet::Harmless;
+use serde::Deserialize;
+
+use crate::terminal;
+
+/// Address space for reading and printing: a tree may be as deep as stacks are, and only what is used takes memory.
+const STACK: usize = 512 << 20;
+
+/// A node of `/v1/tree`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    name: Option<Name>,
+    value: i64,
+    cache_value: i64,
+    #[serde(default)]
+    frames: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Name {
+    Text(String),
+    #[serde(rename_all = "camelCase")]
+    Frame {
+        offset: String,
+        executable: String,
+        function_name: Option<String>,
+    },
+}
+
+/// Prints the JSON of a tree; of a difference with signs.
+pub(super) fn print(text: String, is_difference: bool) -> anyhow::Result<()> {
+    let printing = thread::Builder::new().name("tree".to_owned()).stack_size(STACK).spawn(move || {
+        let mut json = serde_json::Deserializer::from_str(&text);
+        json.disable_recursion_limit();
+        let root = Node::deserialize(&mut json).context("/v1/tree gave no tree")?;
+        each_line(&root, is_difference, &mut |line| terminal::line(line))
+    });
+    printing?.join().map_err(|_| anyhow!("the tree could not be printed"))?
+}
+
+/// A node that waits, what stands before it, and whether it is the last one of its parent.
+struct Waiting<'a> {
+    node: &'a Node,
+    before: String,
+    /// None: it stands right below its parent.
+    branch: Option<bool>,
+}
+
+fn each_line(root: &Node, is_difference: bool, each: &mut dyn FnMut(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let total = root.value;
+    let mut waiting = vec![Waiting { node: root, before: String::new(), branch: None }];
+    while let Some(Waiting { node, before, branch }) = waiting.pop() {
+        let (mark, step) = match branch {
+            None => ("", ""),
+            Some(false) => ("├─ ", "│  "),
+            Some(true) => ("└─ ", "   "),
+        };
+        let mut line = size(node.value, is_difference);
+        if !is_difference {
+            let share = if total > 0 { 100.0 * node.value as f64 / total as f64 } else { 0.0 };
+            let _ = write!(line, " {share:>5.1} %");
+        }
+        let _ = write!(line, "  {before}{mark}{}", title(node));
+        if node.cache_value != 0 {
+            let _ = write!(line, " (cache {})", size(node.cache_value, is_difference).trim_start());
+        }
+        each(&line)?;
+        let below = format!("{before}{step}");
+        let last = node.frames.len().saturating_sub(1);
+        for (number, child) in node.frames.iter().enumerate().rev() {
+            let branch = (node.frames.len() > 1).then_some(number == last);
+            waiting.push(Waiting { node: child, before: below.clone(), branch });
+        }
+    }
+    Ok(())
+}
+
+fn title(node: &Node) -> String {
+    match &node.name {
+        None => "all".to_owned(),
+        Some(Name::Text(text)) if text == "underThreshold" => "(smaller ones)".to_owned(),
+        Some(Name::Text(text)) => Harmless(text).to_string(),
+        Some(Name::Frame { function_name: Some(function), executable, .. }) => {
+            format!("{} [{}]", Harmless(function), Harmless(executable))
+        }
+        Some(Name::Frame { function_name: None, executable, offset }) => {
+            format!("{}@{}", Harmless(executable), Harmless(offset))
+        }
+    }
+}
+
+/// Kibibytes in the unit that fits, right-aligned.
+fn size(kib: i64, is_difference: bool) -> String {
+    let value = kib as f64;
+    let (value, unit) = match value.abs() {
+        0.0..10_000.0 => (value, "KiB"),
+        10_000.0..10_000_000.0 => (value / 1024.0, "MiB"),
+        _ => (value / 1_048_576.0, "GiB"),
+    };
+    let digits = if unit == "KiB" { 0 } else { 1 };
+    match is_difference {
+        true => format!("{value:>+9.digits$} {unit}"),
+        false => format!("{value:>9.digits$} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Node, each_line, print};
+
+    fn lines(json: &str, is_difference: bool) -> Vec<String> {
+        let root: Node = serde_json::from_str(json).unwrap();
+        let mut lines = Vec::new();
+        each_line(&root, is_difference, &mut |line| {
+            lines.push(line.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        lines
+    }
+
+    #[test]
+    fn a_tree_has_branches_where_it_has_and_obeys_no_symbol() {
+        let frame = |name: &str, value: i64, frames: &str| {
+            format!(
+                r#"{{"name":{{"offset":"0000000a","executable":"node","functionName":{name},"functionCategory":"nodeRust"}},"value":{value},"cacheValue":0,"frames":[{frames}]}}"#
+            )
+        };
+        let inner = frame("\"\\u001b[2Jb\"", 512, &frame("null", 512, ""));
+        let tree = format!(
+            r#"{{"value":20480,"cacheValue":1024,"frames":[{},{},{{"name":"underThreshold","value":7,"cacheValue":7}}]}}"#,
+            frame("\"a\"", 19961, &inner),
+            frame("\"c\"", 512, ""),
+        );
+        assert_eq!(
+            lines(&tree, false),
+            [
+                "     20.0 MiB 100.0 %  all (cache 1024 KiB)",
+                "     19.5 MiB  97.5 %  ├─ a [node]",
+                "      512 KiB   2.5 %  │  \\u{1b}[2Jb [node]",
+                "      512 KiB   2.5 %  │  node@0000000a",
+                "      512 KiB   2.5 %  ├─ c [node]",
+                "        7 KiB   0.0 %  └─ (smaller ones) (cache 7 KiB)",
+            ]
+        );
+        let grown = lines(r#"{"value":-3,"cacheValue":4,"frames":[]}"#, true);
+        assert_eq!(grown, ["       -3 KiB  all (cache +4 KiB)"]);
+    }
+
+    #[test]
+    fn a_stack_of_any_depth_is_printed() {
+        let depth = 30_000;
+        let open = r#"{"name":{"offset":"1","executable":"x","functionName":null},"value":1,"cacheValue":0,"frames":["#;
+        let text = format!(r#"{{"value":1,"cacheValue":0,"frames":[{}{}]}}"#, open.repeat(depth), "]}".repeat(depth));
+        print(text, false).unwrap();
+    }
+}
