@@ -1,4 +1,4 @@
-//! What profiling memory costs the one who is profiled: the time of a page that is asked for, touched and given back, with
+//! What profiling memory costs the one who is profiled: the processor time of a page that is asked for, touched and given back, with
 //! the profiler to without, by depth of the stack, without frame pointers; beside it other tools where they are installed.
 //!
 //! ```text
