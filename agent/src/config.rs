@@ -181,7 +181,7 @@ impl From<&spec::NodeConfig> for NodeConfig {
             netns: node.target.netns.clone(),
             identity: node.identity.clone(),
             store: node.observe.network.store,
-            memory: false,
+            memory: node.observe.memory.as_ref().is_some_and(|memory| memory.enabled),
         }
     }
 }
@@ -220,12 +220,12 @@ mod tests {
 
     #[test]
     fn the_file_of_one_machine_is_taken_over() {
-        let text = "ring_buffer = \"16MiB\"\ncapture = \"syscall\"\n[[nodes]]\np2p_port = 9732\nnetwork = { store = \"plain\" }\n";
+        let text = "ring_buffer = \"16MiB\"\ncapture = \"syscall\"\n[[nodes]]\np2p_port = 9732\nnetwork = { store = \"plain\" }\nmemory = {}\n";
         let (file, _) = spec::Config::parse(text).unwrap();
         let config = Config::from(&file);
         assert_eq!((config.ring_bytes, config.wake_bytes), (16 << 20, 2 << 20));
         assert_eq!(config.capture, Some(CaptureMode::Syscall));
-        assert_eq!(config.nodes, [NodeConfig { store: Store::Plain, ..node("9732") }]);
+        assert_eq!(config.nodes, [NodeConfig { store: Store::Plain, memory: true, ..node("9732") }]);
         config.check().unwrap();
     }
 
