@@ -141,14 +141,14 @@ fn colour(tree: &Tree, label: Label) -> String {
     format!("rgb({red},{green},{blue})")
 }
 
-/// Red for growth, blue for the opposite, white for none.
+/// Red for growth, blue for the opposite, grey for none.
 fn changed(now: i64, then: i64) -> String {
     let (now, then) = (now as f64, then as f64);
     let share = ((now - then) / now.max(then).max(1.0)).clamp(-1.0, 1.0);
-    let rest = (255.0 - 175.0 * share.abs()).round() as u8;
+    let (most, rest) = ((225.0 + 30.0 * share.abs()).round() as u8, (225.0 - 145.0 * share.abs()).round() as u8);
     match share > 0.0 {
-        true => format!("rgb(255,{rest},{rest})"),
-        false => format!("rgb({rest},{rest},255)"),
+        true => format!("rgb({most},{rest},{rest})"),
+        false => format!("rgb({rest},{rest},{most})"),
     }
 }
 
