@@ -21,7 +21,8 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// Looks at everything that [`NetworkProbe::load`](crate::NetworkProbe::load) needs, without loading anything.
+/// Looks at everything that [`NetworkProbe::load`](crate::NetworkProbe::load) and
+/// [`MemoryProbe::load`](crate::memory::MemoryProbe::load) need, without loading anything.
 #[must_use]
 pub fn self_check() -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -44,6 +45,10 @@ pub fn self_check() -> Vec<Finding> {
                 let ok = has_tracepoint(&names, tracepoint);
                 let without = "payloads are captured at system calls, which costs every process of the host";
                 found(&format!("tracepoint {tracepoint}"), ok, present(ok, without));
+            }
+            for tracepoint in crate::memory::tracepoints() {
+                let ok = has_tracepoint(&names, tracepoint);
+                found(&format!("tracepoint {tracepoint}"), ok, present(ok, "memory cannot be followed"));
             }
             for (name, helper) in [("ring buffer", "bpf_ringbuf_output"), ("bpf_loop", "bpf_loop")] {
                 // The helpers' prototypes are functions of that name in the kernel.

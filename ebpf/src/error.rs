@@ -103,7 +103,9 @@ impl Error {
             Some(code) if code == rustix::io::Errno::PERM.raw_os_error() => {
                 Self::NotPermitted { action, missing: crate::check::missing_capabilities() }
             }
-            Some(code) if code == rustix::io::Errno::NOMEM.raw_os_error() => Self::NoMemory { action, ring_bytes },
+            Some(code) if code == rustix::io::Errno::NOMEM.raw_os_error() && ring_bytes > 0 => {
+                Self::NoMemory { action, ring_bytes }
+            }
             _ => match error.downcast_ref::<ProgramError>() {
                 Some(ProgramError::LoadError { io_error, verifier_log }) => {
                     Self::Refused { program: action, cause: format!("{io_error}; {}", tail(&verifier_log.to_string())) }

@@ -98,6 +98,37 @@ fn stacks_that_are_switched_as_ocaml_does() {
     assert_nearly_all(run(&program, &[]));
 }
 
+/// A compiler: files of a hundred megabytes and millions of rules, frames of half a megabyte whose pages are touched one
+/// by one before they are used.
+#[test]
+fn a_large_program() {
+    let mut probe = probe();
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("churn.o");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs/churn.rs");
+    // Not rustup's: that one executes another.
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc").stdout;
+    let compiler = Path::new(String::from_utf8(sysroot).expect("a path").trim()).join("bin/rustc");
+    let mut shares = Vec::new();
+    // The first one is for the tables.
+    for _ in 0..2 {
+        let mut rustc = Command::new(&compiler);
+        rustc.args(["-O", "--edition", "2024", "--emit", "obj", "-o"]).arg(&out).arg(&source);
+        let mut running = rustc.spawn().expect("it starts");
+        let target = probe.watch(running.id()).expect("it lives");
+        while running.try_wait().expect("our child").is_none() {
+            probe.poll(std::time::Duration::from_millis(5)).expect("it is polled");
+        }
+        let answer = Answer::all(&mut probe);
+        let reading = answer.target(target);
+        let ended = |end: StackEnd| reading.stacks.iter().find(|(of, _)| *of == end).map_or(0, |(_, count)| *count);
+        let with_tables = answer.stacks(target).0 - ended(StackEnd::Loading);
+        println!("rustc: {:?}, {} rules", reading.stacks, answer.reading.health.rules);
+        assert_eq!(answer.reading.health.mismatches, 0);
+        shares.push((with_tables, ended(StackEnd::Complete)));
+    }
+    assert_nearly_all(shares[1]);
+}
+
 #[test]
 fn ends_have_names() {
     let mut names: Vec<&str> = StackEnd::ALL.into_iter().map(StackEnd::name).collect();

@@ -43,6 +43,10 @@ pub enum CfaKind {
     Unsupported = 9,
     /// `rbx` plus an offset. glibc's lazy binding of functions.
     Rbx = 10,
+    /// `r10` plus an offset: gcc while it realigns the stack.
+    R10 = 12,
+    /// `r11` plus an offset: gcc and LLVM while they touch the pages of a large frame one by one.
+    R11 = 13,
     /// `rsp + 8` where a function was interrupted; where it has called another, `rbp` tells. Go.
     Leaf = 11,
 }
@@ -64,7 +68,7 @@ impl Row {
     #[must_use]
     pub fn kind(&self) -> CfaKind {
         use CfaKind::*;
-        [Gap, Rsp, Rbp, DerefRsp, DerefRbp, DerefTwiceRsp, Plt, Signal, End, Unsupported, Rbx, Leaf]
+        [Gap, Rsp, Rbp, DerefRsp, DerefRbp, DerefTwiceRsp, Plt, Signal, End, Unsupported, Rbx, Leaf, R10, R11]
             .get(usize::from(self.cfa_kind))
             .copied()
             .unwrap_or(Unsupported)

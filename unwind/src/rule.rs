@@ -59,6 +59,8 @@ fn register_cfa(register: Register, offset: i64, rbx: u8) -> Option<(CfaKind, i3
         RSP => CfaKind::Rsp,
         RBP => CfaKind::Rbp,
         RBX => CfaKind::Rbx,
+        Register(10) => CfaKind::R10,
+        Register(11) => CfaKind::R11,
         _ => return None,
     };
     let [a, b, c, d] = i32::try_from(offset).ok()?.to_le_bytes();

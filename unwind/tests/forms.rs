@@ -38,13 +38,15 @@ fn forms_of_runtimes() {
             "\t.cfi_escape 0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22",
             "\t.cfi_def_cfa %rbx, 32\n\t.cfi_offset %rbp, -16",
             "\t.cfi_def_cfa %r10, 0",
+            "\t.cfi_def_cfa %r11, 4144",
+            "\t.cfi_def_cfa %r12, 8",
             "\t.cfi_undefined %rip",
             "\t.cfi_def_cfa_offset 100000\n\t.cfi_offset %rbx, -24",
             "\t.cfi_def_cfa_offset 16777216",
             "\t.cfi_escape 0x0f, 1, 0x30",
         ],
     );
-    let kinds: Vec<(CfaKind, i32, u8)> = (0..11)
+    let kinds: Vec<(CfaKind, i32, u8)> = (0..13)
         .map(|function| {
             let row = table.lookup(base + 64 * function).expect("a row");
             (row.kind(), row.cfa, row.rbp_kind)
@@ -60,6 +62,8 @@ fn forms_of_runtimes() {
             (CfaKind::DerefRbp, pair(-8, 0), RbpKind::AtRbp as u8),
             (CfaKind::Plt, 11, 0),
             (CfaKind::Rbx, 32, RbpKind::AtCfa as u8),
+            (CfaKind::R10, 0, 0),
+            (CfaKind::R11, 4144, 0),
             (CfaKind::Unsupported, 0, 0),
             (CfaKind::End, 0, 0),
             (CfaKind::Rsp, 3 << 24 | 100_000, 0),
@@ -67,7 +71,7 @@ fn forms_of_runtimes() {
             (CfaKind::Unsupported, 0, 0),
         ]
     );
-    let row = table.lookup(base + 64 * 8).expect("a row");
+    let row = table.lookup(base + 64 * 10).expect("a row");
     assert_eq!((row.offset(), row.rbx()), (100_000, Some(-24)));
     assert_eq!(table.lookup(base + 64 * 20).map(|row| row.kind()), Some(CfaKind::Gap));
     assert_eq!(table.lookup(base.wrapping_sub(1)), None);

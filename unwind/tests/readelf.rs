@@ -51,11 +51,13 @@ fn agrees(line: &Line, row: &Row) -> bool {
         CfaKind::Rsp => offset("rsp") == Some(row.offset()),
         CfaKind::Rbp => offset("rbp") == Some(row.offset()),
         CfaKind::Rbx => offset("rbx") == Some(row.offset()),
+        CfaKind::R10 => offset("r10") == Some(row.offset()),
+        CfaKind::R11 => offset("r11") == Some(row.offset()),
         CfaKind::DerefRsp | CfaKind::DerefRbp | CfaKind::DerefTwiceRsp | CfaKind::Plt | CfaKind::Signal => {
             line.cfa == "exp"
         }
         CfaKind::End => line.ra == "u",
-        CfaKind::Unsupported => !["rsp", "rbp", "rbx"].iter().any(|register| offset(register).is_some()),
+        CfaKind::Unsupported => !["rsp", "rbp", "rbx", "r10", "r11"].iter().any(|register| offset(register).is_some()),
         CfaKind::Gap | CfaKind::Leaf => false,
     };
     let rbp = match (line.rbp.as_deref(), row.rbp_kind) {

@@ -59,8 +59,8 @@ static __always_inline u32 node_of_current(const struct target *t, struct accoun
 		node = unwind(&h, l, all->freed, r, thread);
 		end = h.c->walk.end;
 		ended(l, end);
-		if (end == NO_MAPPING && !l->unmapped) {
-			l->unmapped = 1;
+		if (end == LOADING && !l->unmapped) {
+			l->unmapped = UNMAPPED_TOLD;
 			notify(N_UNMAPPED, thread >> 32, t);
 		}
 		return node;

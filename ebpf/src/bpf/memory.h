@@ -17,7 +17,7 @@ enum kind { KIND_NONE = 0, KIND_ANON = 1, KIND_CACHE = 2, KIND_KERNEL = 3, KINDS
 /* How a stack ended; the names are in `src/memory/reading.rs`. */
 enum stack_end {
 	COMPLETE = 0,
-	LOADING,    /* the process has no tables yet */
+	LOADING,    /* the process, or the mapping, has no tables yet */
 	NO_MAPPING, /* an address in no executable mapping that is known */
 	NO_RULE,
 	UNREADABLE,
@@ -50,10 +50,13 @@ struct layout {
 	u32 epoch;    /* changes with the mappings: what was remembered under another one is forgotten */
 	u32 root;     /* node */
 	u64 stacks[STACK_ENDS];
-	u32 unmapped; /* an address in no mapping was met in this epoch */
+	u32 unmapped; /* an address in no mapping was met in this epoch, see below */
 	u32 pad;
 };
 _Static_assert(sizeof(struct layout) == 88, "src/memory/kernel.rs");
+
+/* Told to user space; it has looked, and there is no such mapping. */
+enum { UNMAPPED_TOLD = 1, UNMAPPED_KNOWN = 2 };
 
 #define LAYOUTS 16384
 struct {

@@ -28,6 +28,8 @@ enum cfa_kind {
 	CFA_UNSUPPORTED,
 	CFA_RBX,
 	CFA_LEAF,
+	CFA_R10,
+	CFA_R11,
 	/* Not in tables: */
 	CFA_NO_TABLE = 16, /* code without call frame information: by frame pointer */
 	CFA_NO_MAPPING,

@@ -40,7 +40,11 @@ static long plain_step(u32 i, struct here *h)
 	p->exact = p->by_bp = 0;
 	if (kind == CFA_NO_TABLE || kind == CFA_GAP) {
 		if (!bp || (bp & 7)) {
-			p->end = !bp && (kind == CFA_NO_TABLE || by_bp) ? COMPLETE : NO_RULE;
+			u64 arguments = 0;
+			p->end = !bp && (kind == CFA_NO_TABLE || by_bp ||
+					 (!read_user(&arguments, p->sp) && arguments - 1 < 1 << 20)) ?
+					 COMPLETE :
+					 NO_RULE;
 			return 1;
 		}
 		p->by_bp = 1;
@@ -57,6 +61,12 @@ static long plain_step(u32 i, struct here *h)
 			return 1;
 		}
 		cfa = (kind == CFA_RSP ? p->sp : kind == CFA_RBP ? bp : p->bx) + at;
+		if (rbx_of(rule) == RBX_LOST)
+			p->bx_known = 0;
+		else if (rbx_of(rule))
+			p->bx_known = !read_user(&p->bx, cfa - 8 * (u64)rbx_of(rule));
+	} else if ((kind == CFA_R10 || kind == CFA_R11) && !n) {
+		cfa = (kind == CFA_R10 ? c->walk.r10 : c->walk.r11) + offset_of(rule);
 		if (rbx_of(rule) == RBX_LOST)
 			p->bx_known = 0;
 		else if (rbx_of(rule))
@@ -88,7 +98,8 @@ static long plain_step(u32 i, struct here *h)
 		p->exact = p->bx_known = 1;
 		return 0;
 	} else {
-		p->end = kind == CFA_END ? COMPLETE : kind == CFA_NO_MAPPING ? NO_MAPPING : NO_RULE;
+		p->end = kind == CFA_END ? COMPLETE : kind != CFA_NO_MAPPING ? NO_RULE :
+			 c->walk.loading ? LOADING : NO_MAPPING;
 		return 1;
 	}
 	if (read_user(&ra, cfa - 8)) {

@@ -160,6 +160,7 @@ struct task_struct {
 /* x86-64 */
 struct pt_regs {
 	unsigned long bx;
+	unsigned long r11;
 	unsigned long r10;
 	unsigned long r9;
 	unsigned long r8;

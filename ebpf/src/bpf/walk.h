@@ -28,7 +28,7 @@ enum frame_flags {
 	F_LIVE_BP = 8,  /* bp matters from here outwards */
 	F_BREAK = 16,   /* reached through a signal frame: not to be checked by a slot */
 	F_BY_BP = 32,   /* reached by frame pointer, without a rule */
-	F_USES_BX = 64, /* the frame's rule needs bx, which is not kept: unwound anew every time */
+	F_USES_MORE = 64, /* the frame's rule needs another register, which is not kept: unwound anew every time */
 };
 
 struct frame {
@@ -60,11 +60,13 @@ struct edge_cache {
 struct walk {
 	struct frame f; /* where we are */
 	u64 bx, bx_at;    /* bx of the registers; where the present frame's was saved, 0: still there */
+	u64 r10, r11;     /* of the registers: functions may change them, so that they are the innermost frame's only */
 	u64 base, length; /* of the copy */
 	u32 count, candidate, slots, joined, end, node, live;
 	u32 epoch, mappings, root;
 	u32 freed;
-	u32 by_register; /* a CFA was computed from bx in a register, of which no slot can tell whether it has changed */
+	u32 loading; /* user space has not yet looked whether there are new mappings */
+	u32 by_register; /* a CFA was computed from a register of which no slot can tell whether it has changed */
 };
 struct plain_walk {
 	u64 ip, sp, bp, bx;
@@ -132,6 +134,13 @@ static __always_inline int read_slot(struct here *h, u64 at, u64 *value)
 /* Where the kernel's signal frame has the registers, from sp. */
 enum { SIGNAL_BP = 120, SIGNAL_BX = 128, SIGNAL_SP = 160, SIGNAL_IP = 168 };
 
+/* Whether sp points to the number of arguments, as the kernel has put it: an entry point without a rule (ld.so's). */
+static __always_inline int is_entry(struct here *h)
+{
+	u64 arguments;
+	return !read_slot(h, h->c->walk.f.sp, &arguments) && arguments - 1 < 1 << 20;
+}
+
 /* One step from the registers outwards: drops a remembered frame that has been popped, or unwinds a frame. */
 static __always_inline long step(struct here *h)
 {
@@ -150,7 +159,7 @@ static __always_inline long step(struct here *h)
 			w->candidate = j - 1;
 			return 0;
 		}
-		if (f->sp == w->f.sp && (f->flags & F_USES_BX)) {
+		if (f->sp == w->f.sp && (f->flags & F_USES_MORE)) {
 			w->candidate = j - 1;
 			return 0;
 		}
@@ -183,7 +192,7 @@ static __always_inline long step(struct here *h)
 		if (w->f.bp && !(w->f.bp & 7)) {
 			kind = CFA_NO_TABLE;
 		} else {
-			w->end = !w->f.bp && (kind == CFA_NO_TABLE || (flags & F_BY_BP)) ? COMPLETE : NO_RULE;
+			w->end = !w->f.bp && (kind == CFA_NO_TABLE || (flags & F_BY_BP) || is_entry(h)) ? COMPLETE : NO_RULE;
 			kind = CFA_END;
 		}
 	}
@@ -206,7 +215,7 @@ static __always_inline long step(struct here *h)
 		} else if (kind == CFA_RBP) {
 			cfa = w->f.bp + at;
 		} else {
-			f->flags |= F_USES_BX;
+			f->flags |= F_USES_MORE;
 			cfa = w->bx;
 			if (w->bx_at && read_slot(h, w->bx_at, &cfa)) {
 				w->end = UNREADABLE;
@@ -219,6 +228,17 @@ static __always_inline long step(struct here *h)
 		}
 		if (rbx_of(rule))
 			w->bx_at = rbx_of(rule) == RBX_LOST ? BX_LOST : cfa - 8 * (u64)rbx_of(rule);
+		break;
+	case CFA_R10:
+	case CFA_R11:
+		if (n || !(flags & F_EXACT)) {
+			w->end = NO_RULE;
+			return 1;
+		}
+		f->flags |= F_USES_MORE;
+		w->by_register = 1;
+		cfa = (kind == CFA_R10 ? w->r10 : w->r11) + offset_of(rule);
+		w->bx_at = rbx_of(rule) && rbx_of(rule) != RBX_LOST ? cfa - 8 * (u64)rbx_of(rule) : rbx_of(rule) ? BX_LOST : 0;
 		break;
 	case CFA_PLT:
 		cfa = w->f.sp + 8 + (((pc & 15) >= (u32)at) << 3);
@@ -267,7 +287,7 @@ static __always_inline long step(struct here *h)
 	case CFA_END:
 		return 1;
 	case CFA_NO_MAPPING:
-		w->end = NO_MAPPING;
+		w->end = w->loading ? LOADING : NO_MAPPING;
 		return 1;
 	default:
 		w->end = NO_RULE;
@@ -451,6 +471,8 @@ static __always_inline void begin(struct walk *w, const struct pt_regs *r)
 	w->f.sp = r->sp;
 	w->f.bp = r->bp;
 	w->bx = r->bx;
+	w->r10 = r->r10;
+	w->r11 = r->r11;
 	w->bx_at = 0;
 	w->f.bp_at = w->f.cfa_at[0] = w->f.cfa_at[1] = 0;
 	w->f.flags = F_EXACT;
@@ -490,6 +512,7 @@ static __always_inline u32 unwind(struct here *h, struct layout *l, u32 freed, c
 	w->mappings = l->mappings;
 	w->root = l->root;
 	w->freed = freed;
+	w->loading = l->unmapped != UNMAPPED_KNOWN;
 	begin(w, r);
 	if (t->key != thread || t->epoch != w->epoch) {
 		t->count = 0;

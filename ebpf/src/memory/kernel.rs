@@ -42,6 +42,9 @@ pub(crate) struct Layout {
     pub(crate) pad: u32,
 }
 
+/// In [`Layout::unmapped`]: there is no such mapping.
+pub(crate) const UNMAPPED_KNOWN: u32 = 2;
+
 /// `struct node`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use aya::maps::{Array, ArrayOfMaps, MapData, MapError};
 
-use super::kernel::{INNER_FLAGS, LAYOUTS, Layout, RawMapping, TABLES};
+use super::kernel::{INNER_FLAGS, LAYOUTS, Layout, RawMapping, TABLES, UNMAPPED_KNOWN};
 use super::modules::Placed;
 use super::shared::SharedArray;
 
@@ -74,8 +74,17 @@ impl Layouts {
 
     /// From now on an address in no mapping is told again.
     pub(crate) fn ask_again(&self, image: u32) {
+        self.set_unmapped(image, 0);
+    }
+
+    /// An address that was told of is in no mapping.
+    pub(crate) fn answer(&self, image: u32) {
+        self.set_unmapped(image, UNMAPPED_KNOWN);
+    }
+
+    fn set_unmapped(&self, image: u32, value: u32) {
         if let Some(number) = self.entries.number(image % LAYOUTS, std::mem::offset_of!(Layout, unmapped)) {
-            number.store(0, Ordering::Release);
+            number.store(value, Ordering::Release);
         }
     }
 

@@ -35,6 +35,7 @@ mod shared;
 mod tree;
 
 pub use probe::{MemoryOptions, MemoryProbe};
+pub(crate) use programs::tracepoints;
 pub use reading::{
     Count, Frame, Health, Kind, MappingKind, MappingShare, MemoryEvent, Module, ModuleId, Node, NodeId, Reading,
     Resident, Scope, StackEnd, TargetId, TargetReading,

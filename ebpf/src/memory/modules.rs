@@ -131,8 +131,13 @@ impl Modules {
             size: metadata.as_ref().map_or(0, MetadataExt::size),
             changed: metadata.as_ref().map_or((0, 0), |metadata| (metadata.mtime(), metadata.mtime_nsec())),
         };
-        let id = match self.by_identity.get(&identity) {
-            Some(id) => *id,
+        // Of one that has ended meanwhile nothing can be opened; somebody else's was probably the same.
+        let known = match &file {
+            Ok(_) => self.by_identity.get(&identity).copied(),
+            Err(_) => self.same_place(mapping),
+        };
+        let id = match known {
+            Some(id) => id,
             None => self.add(pid, mapping, identity, file, in_use),
         };
         let plain = Placed { module: Some(id), ..plain };
@@ -186,6 +191,15 @@ impl Modules {
         self.known.push(Known { module, image, table });
         self.by_identity.insert(identity, id);
         id
+    }
+
+    /// The file that was last seen in that place.
+    fn same_place(&self, mapping: &CodeMapping) -> Option<ModuleId> {
+        let same = |known: &&Known| {
+            let Module { device, inode, path, .. } = &known.module;
+            (device, inode, path) == (&mapping.device, &mapping.inode, &mapping.path)
+        };
+        self.known.iter().rfind(same).map(|known| known.module.id)
     }
 
     fn refuse(&mut self, mapping: &CodeMapping, cause: String) {

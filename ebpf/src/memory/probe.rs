@@ -373,6 +373,7 @@ impl MemoryProbe {
         let Some(process) = self.processes.get_mut(&target) else { return false };
         let ready = self.layouts.get(image).is_some_and(|entry| entry.mappings != 0);
         if ready && *process.layout == placed {
+            self.layouts.answer(image);
             return false;
         }
         // Nodes say where their addresses led to when they were new: another file at the same place is another tree.

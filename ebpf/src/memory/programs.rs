@@ -40,6 +40,11 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("on_alloc", "mm_page_alloc"),
 ];
 
+/// Tracepoints that the probe cannot do without.
+pub(crate) fn tracepoints() -> impl Iterator<Item = &'static str> {
+    PROGRAMS.into_iter().map(|(_, tracepoint)| tracepoint)
+}
+
 /// Size of the ring of notices, as in `memory.h`.
 pub(super) const RING_BYTES: u32 = 256 << 10;
 

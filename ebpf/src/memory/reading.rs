@@ -151,7 +151,7 @@ pub struct Count {
 pub enum StackEnd {
     /// At its entry point.
     Complete,
-    /// The process has just begun (fork, exec): its tables are being made.
+    /// The process has just begun (exec) or mapped a file with code: its tables are being made.
     Loading,
     /// An address in no mapping that is known.
     NoMapping,
@@ -275,7 +275,7 @@ pub struct Health {
     pub nodes_used: u32,
     /// Nodes that it has room for.
     pub nodes_room: u32,
-    /// Rows of unwind tables in the kernel; 12 bytes each.
+    /// Rows of unwind tables in the kernel; 12 bytes each, at most 48 Mi of them.
     pub rules: u64,
     /// Pages whose owner was carried along when the kernel moved them.
     pub moved: u64,
