@@ -19,7 +19,7 @@ setup: ## install the system packages and mount what the kernel tests need (Debi
 build: setup ## build every program and test
 	$(CARGO) build --workspace --all-targets
 
-demo: build ## record a demo node and show its decoded messages
+demo: build ## record a demo node, show its decoded messages and which code holds its memory
 	scripts/as-root $(BUILT)/chainscope demo
 
 test: build ## every test there is: unit, property, kernel (as root), API, end to end

@@ -1,4 +1,4 @@
-//! `chainscope demo`: a demo node and its peer, recorded like any other node.
+//! `chainscope demo`: a demo node and its peer, recorded like any other node, and which code holds its memory.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use chainscope_spec::Config;
+use chainscope_spec::{Config, Memory};
 use serde_json::Value;
 
-use crate::{api::Api, args::DemoArgs, logs, p2p, run, terminal};
+use crate::{api::Api, args::DemoArgs, logs, memory, p2p, run, terminal};
 
 /// Messages shown where nobody can press Ctrl-C.
 const SHOWN: u64 = 40;
@@ -33,6 +33,9 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     terminal::line(&format!("A demo node runs as pid {}, listening for peers on port {port}.", node.child.id()))?;
 
     let mut config = Config::for_port(port, Some(identity));
+    for node in &mut config.nodes {
+        node.observe.memory = Some(Memory::default());
+    }
     config.listen = args.listen;
     config.data_dir = folder.path().join("data");
     let running = run::start(&config)?;
@@ -47,6 +50,8 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     terminal::line("A peer connects. Every line is a message on its encrypted connections: → sent, ← received.\n")?;
 
     let shown = show(&Api::new(&url), args.messages.or((!terminal::is_interactive()).then_some(SHOWN)))?;
+    terminal::line("\nWhich code holds the demo node's memory, from its entry points inward:\n")?;
+    memory::show_own(&running, &Api::new(&url))?;
     summary(&Api::new(&url), shown)?;
     running.stop()
 }

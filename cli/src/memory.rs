@@ -29,6 +29,14 @@ pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
     }
 }
 
+/// Shows the tree of the only node, from its entry points inward, of an agent and an aggregator in this process.
+pub(crate) fn show_own(running: &run::Running, api: &Api) -> anyhow::Result<()> {
+    attached(running, api)?;
+    let reverse = [("reverse", true.to_string())];
+    let threshold = hundredth(api, &reverse)?;
+    lines::print(api.text("/v1/tree", &with(&reverse, "threshold", threshold))?, false)
+}
+
 /// Observes a process by agent and aggregator in this process, then shows it.
 fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
@@ -42,7 +50,7 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     config.data_dir = folder.path().to_owned();
     let running = run::start(&config)?;
     let api = Api::new(&format!("http://{}", running.address()));
-    let shown = attached(&running, &api, pid).and_then(|()| {
+    let shown = attached(&running, &api).with_context(|| format!("process {pid}")).and_then(|()| {
         if terminal::is_interactive() {
             terminal::line(&format!(
                 "Observing process {pid} for {}; Ctrl-C shows it now.",
@@ -56,13 +64,13 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     shown
 }
 
-/// Waits until the process is told of.
-fn attached(running: &run::Running, api: &Api, pid: u32) -> anyhow::Result<()> {
+/// Waits until a process is told of.
+fn attached(running: &run::Running, api: &Api) -> anyhow::Result<()> {
     let began = Instant::now();
     while api.json("/v1/targets", &[])?.as_array().is_none_or(Vec::is_empty) {
         if began.elapsed() > ATTACH {
             bail!(
-                "nothing was told of the memory of process {pid} within {ATTACH:?}; `chainscope run --check` says what is missing"
+                "nothing was told of its memory within {ATTACH:?}; `chainscope run --check` says what is missing"
             );
         }
         running.wait(LOOK)?;
@@ -83,8 +91,7 @@ fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
         None => {
             // Of a difference a hundredth of what is there, not of what changed.
             let all: Vec<_> = query.iter().filter(|(name, _)| *name != "since").cloned().collect();
-            let root = api.json("/v1/tree", &with(&all, "threshold", u64::MAX))?;
-            root["value"].as_u64().context("/v1/tree gave no value")? / SHARE
+            hundredth(api, &all)?
         }
     };
     let text = api.text("/v1/tree", &with(&query, "threshold", threshold))?;
@@ -92,6 +99,12 @@ fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
         return terminal::line(&text);
     }
     lines::print(text, args.since.is_some())
+}
+
+/// The threshold at which a tree has about a hundred lines.
+fn hundredth(api: &Api, query: &[(&'static str, String)]) -> anyhow::Result<u64> {
+    let root = api.json("/v1/tree", &with(query, "threshold", u64::MAX))?;
+    Ok(root["value"].as_u64().context("/v1/tree gave no value")? / SHARE)
 }
 
 fn with(query: &[(&'static str, String)], name: &'static str, value: u64) -> Vec<(&'static str, String)> {

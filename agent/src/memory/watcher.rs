@@ -296,19 +296,21 @@ impl<P: Probe> Watcher<P> {
         self.forget_families();
     }
 
-    /// Targets that ended are let go when all their descendants ended too.
+    /// Targets that ended are let go, with what they left in the kernel, when all their descendants ended too.
     fn forget_families(&mut self) {
-        let roots: Vec<TargetId> =
-            self.watched.iter().filter(|(_, watched)| watched.parent.is_none()).map(|(target, _)| *target).collect();
-        for root in roots {
-            let family = self.family(root);
-            let is_over = |target: &TargetId| self.watched.get(target).is_none_or(|of| of.standing == Standing::Ended);
+        let has_ended = |watched: &Watched| watched.standing == Standing::Ended;
+        let ended: Vec<TargetId> =
+            self.watched.iter().filter(|(_, watched)| has_ended(watched)).map(|(target, _)| *target).collect();
+        for target in ended {
+            let family = self.family(target);
+            // It may have gone with its parent.
+            let is_over = |of: &TargetId| self.watched.get(of).is_some_and(has_ended);
             if family.iter().all(is_over) {
-                family.iter().for_each(|target| {
-                    self.watched.remove(target);
+                family.iter().for_each(|of| {
+                    self.watched.remove(of);
                 });
                 if let Some(probe) = &mut self.probe {
-                    probe.forget(root);
+                    probe.forget(target);
                 }
             }
         }
