@@ -77,6 +77,9 @@ pub(super) struct Found {
     pub(super) time_ns: i64,
 }
 
+/// A snapshot's moment and processes, or why there is none.
+type Kept = Result<(i64, Vec<Arc<Data>>), Problem>;
+
 impl Ask {
     pub(super) fn read(form: &Form<'_>) -> Result<Self, Problem> {
         let moment = |name| Ok::<_, Problem>(form.number(name)?.map(nanoseconds).map(last_shown_as));
@@ -112,7 +115,7 @@ impl Ask {
     }
 
     fn find(&self, store: &Store, memory: &Memory, node: &str) -> Result<Result<Found, Problem>, StoreError> {
-        let kept = |moment: i64, name: &str| -> Result<Result<(i64, Vec<Arc<Data>>), Problem>, StoreError> {
+        let kept = |moment: i64, name: &str| -> Result<Kept, StoreError> {
             Ok(match store.memory_at(node, moment)? {
                 Some((head, states)) => Ok((head.time_ns, restore(states))),
                 None => Err(missing(store, node, name)?),

@@ -177,7 +177,7 @@ fn at_attach(now: &[Arc<Data>], kinds: Kinds) -> Vec<u8> {
             value,
         })
         .collect();
-    rows.sort_by(|left, right| right.value.cmp(&left.value));
+    rows.sort_by_key(|row| std::cmp::Reverse(row.value));
     let mut text = Vec::new();
     // Writing strings and numbers to memory does not fail.
     let _ = json::write(&mut text, &rows);
