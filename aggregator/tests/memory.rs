@@ -356,11 +356,7 @@ fn snapshots_are_taken_kept_compared_and_let_go() {
     assert_eq!(server.problem(&format!("/v1/tree?at={}", since - 1000), 404)["parameter"], "at");
     let svg = server.get(&format!("/v1/flamegraph?since={since}"));
     assert_eq!((svg.status, svg.header("content-type")), (200, Some("image/svg+xml")));
-    assert!(
-        svg.body.contains("+16,000 KiB") && svg.body.contains("-4,400 KiB"),
-        "{}",
-        svg.body
-    );
+    assert!(svg.body.contains("+16,000 KiB") && svg.body.contains("-4,400 KiB"), "{}", svg.body);
 
     // They outlive a restart; nothing is known of now, then.
     wait::until_true("the second state is kept", || server.json("/v1/snapshots").as_array().unwrap().len() == 2);

@@ -70,13 +70,13 @@ pub(crate) struct Target {
 /// What names a profile within a node.
 type Key = (Arc<str>, u64);
 
-/// What is told of one node.
-type Profiles = Arc<Mutex<BTreeMap<Key, Arc<Live>>>>;
+/// Processes of one node.
+type Profiles = BTreeMap<Key, Arc<Live>>;
 
 /// Memory of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    nodes: RwLock<HashMap<String, Profiles>>,
+    nodes: RwLock<HashMap<String, Arc<Mutex<Profiles>>>>,
     rounds: Rounds,
     limits: Limits,
 }

@@ -77,8 +77,8 @@ pub(super) struct Found {
     pub(super) time_ns: i64,
 }
 
-/// A snapshot: its time in nanoseconds, and its processes.
-type Moment = (i64, Vec<Arc<Data>>);
+/// A snapshot's moment and processes, or why there is none.
+type Kept = Result<(i64, Vec<Arc<Data>>), Problem>;
 
 impl Ask {
     pub(super) fn read(form: &Form<'_>) -> Result<Self, Problem> {
@@ -115,7 +115,7 @@ impl Ask {
     }
 
     fn find(&self, store: &Store, memory: &Memory, node: &str) -> Result<Result<Found, Problem>, StoreError> {
-        let kept = |moment: i64, name: &str| -> Result<Result<Moment, Problem>, StoreError> {
+        let kept = |moment: i64, name: &str| -> Result<Kept, StoreError> {
             Ok(match store.memory_at(node, moment)? {
                 Some((head, states)) => Ok((head.time_ns, restore(states))),
                 None => Err(missing(store, node, name)?),
