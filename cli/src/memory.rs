@@ -69,9 +69,7 @@ fn attached(running: &run::Running, api: &Api) -> anyhow::Result<()> {
     let began = Instant::now();
     while api.json("/v1/targets", &[])?.as_array().is_none_or(Vec::is_empty) {
         if began.elapsed() > ATTACH {
-            bail!(
-                "nothing was told of its memory within {ATTACH:?}; `chainscope run --check` says what is missing"
-            );
+            bail!("nothing was told of its memory within {ATTACH:?}; `chainscope run --check` says what is missing");
         }
         running.wait(LOOK)?;
     }

@@ -91,6 +91,8 @@ impl Program {
     }
 
     fn spawn(command: &mut Command) -> Self {
+        // Go's runtime interrupts functions by signals, whose stacks would be theirs, too.
+        let command = command.env("GODEBUG", "asyncpreemptoff=1");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());

@@ -1,5 +1,5 @@
 //! What a watched process notices of the memory probe: nanoseconds a page (allocate, touch, free) off and on, in
-//! alternating pairs in the same process; and what other processes notice. `memory_cost [PAIRS]`, as root.
+//! alternating pairs in the same process; and what other processes notice. `fault_cost [PAIRS]`, as root.
 #![allow(clippy::print_stdout, missing_docs)]
 
 use std::io::{BufRead, BufReader, Write};
