@@ -191,8 +191,9 @@ impl MemoryProbe {
         self.tree.update(last_node(&self.numbers));
         let [anon, ..] = self.tree.total(target);
         if let Some(process) = self.processes.get_mut(&target) {
+            let most = most_resident(process, control.anon);
             process.at_attach = shares;
-            process.before = Resident { anon: control.anon.saturating_sub(anon), swap: 0, ..control };
+            process.before = Resident { anon: most.saturating_sub(anon), swap: 0, ..control };
         }
     }
 
@@ -432,13 +433,16 @@ impl MemoryProbe {
         self.free_nodes()?;
         programs::inspect(&mut self.bpf)?;
         let last = last_node(&self.numbers);
+        let earlier: HashMap<TargetId, u64> =
+            self.processes.iter().map(|(target, process)| (*target, most_resident(process, 0))).collect();
         self.tree.update(last);
         let mut targets: Vec<TargetReading> = Vec::new();
         let sharing = self.sharing();
         for (target, process) in &mut self.processes {
             let attributed = self.tree.total(*target);
             let shares = sharing.contains(target);
-            targets.push(reading_of(*target, process, attributed, self.layouts.get(process.image), shares));
+            let earlier = earlier.get(target).copied().unwrap_or_default();
+            targets.push(reading_of(*target, process, attributed, earlier, self.layouts.get(process.image), shares));
             self.layouts.ask_again(process.image);
         }
         targets.sort_by_key(|reading| reading.target);
@@ -500,6 +504,7 @@ fn reading_of(
     target: TargetId,
     process: &mut Process,
     attributed: [u64; 3],
+    earlier: u64,
     layout: Option<super::kernel::Layout>,
     shares_pages: bool,
 ) -> TargetReading {
@@ -507,7 +512,8 @@ fn reading_of(
     let [anon, ..] = attributed;
     let before = &mut process.before;
     if !shares_pages {
-        before.anon = before.anon.min(control.anon.saturating_sub(anon));
+        // It never grows again: what the process freed between the two looks is not taken off.
+        before.anon = before.anon.min(control.anon.max(earlier).saturating_sub(anon));
     }
     before.file = before.file.min(control.file);
     before.shmem = before.shmem.min(control.shmem);
@@ -527,6 +533,13 @@ fn reading_of(
         unattributed: if shares_pages { 0 } else { control.anon.saturating_sub(anon + before.anon) },
         stacks: stacks.filter(|(_, count)| *count > 0).collect(),
     }
+}
+
+/// Anonymous pages that a process has, or had at an earlier look if that was more. What is counted between two looks, less
+/// than was resident at one of them, is at most that.
+fn most_resident(process: &Process, earlier: u64) -> u64 {
+    let now = if process.alive { process::resident(process.pid).unwrap_or_default() } else { Resident::default() };
+    now.anon.max(earlier)
 }
 
 fn last_node(numbers: &SharedArray<Numbers>) -> u32 {
