@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use chainscope_ebpf::memory::StackEnd;
+use chainscope_testing::wait;
 
 use memory_common::{Answer, Program, compile, probe, rollup};
 
@@ -27,8 +28,12 @@ fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
     println!("{}: {complete} of {all} stacks complete, {:?}", program.display(), reading.stacks);
     assert!(checked > 0 && answer.reading.health.mismatches == 0, "{:?}", answer.reading.health);
     // Pages come and go while a running program is counted.
-    let (counted, control) = (reading.attributed[0] + reading.before_attach.anon, rollup(running.pid(), "Anonymous"));
-    assert!(counted.abs_diff(control) <= control / 200, "{counted} instead of {control} pages");
+    wait::until_true("as many pages as the kernel counts", || {
+        let answer = Answer::all(&mut probe);
+        let reading = answer.target(target);
+        let control = rollup(running.pid(), "Anonymous");
+        (reading.attributed[0] + reading.before_attach.anon).abs_diff(control) <= control / 200
+    });
     running.end();
     (all, complete)
 }

@@ -18,6 +18,7 @@
 //! **Kernels.** 5.17 or later with BTF, on x86-64; run on 6.18 only. **Rights.** `CAP_BPF`, `CAP_PERFMON`; to read the
 //! files of processes of others also `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
 
+mod before;
 mod kernel;
 mod layouts;
 mod machine;

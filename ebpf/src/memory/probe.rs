@@ -10,6 +10,7 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, Queue};
 
+use super::before::Before;
 use super::kernel::{Account, BORROWED, Edge, LAYOUTS, Numbers, Target};
 use super::layouts::Layouts;
 use super::mmaps::Mmaps;
@@ -52,7 +53,7 @@ struct Process {
     /// Whose address space it began with a copy of, until it executes another program.
     copied_from: Option<TargetId>,
     layout: Arc<Vec<Placed>>,
-    before: Resident,
+    before: Before,
     at_attach: Vec<MappingShare>,
     /// Of the address spaces that it had before.
     past_stacks: [u64; 8],
@@ -163,7 +164,7 @@ impl MemoryProbe {
             alive: true,
             copied_from: None,
             layout,
-            before: Resident::default(),
+            before: Before::default(),
             at_attach: Vec::new(),
             past_stacks: [0; 8],
         };
@@ -191,9 +192,10 @@ impl MemoryProbe {
         self.tree.update(last_node(&self.numbers));
         let [anon, ..] = self.tree.total(target);
         if let Some(process) = self.processes.get_mut(&target) {
-            let most = most_resident(process, control.anon);
+            // It allocated and freed meanwhile.
+            let most = process::resident(process.pid).unwrap_or_default().anon.max(control.anon);
             process.at_attach = shares;
-            process.before = Resident { anon: most.saturating_sub(anon), swap: 0, ..control };
+            process.before = Before::new(Resident { anon: most.saturating_sub(anon), ..control });
         }
     }
 
@@ -310,7 +312,7 @@ impl MemoryProbe {
             alive: true,
             copied_from: Some(parent),
             layout: Arc::clone(&layout),
-            before: Resident::default(),
+            before: Before::default(),
             at_attach: Vec::new(),
             past_stacks: [0; 8],
         };
@@ -330,7 +332,7 @@ impl MemoryProbe {
         process.image = image.unwrap_or(0);
         process.copied_from = None;
         process.layout = Arc::new(Vec::new());
-        process.before = Resident::default();
+        process.before = Before::default();
         process.at_attach.clear();
         self.refresh(target);
         Some(MemoryEvent::Executed { target, pid })
@@ -433,16 +435,13 @@ impl MemoryProbe {
         self.free_nodes()?;
         programs::inspect(&mut self.bpf)?;
         let last = last_node(&self.numbers);
-        let earlier: HashMap<TargetId, u64> =
-            self.processes.iter().map(|(target, process)| (*target, most_resident(process, 0))).collect();
         self.tree.update(last);
         let mut targets: Vec<TargetReading> = Vec::new();
         let sharing = self.sharing();
         for (target, process) in &mut self.processes {
             let attributed = self.tree.total(*target);
             let shares = sharing.contains(target);
-            let earlier = earlier.get(target).copied().unwrap_or_default();
-            targets.push(reading_of(*target, process, attributed, earlier, self.layouts.get(process.image), shares));
+            targets.push(reading_of(*target, process, at_ns, attributed, self.layouts.get(process.image), shares));
             self.layouts.ask_again(process.image);
         }
         targets.sort_by_key(|reading| reading.target);
@@ -503,20 +502,14 @@ impl MemoryProbe {
 fn reading_of(
     target: TargetId,
     process: &mut Process,
+    at_ns: u64,
     attributed: [u64; 3],
-    earlier: u64,
     layout: Option<super::kernel::Layout>,
     shares_pages: bool,
 ) -> TargetReading {
     let control = if process.alive { process::resident(process.pid).unwrap_or_default() } else { Resident::default() };
     let [anon, ..] = attributed;
-    let before = &mut process.before;
-    if !shares_pages {
-        // It never grows again: what the process freed between the two looks is not taken off.
-        before.anon = before.anon.min(control.anon.max(earlier).saturating_sub(anon));
-    }
-    before.file = before.file.min(control.file);
-    before.shmem = before.shmem.min(control.shmem);
+    let before = process.before.look(at_ns, control, (!shares_pages).then(|| control.anon.saturating_sub(anon)));
     let now = layout.map_or([0; 8], |layout| layout.stacks);
     let stacks = StackEnd::ALL.into_iter().zip(process.past_stacks.iter().zip(now).map(|(past, now)| past + now));
     TargetReading {
@@ -527,19 +520,12 @@ fn reading_of(
         alive: process.alive,
         control,
         attributed,
-        before_attach: *before,
+        before_attach: before,
         at_attach: process.at_attach.clone(),
         shares_pages,
         unattributed: if shares_pages { 0 } else { control.anon.saturating_sub(anon + before.anon) },
         stacks: stacks.filter(|(_, count)| *count > 0).collect(),
     }
-}
-
-/// Anonymous pages that a process has, or had at an earlier look if that was more. What is counted between two looks, less
-/// than was resident at one of them, is at most that.
-fn most_resident(process: &Process, earlier: u64) -> u64 {
-    let now = if process.alive { process::resident(process.pid).unwrap_or_default() } else { Resident::default() };
-    now.anon.max(earlier)
 }
 
 fn last_node(numbers: &SharedArray<Numbers>) -> u32 {

@@ -252,7 +252,7 @@ pub struct TargetReading {
     pub control: Resident,
     /// Pages attributed, in the order of [`Kind::ALL`].
     pub attributed: [u64; 3],
-    /// What was resident before it was watched and still is; only shrinks.
+    /// What was resident before it was watched and still is; shrinks within seconds of being freed.
     pub before_attach: Resident,
     /// How that was distributed at the moment of attach.
     pub at_attach: Vec<MappingShare>,
