@@ -6,6 +6,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -14,6 +15,8 @@ use serde_json::Value;
 
 use crate::{api::Api, args::DemoArgs, logs, memory, p2p, run, terminal};
 
+/// How long is waited for the node's memory to be observed, and then for a first stack.
+const OBSERVED: Duration = Duration::from_secs(10);
 /// Messages shown where nobody can press Ctrl-C.
 const SHOWN: u64 = 40;
 
@@ -42,6 +45,10 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     let url = format!("http://{}", run::reachable(running.address()));
     terminal::line(&format!("Chainscope records it from outside and serves {url}/v2/p2p (the API: {url}/docs)."))?;
 
+    // Only what is asked for from now on has a stack. Older kernels and fewer rights are enough for the messages.
+    let api = Api::new(&url);
+    let observed = memory::attached(&running, &api, OBSERVED);
+
     let _peer = DemoNode::start(
         Command::new(&program)
             .args(["load", "--commands", "--linger", "--connections", "2", "--rate", &rate, "--seed", "2"])
@@ -49,13 +56,12 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     )?;
     terminal::line("A peer connects. Every line is a message on its encrypted connections: → sent, ← received.\n")?;
 
-    let shown = show(&Api::new(&url), args.messages.or((!terminal::is_interactive()).then_some(SHOWN)))?;
+    let shown = show(&api, args.messages.or((!terminal::is_interactive()).then_some(SHOWN)))?;
     terminal::line("\nWhich code holds the demo node's memory, from its entry points inward:\n")?;
-    // Older kernels and fewer rights are enough for the messages.
-    if let Err(error) = memory::show_own(&running, &Api::new(&url)) {
+    if let Err(error) = observed.and_then(|()| memory::show_own(&running, &api, OBSERVED)) {
         terminal::line(&format!("{error:#}"))?;
     }
-    summary(&Api::new(&url), shown)?;
+    summary(&api, shown)?;
     running.stop()
 }
 

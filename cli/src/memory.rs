@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use chainscope_spec::Config;
 use clap::ValueEnum as _;
+use serde_json::Value;
 
 use crate::{api::Api, args::MemoryArgs, logs, run, terminal};
 
@@ -29,12 +30,17 @@ pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Shows the tree of the only node, from its entry points inward, of an agent and an aggregator in this process.
-pub(crate) fn show_own(running: &run::Running, api: &Api) -> anyhow::Result<()> {
-    attached(running, api)?;
+/// Shows the tree of the only node, from its entry points inward, as soon as there is a stack in it, or after that time.
+pub(crate) fn show_own(running: &run::Running, api: &Api, patience: Duration) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let has_stack =
+        |tree: &Value| tree["frames"].as_array().is_some_and(|all| all.iter().any(|one| one["name"].is_object()));
+    while !has_stack(&api.json("/v1/tree", &[("threshold", "0".to_owned())])?) && began.elapsed() < patience {
+        running.wait(LOOK)?;
+    }
     let reverse = [("reverse", true.to_string())];
-    let threshold = hundredth(api, &reverse)?;
-    lines::print(api.text("/v1/tree", &with(&reverse, "threshold", threshold))?, false)
+    // The demo node is small: every page counts.
+    lines::print(api.text("/v1/tree", &with(&reverse, "threshold", 4))?, false)
 }
 
 /// Observes a process by agent and aggregator in this process, then shows it.
@@ -50,7 +56,7 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     config.data_dir = folder.path().to_owned();
     let running = run::start(&config)?;
     let api = Api::new(&format!("http://{}", running.address()));
-    let shown = attached(&running, &api).with_context(|| format!("process {pid}")).and_then(|()| {
+    let shown = attached(&running, &api, ATTACH).with_context(|| format!("process {pid}")).and_then(|()| {
         if terminal::is_interactive() {
             terminal::line(&format!(
                 "Observing process {pid} for {}; Ctrl-C shows it now.",
@@ -64,12 +70,12 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     shown
 }
 
-/// Waits until a process is told of.
-fn attached(running: &run::Running, api: &Api) -> anyhow::Result<()> {
+/// Waits until a process is told of by the agent and the aggregator in this process.
+pub(crate) fn attached(running: &run::Running, api: &Api, patience: Duration) -> anyhow::Result<()> {
     let began = Instant::now();
     while api.json("/v1/targets", &[])?.as_array().is_none_or(Vec::is_empty) {
-        if began.elapsed() > ATTACH {
-            bail!("nothing was told of its memory within {ATTACH:?}; `chainscope run --check` says what is missing");
+        if began.elapsed() > patience {
+            bail!("nothing was told of its memory within {patience:?}; `chainscope run --check` says what is missing");
         }
         running.wait(LOOK)?;
     }
