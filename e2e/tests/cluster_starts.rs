@@ -101,7 +101,14 @@ fn agents_come_and_go_and_leave_nothing() {
         let count = scene.count();
         scene.until_count(count + 20);
     }
-    wait::until("as much in the kernel as before", || (Kept::now(&scene) == before).then_some(()));
+    wait::until("as much in the kernel as before", || {
+        let now = Kept::now(&scene);
+        let is_same = now == before;
+        if !is_same {
+            eprintln!("before: {before:?}\nnow: {now:?}");
+        }
+        is_same.then_some(())
+    });
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
     assert_eq!(scene.reader.connections(NODE).len(), 1, "one session is one connection");
 }
