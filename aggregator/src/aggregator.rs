@@ -26,11 +26,12 @@ use crate::{
         server::{self, Served},
     },
     ingest::{Ingest, grpc},
-    memory::{Memory, Snapshots},
+    memory::{Memory, snapshots},
     metrics::Metrics,
     nodes::Nodes,
     pool::Pool,
-    retention::Retention,
+    regularly::Regular,
+    retention,
 };
 
 /// Time that open connections have to end once they should.
@@ -40,7 +41,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Aggregator;
 
-/// A running aggregator. Without [`Running::shutdown`] it runs until the runtime ends.
+/// A running aggregator. [`Running::shutdown`] ends it in order; dropped, it is cut off, and its threads are waited for.
 pub struct Running {
     http: SocketAddr,
     grpc: Option<SocketAddr>,
@@ -49,9 +50,7 @@ pub struct Running {
     pinned: Vec<(String, SocketAddr)>,
     ingest: Ingest,
     servers: JoinSet<()>,
-    pools: [Arc<Pool>; 2],
-    retention: Retention,
-    snapshots: Snapshots,
+    threads: Threads,
     draining: CancellationToken,
     stop: CancellationToken,
     gone: CancellationToken,
@@ -112,10 +111,10 @@ impl Aggregator {
             &build,
             &limits,
         )?;
-        let snapshots = Snapshots::start(store.clone(), Arc::clone(&nodes), Arc::clone(&memory))?;
+        let keeping = snapshots::start(store.clone(), Arc::clone(&nodes), Arc::clone(&memory))?;
         let pool = Arc::new(Pool::start("query", limits.query_threads, limits.query_queue)?);
         let bulk = Arc::new(Pool::start("bulk", BULK_THREADS, BULK_QUEUE)?);
-        let retention = Retention::start(store.clone(), catalog.clone(), limits.eviction)?;
+        let evicting = retention::start(store.clone(), catalog.clone(), limits.eviction)?;
         let (stop, draining) = (CancellationToken::new(), CancellationToken::new());
         let (moved, visible) = watch::channel(0);
         let watching =
@@ -196,9 +195,7 @@ impl Aggregator {
             pinned,
             ingest,
             servers,
-            pools: [pool, bulk],
-            retention,
-            snapshots,
+            threads: Threads { pools: [pool, bulk], _regular: [keeping, evicting] },
             draining,
             stop,
             gone,
@@ -257,8 +254,7 @@ impl Running {
     /// Ends in order: it is said not to be ready, sessions store and acknowledge what they have received, live streams
     /// end, answers under way are given a few seconds, threads are waited for. Afterwards nobody holds the store any more.
     pub async fn shutdown(self) {
-        let Self { ingest, mut servers, pools, mut retention, mut snapshots, draining, stop, gone, _watching, .. } =
-            self;
+        let Self { ingest, mut servers, threads, draining, stop, gone, _watching, .. } = self;
         draining.cancel();
         ingest.stop().await;
         stop.cancel();
@@ -268,15 +264,24 @@ impl Running {
             warn_limited!("a client holds its connection: it is cut");
             servers.shutdown().await;
         }
-        let ended = tokio::task::spawn_blocking(move || {
-            for pool in &pools {
-                pool.stop();
-            }
-            retention.stop();
-            snapshots.stop();
-        });
+        let ended = tokio::task::spawn_blocking(move || drop(threads));
         if ended.await.is_err() {
             warn_limited!("a thread of the aggregator did not end as it should");
+        }
+    }
+}
+
+/// Threads that hold the store: none may outlive the aggregator, for a store that is closed while the process exits
+/// finds what RocksDB keeps for the whole process gone.
+struct Threads {
+    pools: [Arc<Pool>; 2],
+    _regular: [Regular; 2],
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        for pool in &self.pools {
+            pool.stop();
         }
     }
 }

@@ -26,6 +26,7 @@ mod memory;
 mod metrics;
 mod nodes;
 mod pool;
+mod regularly;
 mod retention;
 
 pub use aggregator::{Aggregator, Running};

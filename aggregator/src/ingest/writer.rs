@@ -128,6 +128,17 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    /// Whoever lets go of it without [`Writer::stop`] waits for the thread here, which holds the store.
+    fn drop(&mut self) {
+        self.commands.lock().take();
+        if let Some(thread) = self.thread.lock().take() {
+            // It does not panic; if it did, the hook said so.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Batches of one lane and session in the group that is being written.
 struct Group {
     agent: Arc<str>,

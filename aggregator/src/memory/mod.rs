@@ -12,7 +12,7 @@
 //! nobody looked. What an agent that is away told last is kept and shown as `silent`.
 
 mod rounds;
-mod snapshots;
+pub(crate) mod snapshots;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,7 +26,7 @@ use chainscope_quiet::warn_limited;
 use parking_lot::{Mutex, RwLock};
 
 use self::rounds::Rounds;
-pub(crate) use self::snapshots::{Snapshots, restore};
+pub(crate) use self::snapshots::restore;
 
 /// Processes of one node that are kept.
 const MOST_TARGETS: usize = 256;

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -11,10 +10,9 @@ use chainscope_profile::{Data, Kind, Limits, Profile, Taken, encode};
 use chainscope_proto::v1::MemoryState;
 use chainscope_quiet::warn_limited;
 use chainscope_store::{Error as StoreError, MemorySnapshot, SnapshotLimits, Store};
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
 use super::{Memory, Standing, Target};
-use crate::{Error, clock::now_ns, nodes::Nodes};
+use crate::{Error, clock::now_ns, nodes::Nodes, regularly::Regular};
 
 /// Time between two looks at what is due.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -22,44 +20,17 @@ const PAUSE: Duration = Duration::from_secs(1);
 const EVERY: u32 = 10;
 const NS_PER_MS: i64 = 1_000_000;
 
-/// The thread that keeps snapshots; it ends with this.
-#[derive(Debug)]
-pub(crate) struct Snapshots {
-    end: Option<Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Snapshots {
-    pub(crate) fn start(store: Store, nodes: Arc<Nodes>, memory: Arc<Memory>) -> Result<Self, Error> {
-        let (end, ended) = bounded::<()>(0);
-        let name = "memory-snapshots".to_owned();
-        let mut keeper = Keeper { store, nodes, memory, last: HashMap::new() };
-        let thread = thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || {
-                for look in 0u32.. {
-                    let now = now_ns();
-                    keeper.keep(now);
-                    if look.is_multiple_of(EVERY) {
-                        keeper.evict(now);
-                    }
-                    if ended.recv_timeout(PAUSE) == Err(RecvTimeoutError::Disconnected) {
-                        return;
-                    }
-                }
-            })
-            .map_err(|source| Error::Thread { name, source })?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
-    }
-
-    /// Ends the thread, and waits until it has. Blocks.
-    pub(crate) fn stop(&mut self) {
-        self.end.take();
-        if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, the hook said so.
-            let _ = thread.join();
+/// Starts the thread that keeps snapshots.
+pub(crate) fn start(store: Store, nodes: Arc<Nodes>, memory: Arc<Memory>) -> Result<Regular, Error> {
+    let mut keeper = Keeper { store, nodes, memory, last: HashMap::new() };
+    let mut looks = (0..EVERY).cycle();
+    Regular::start("memory-snapshots", PAUSE, move || {
+        let now = now_ns();
+        keeper.keep(now);
+        if looks.next() == Some(0) {
+            keeper.evict(now);
         }
-    }
+    })
 }
 
 struct Keeper {
@@ -83,13 +54,16 @@ impl Keeper {
             let targets = self.memory.targets(&node);
             let states: BTreeSet<(u64, u64)> =
                 targets.iter().map(|target| (target.data.profile, target.sequence)).collect();
-            let last = match self.last.get(&node) {
-                Some((last, same)) if *same == states => Some((*last, true)),
-                Some((last, _)) => Some((*last, false)),
-                None => self.newest(&node).map(|last| (last, false)),
-            };
+            if !self.last.contains_key(&node)
+                && let Some(newest) = self.newest(&node)
+            {
+                self.last.insert(node.clone(), (newest, BTreeSet::new()));
+            }
             // A clock that was set back must not end all snapshots.
-            let is_due = last.is_none_or(|(last, same)| !same && (now - last >= every || now < last));
+            let is_due = self
+                .last
+                .get(&node)
+                .is_none_or(|(last, kept)| *kept != states && (now - last >= every || now < *last));
             if keep.every.is_zero() || !is_due || targets.is_empty() {
                 continue;
             }
