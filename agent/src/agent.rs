@@ -223,7 +223,7 @@ fn start_uplink(lanes: &SharedLanes, board: &Board, link: Link, host: String) ->
     Ok((cut, delivered, thread))
 }
 
-fn spawn<T: Send + 'static>(
+pub(crate) fn spawn<T: Send + 'static>(
     name: &'static str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, Error> {

@@ -32,12 +32,9 @@ pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
 
 /// Shows the tree of the only node, from its entry points inward, as soon as there is a stack in it, or after that time.
 pub(crate) fn show_own(running: &run::Running, api: &Api, patience: Duration) -> anyhow::Result<()> {
-    let began = Instant::now();
     let has_stack =
         |tree: &Value| tree["frames"].as_array().is_some_and(|all| all.iter().any(|one| one["name"].is_object()));
-    while !has_stack(&api.json("/v1/tree", &[("threshold", "0".to_owned())])?) && began.elapsed() < patience {
-        running.wait(LOOK)?;
-    }
+    until(running, patience, || Ok(has_stack(&api.json("/v1/tree", &[("threshold", "0".to_owned())])?)))?;
     let reverse = [("reverse", true.to_string())];
     // The demo node is small: every page counts.
     lines::print(api.text("/v1/tree", &with(&reverse, "threshold", 4))?, false)
@@ -72,14 +69,26 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
 
 /// Waits until a process is told of by the agent and the aggregator in this process.
 pub(crate) fn attached(running: &run::Running, api: &Api, patience: Duration) -> anyhow::Result<()> {
+    if !until(running, patience, || Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty())))? {
+        bail!("nothing was told of its memory within {patience:?}; `chainscope run --check` says what is missing");
+    }
+    Ok(())
+}
+
+/// Waits until it is so, but no longer than `patience`, and says whether it is.
+fn until(
+    running: &run::Running,
+    patience: Duration,
+    mut is_so: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
     let began = Instant::now();
-    while api.json("/v1/targets", &[])?.as_array().is_none_or(Vec::is_empty) {
+    while !is_so()? {
         if began.elapsed() > patience {
-            bail!("nothing was told of its memory within {patience:?}; `chainscope run --check` says what is missing");
+            return Ok(false);
         }
         running.wait(LOOK)?;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ fn assert_exact(probe: &mut MemoryProbe, target: TargetId, life: &Program) -> An
     let reading = answer.target(target);
     let control = rollup(life.pid(), "Anonymous");
     assert_eq!(reading.attributed[0] + reading.before_attach.anon, control, "{reading:?}");
-    assert_eq!(reading.unattributed, 0);
+    assert_eq!(reading.unattributed(), 0);
     assert_eq!(answer.reading.health.mismatches, 0, "{:?}", answer.reading.health);
     let (all, complete) = answer.stacks(target);
     assert_eq!(all, complete, "{:?}", reading.stacks);

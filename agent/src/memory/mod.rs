@@ -28,7 +28,7 @@ mod tests;
 mod tree;
 mod watcher;
 
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 pub(crate) use board::Board;
 use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
@@ -37,7 +37,7 @@ pub(crate) use figures::{Figures, KINDS, NodeFigures, RESIDENT};
 pub(crate) use watcher::Command;
 use watcher::Watcher;
 
-use crate::{Error, targets::proc::Proc};
+use crate::{Error, agent::spawn, targets::proc::Proc};
 
 /// The profiler's threads, which end with the last sender of commands.
 #[derive(Debug)]
@@ -81,8 +81,4 @@ impl Drop for Closing {
     fn drop(&mut self) {
         self.0.close();
     }
-}
-
-fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
-    thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|source| Error::Thread { name, source })
 }

@@ -308,10 +308,6 @@ fn totals(reading: &TargetReading, health: &Health, before: &MemoryTotals) -> Me
     let Resident { anon, file, shmem, swap } = reading.control;
     let [attributed_anon, attributed_cache, attributed_kernel] = reading.attributed;
     let resident = reading.before_attach;
-    let signed = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
-    // Of pages that several processes share after a fork each has all in its control.
-    let is_own = reading.alive && !reading.shares_pages;
-    let unattributed = if is_own { signed(anon) - signed(attributed_anon) - signed(resident.anon) } else { 0 };
     let kind = |kind: Kind, attributed, before_attach, unattributed| MemoryKindTotals {
         kind: wire(kind).into(),
         before_attach,
@@ -326,7 +322,7 @@ fn totals(reading: &TargetReading, health: &Health, before: &MemoryTotals) -> Me
         control_shmem: shmem,
         control_swap: swap,
         kinds: vec![
-            kind(Kind::Anonymous, attributed_anon, resident.anon, unattributed),
+            kind(Kind::Anonymous, attributed_anon, resident.anon, reading.unattributed()),
             kind(Kind::Cache, attributed_cache, resident.file + resident.shmem, 0),
             kind(Kind::Kernel, attributed_kernel, 0, 0),
         ],

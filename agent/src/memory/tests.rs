@@ -167,7 +167,6 @@ fn target(target: u32, pid: u32, anon: u64) -> TargetReading {
         attributed: [anon, 0, 0],
         before_attach: Resident::default(),
         at_attach: Vec::new(),
-        unattributed: 0,
         stacks: vec![(StackEnd::Complete, anon)],
     }
 }

@@ -523,7 +523,6 @@ fn reading_of(
         before_attach: before,
         at_attach: process.at_attach.clone(),
         shares_pages,
-        unattributed: if shares_pages { 0 } else { control.anon.saturating_sub(anon + before.anon) },
         stacks: stacks.filter(|(_, count)| *count > 0).collect(),
     }
 }

@@ -260,10 +260,22 @@ pub struct TargetReading {
     /// control counts such a page in each, the attribution once, in the process that allocated it. Over all of them,
     /// the sums of `Pss_Anon` and of what is attributed and from before agree.
     pub shares_pages: bool,
-    /// Anonymous pages of the control that are neither attributed nor from before; 0 if it shares pages.
-    pub unattributed: u64,
     /// Stacks since it is watched, by how their unwinding ended; those that are not 0.
     pub stacks: Vec<(StackEnd, u64)>,
+}
+
+impl TargetReading {
+    /// Anonymous pages of the control that are neither attributed nor from before; below 0 if more are than the control
+    /// has. 0 of a process that is gone or shares pages: the control is no total of its pages then.
+    #[must_use]
+    pub fn unattributed(&self) -> i64 {
+        if !self.alive || self.shares_pages {
+            return 0;
+        }
+        let [anon, ..] = self.attributed;
+        let signed = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
+        signed(self.control.anon) - signed(anon.saturating_add(self.before_attach.anon))
+    }
 }
 
 /// How the probe itself is.

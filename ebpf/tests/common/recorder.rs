@@ -34,6 +34,13 @@ impl Stream {
         self.pieces.iter().filter(|piece| piece.missing == Some(reason)).map(|piece| piece.covers).sum()
     }
 
+    /// The same in the order of positions: of two threads the one that was second at the socket may be first at the ring.
+    pub fn by_position(&self) -> Self {
+        let mut pieces = self.pieces.clone();
+        pieces.sort_by_key(|piece| piece.offset);
+        Self { pieces }
+    }
+
     /// Bytes that no event covers, up to `end`; panics if events overlap or go back.
     pub fn holes(&self, begin: u64, end: u64) -> u64 {
         let (mut at, mut holes) = (begin, 0);
