@@ -60,10 +60,8 @@ impl Keeper {
                 self.last.insert(node.clone(), (newest, BTreeSet::new()));
             }
             // A clock that was set back must not end all snapshots.
-            let is_due = self
-                .last
-                .get(&node)
-                .is_none_or(|(last, kept)| *kept != states && (now - last >= every || now < *last));
+            let is_due =
+                self.last.get(&node).is_none_or(|(last, kept)| *kept != states && (now - last >= every || now < *last));
             if keep.every.is_zero() || !is_due || targets.is_empty() {
                 continue;
             }
