@@ -49,7 +49,8 @@ lint: setup ## format, clippy, licences and sources of the dependencies
 bench: build ## ratios against the physical limit and other tools, as a table (docs/benchmarks.md)
 	scripts/as-root scripts/bench
 
-soak: build ## the long runs: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s
+soak: build ## the long runs: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s, memory trees for 10 minutes, PostgreSQL
+	scripts/setup-soak
 	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --no-fail-fast --test 'soak*' -- --nocapture --test-threads 1
 
 fuzz: setup ## every parser, FUZZ_SECONDS (300) each

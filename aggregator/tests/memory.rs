@@ -13,6 +13,7 @@ use chainscope_proto::v1::{
 use chainscope_store::{MemorySnapshot, SnapshotLimits};
 use chainscope_testing::{
     memory::{FrameName, Recorder, in_parts},
+    tree::check,
     wait,
 };
 use common::Server;
@@ -144,6 +145,8 @@ fn what_was_there_before_the_attach_is_shown_and_adds_up() {
         mapping("/usr/bin/light-node", MemoryKind::Cache, 300),
         mapping("kernel", MemoryKind::Kernel, 1),
     ];
+    state.totals.as_mut().unwrap().before_now =
+        vec![mapping("[stack]", MemoryKind::Anon, 0), mapping("[heap]", MemoryKind::Anon, 500)];
     agent.memory([state]);
     let tree = server.json("/v1/tree");
     assert_eq!((&tree["value"], &tree["cacheValue"]), (&json!(4 * 1754), &json!(1000)));
@@ -155,6 +158,9 @@ fn what_was_there_before_the_attach_is_shown_and_adds_up() {
             { "mapping": "[heap]", "kind": "anon", "value": 2400 },
             { "mapping": "/usr/bin/light-node", "kind": "cache", "value": 1200 },
             { "mapping": "[stack]", "kind": "anon", "value": 80 },
+        ], "now": [
+            { "mapping": "[heap]", "kind": "anon", "value": 2000 },
+            { "mapping": "[stack]", "kind": "anon", "value": 0 },
         ] })
     );
     check(&tree, 256, false);
@@ -167,37 +173,6 @@ fn what_was_there_before_the_attach_is_shown_and_adds_up() {
         server.json("/v1/tree?short=true"),
         json!({ "total": 7016, "cache": 1000, "anon": 6016, "systemReportAnon": 6016 })
     );
-}
-
-/// The contract's invariants of an answer; gives the number of nodes.
-fn check(node: &Value, threshold: u64, is_difference: bool) -> usize {
-    let value = |node: &Value| node["value"].as_i64().unwrap();
-    let cache = |node: &Value| node["cacheValue"].as_i64().unwrap();
-    if !is_difference {
-        assert!(0 <= cache(node) && cache(node) <= value(node), "{node}");
-    }
-    let Some(children) = node.get("frames").map(|frames| frames.as_array().unwrap()) else {
-        assert!(node["name"].is_string(), "{node}");
-        return 1;
-    };
-    if children.is_empty() {
-        return 1;
-    }
-    assert_eq!(children.iter().map(value).sum::<i64>(), value(node), "{node}");
-    assert_eq!(children.iter().map(cache).sum::<i64>(), cache(node), "{node}");
-    let named = children.iter().take_while(|child| child["name"].is_object()).count();
-    let (frames, pseudo) = children.split_at(named);
-    assert!(frames.is_sorted_by_key(|child| -value(child)), "{node}");
-    if !is_difference {
-        assert!(frames.iter().all(|child| value(child).unsigned_abs() >= threshold), "{node}");
-    }
-    let order = ["[resident before attach]", "[unattributed]", "underThreshold", "unknown"];
-    let places: Vec<_> = pseudo
-        .iter()
-        .map(|child| order.iter().position(|name| child["name"] == *name).expect("a known name"))
-        .collect();
-    assert!(places.is_sorted(), "{node}");
-    1 + children.iter().map(|child| check(child, threshold, is_difference)).sum::<usize>()
 }
 
 #[test]

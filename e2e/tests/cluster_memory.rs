@@ -2,6 +2,7 @@
 
 use chainscope_e2e::cluster::scene::{NODE, Scene};
 use chainscope_e2e::harness::wait;
+use chainscope_testing::tree::check;
 use serde_json::Value;
 
 #[test]
@@ -24,7 +25,7 @@ fn the_memory_of_a_pod_is_served_to_who_may_read_it() {
     wait::until("the kernel's own count", || is_explained(&scene, second));
     wait::until("functions of the node", || {
         let tree = scene.reader.get(&path("tree?threshold=0&reverse=true"));
-        check(&tree);
+        check(&tree, 0, false);
         let mut names = Vec::new();
         functions(&tree, &mut names);
         names.iter().any(|name| name.contains("chainscope_e2e::node")).then_some(())
@@ -61,22 +62,6 @@ fn is_explained(scene: &Scene, pid: u64) -> Option<()> {
     let anon = &shown["anon"];
     let sum = anon["attributed"].as_u64()? + anon["beforeAttach"].as_u64()?;
     (sum == resident && anon["unattributed"] == 0).then_some(())
-}
-
-/// Children add up to their parent, and no part is more than the whole.
-fn check(node: &Value) {
-    let value = |node: &Value, field: &str| node[field].as_i64().unwrap_or_else(|| panic!("no {field} in {node}"));
-    assert!((0..=value(node, "value")).contains(&value(node, "cacheValue")), "{}", node["name"]);
-    let Some(children) = node["frames"].as_array().filter(|children| !children.is_empty()) else { return };
-    for field in ["value", "cacheValue"] {
-        assert_eq!(
-            children.iter().map(|child| value(child, field)).sum::<i64>(),
-            value(node, field),
-            "{}",
-            node["name"]
-        );
-    }
-    children.iter().for_each(check);
 }
 
 fn functions(node: &Value, names: &mut Vec<String>) {

@@ -5,7 +5,7 @@ mod memory_common;
 
 use std::path::PathBuf;
 
-use chainscope_ebpf::memory::{Frame, Kind, MemoryProbe, StackEnd, TargetId};
+use chainscope_ebpf::memory::{Frame, Kind, MappingKind, MemoryProbe, StackEnd, TargetId};
 use chainscope_testing::wait;
 
 use memory_common::{Answer, Program, compile, probe, rollup};
@@ -79,6 +79,10 @@ fn what_was_there_before_shrinks() {
     assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_two"), 500);
     let at_attach: u64 = answer.target(target).at_attach.iter().map(|share| share.anon).sum();
     assert_eq!(at_attach, before);
+    assert_eq!(in_mapping(&answer, target, &MappingKind::Anonymous), {
+        let shares = &answer.target(target).at_attach;
+        shares.iter().find(|share| share.mapping == MappingKind::Anonymous).map_or(0, |share| share.anon)
+    });
     life.tell("drop 0 0 1500");
     let answer = assert_exact(&mut probe, target, &life);
     assert_eq!(answer.target(target).before_attach.anon, before - 1500);
@@ -87,6 +91,75 @@ fn what_was_there_before_shrinks() {
     assert_eq!(answer.target(target).before_attach.anon, before - 1500 - 1024);
     life.end();
     assert_gone(&mut probe, target);
+}
+
+/// What is left in mappings of a kind of what was there before.
+#[track_caller]
+fn in_mapping(answer: &Answer, target: TargetId, mapping: &MappingKind) -> u64 {
+    let exact = answer.target(target).before_exact.as_ref().expect("page by page");
+    exact.iter().find(|(kind, _)| kind == mapping).map_or(0, |(_, pages)| *pages)
+}
+
+/// Each page: as soon as it is freed, in a huge page, moved, collapsed, shared after a fork.
+#[test]
+fn what_was_there_before_is_known_page_by_page() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    life.tell("heap 100 200000");
+    life.tell("one 0 10000");
+    life.tell("huge 1 4096");
+    life.tell("drop 1 100 256");
+    life.tell("one 3 5000");
+    let target = probe.watch(life.pid()).expect("it lives");
+    let answer = assert_exact(&mut probe, target, &life);
+    let (heap, anon) =
+        (in_mapping(&answer, target, &MappingKind::Heap), in_mapping(&answer, target, &MappingKind::Anonymous));
+    assert!((5468..=5600).contains(&heap), "{heap}");
+    assert!((18_840..=19_200).contains(&anon), "{anon}");
+
+    // Other code gets pages meanwhile: the kernel's sum alone would not tell.
+    life.tell("two 2 3000");
+    life.tell("drop 0 0 3000");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_eq!(in_mapping(&answer, target, &MappingKind::Anonymous), anon - 3000);
+    assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_two"), 3000);
+    life.tell("drop 1 1024 300");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert_eq!(in_mapping(&answer, target, &MappingKind::Anonymous), anon - 3300);
+    assert_eq!(life.tell("collapse 3"), 0);
+    std::fs::write("/proc/sys/vm/compact_memory", "1").expect("root");
+    // The kernel counts a page that is on its way in neither place.
+    wait::until_true("as many pages as the kernel counts", || {
+        Answer::all(&mut probe).target(target).unattributed() == 0
+    });
+    assert_exact(&mut probe, target, &life);
+    assert_eq!(in_mapping(&Answer::all(&mut probe), target, &MappingKind::Anonymous), anon - 3300);
+    life.tell("unmap 1");
+    life.tell("unmap 0");
+    life.tell("unmap 3");
+    let answer = assert_exact(&mut probe, target, &life);
+    assert!(in_mapping(&answer, target, &MappingKind::Anonymous) < 200);
+    assert_eq!(in_mapping(&answer, target, &MappingKind::Heap), heap);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
+/// Of pages that two processes share when they are watched nobody can say whose they are: the kernel's sum has to do.
+#[test]
+fn what_was_shared_before_is_known_as_a_sum() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    life.tell("one 0 5000");
+    let child = u32::try_from(life.tell("fork 0 1000")).expect("a process");
+    let target = probe.watch(life.pid()).expect("it lives");
+    let copy = probe.watch(child).expect("it lives");
+    let answer = Answer::all(&mut probe);
+    assert!(answer.target(target).before_exact.is_some());
+    let reading = answer.target(copy);
+    assert_eq!((reading.before_exact.as_ref(), reading.before_attach.anon), (None, rollup(child, "Anonymous")));
+    assert_eq!(life.tell("reap"), 0);
+    assert_exact(&mut probe, target, &life);
+    life.end();
 }
 
 #[test]

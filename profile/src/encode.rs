@@ -143,7 +143,7 @@ impl Parts<'_> {
 
     fn finish(mut self) -> Vec<MemoryState> {
         // Process and totals are in the last part; how large they are is not up to us.
-        if self.bytes > 0 && self.data.totals.at_attach.len() > 1000 {
+        if self.bytes > 0 && self.data.totals.at_attach.len() + self.data.totals.before_now.len() > 1000 {
             self.begin();
         }
         if let Some(last) = self.parts.last_mut() {

@@ -1,9 +1,11 @@
 //! What the tests of several crates need and the product does not: waiting for conditions, free ports, an agent that
-//! tells of memory.
+//! tells of memory, a program whose memory is known, the promises of a memory tree.
 
 #![forbid(unsafe_code)]
 
 pub mod memory;
+pub mod program;
+pub mod tree;
 pub mod wait;
 
 /// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it

@@ -107,8 +107,10 @@ pub(super) fn parts(
             }
         }
     }
-    totals.at_attach.sort_by_key(|share| std::cmp::Reverse(share.pages));
-    totals.at_attach.truncate(MAX_MAPPINGS);
+    for split in [&mut totals.at_attach, &mut totals.before_now] {
+        split.sort_by_key(|share| std::cmp::Reverse(share.pages));
+        split.truncate(MAX_MAPPINGS);
+    }
     parts.room(process.encoded_len() + totals.encoded_len() + 16);
     parts.open.process = Some(process);
     parts.open.totals = Some(totals);

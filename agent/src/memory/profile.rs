@@ -329,6 +329,7 @@ fn totals(reading: &TargetReading, health: &Health, before: &MemoryTotals) -> Me
         at_attach,
         stacks: reading.stacks.iter().map(|(end, count)| reason((end.name(), *count))).collect(),
         lost: health.lost.iter().copied().map(reason).collect(),
+        before_now: left(reading),
     }
 }
 
@@ -336,14 +337,7 @@ fn totals(reading: &TargetReading, health: &Health, before: &MemoryTotals) -> Me
 fn mappings(reading: &TargetReading) -> Vec<MemoryMapping> {
     let mut all = Vec::new();
     for share in &reading.at_attach {
-        let name = match &share.mapping {
-            MappingKind::Heap => "[heap]".to_owned(),
-            MappingKind::Stack => "[stack]".to_owned(),
-            MappingKind::Anonymous => "[anon]".to_owned(),
-            MappingKind::File(path) => Harmless(&path.to_string_lossy()).to_string(),
-            MappingKind::Other(name) => Harmless(name).to_string(),
-        };
-        let name: String = name.chars().take(MAX_MAPPING).collect();
+        let name = name_of(&share.mapping);
         for (kind, pages) in
             [(MemoryKind::Anon, share.anon), (MemoryKind::Cache, share.resident.saturating_sub(share.anon))]
         {
@@ -353,6 +347,24 @@ fn mappings(reading: &TargetReading) -> Vec<MemoryMapping> {
         }
     }
     all
+}
+
+/// What is left of that, where it is known page by page.
+fn left(reading: &TargetReading) -> Vec<MemoryMapping> {
+    let kind = MemoryKind::Anon.into();
+    let exact = reading.before_exact.iter().flatten();
+    exact.map(|(mapping, pages)| MemoryMapping { kind, mapping: name_of(mapping), pages: *pages }).collect()
+}
+
+fn name_of(mapping: &MappingKind) -> String {
+    let name = match mapping {
+        MappingKind::Heap => "[heap]".to_owned(),
+        MappingKind::Stack => "[stack]".to_owned(),
+        MappingKind::Anonymous => "[anon]".to_owned(),
+        MappingKind::File(path) => Harmless(&path.to_string_lossy()).to_string(),
+        MappingKind::Other(name) => Harmless(name).to_string(),
+    };
+    name.chars().take(MAX_MAPPING).collect()
 }
 
 pub(super) fn wire(kind: Kind) -> MemoryKind {

@@ -167,6 +167,7 @@ fn target(target: u32, pid: u32, anon: u64) -> TargetReading {
         attributed: [anon, 0, 0],
         before_attach: Resident::default(),
         at_attach: Vec::new(),
+        before_exact: None,
         stacks: vec![(StackEnd::Complete, anon)],
     }
 }

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod demo;
 pub mod expect;
+pub mod life;
 pub mod namespace;
 pub mod program;
 pub mod recorder;

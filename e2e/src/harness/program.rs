@@ -135,6 +135,12 @@ impl Program {
         })
     }
 
+    /// Lines on standard output so far.
+    #[must_use]
+    pub fn out(&self) -> Vec<String> {
+        self.out.0.lock().unwrap_or_else(PoisonError::into_inner).lines.clone()
+    }
+
     /// Lines on standard error so far.
     #[must_use]
     pub fn err(&self) -> Vec<String> {

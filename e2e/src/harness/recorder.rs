@@ -98,6 +98,12 @@ impl Machine {
         self.nodes.push(lines);
     }
 
+    /// Observes the memory of every process that executes this file; a snapshot is kept every few seconds.
+    pub fn observe_memory(&mut self, name: &str, exe: &Path) {
+        let memory = "memory = { snapshots = { every = \"5s\" } }";
+        self.nodes.push(format!("[[nodes]]\nname = {name:?}\nexe = {:?}\n{memory}\n", exe.display().to_string()));
+    }
+
     /// Observes the node that listens on that port in a namespace.
     pub fn observe_inside(&mut self, name: &str, port: u16, namespace: &Namespace) {
         self.observe_with(name, port, &format!("netns = {:?}", namespace.path()));

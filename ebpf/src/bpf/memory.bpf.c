@@ -7,6 +7,7 @@
  */
 #include "walk.h"
 #include "moves.h"
+#include "adopt.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 

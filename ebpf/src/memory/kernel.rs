@@ -84,6 +84,19 @@ pub(crate) struct Account {
     pub(crate) pad: [u64; 3],
 }
 
+/// `struct adopted`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Adopted {
+    pub(crate) frame: u32,
+    pub(crate) node: u32,
+}
+
+/// How many of them there is room for: `ADOPTED`.
+pub(crate) const ADOPTED: u32 = 8192;
+/// `owners.h`: where the order is beside a node's number.
+pub(crate) const ORDER_SHIFT: u32 = NODE_BITS;
+
 /// `struct numbers`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,6 +135,8 @@ unsafe impl aya::Pod for RawNode {}
 unsafe impl aya::Pod for Edge {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Account {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Adopted {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Numbers {}
 // SAFETY: as above.

@@ -16,7 +16,8 @@
 //! when a process maps something new, forks or executes.
 //!
 //! **Kernels.** 5.17 or later with BTF, on x86-64; run on 6.18 only. **Rights.** `CAP_BPF`, `CAP_PERFMON`; to read the
-//! files of processes of others also `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
+//! files of processes of others also `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`. With `CAP_SYS_ADMIN` what was resident
+//! before is known page by page; without, as what the kernel counts and nobody allocated.
 
 mod before;
 mod kernel;
@@ -33,6 +34,7 @@ mod process;
 mod programs;
 mod reading;
 mod shared;
+mod stock;
 mod tree;
 
 pub use probe::{MemoryOptions, MemoryProbe};

@@ -1,4 +1,7 @@
-//! The memory probe: keeps the tables of what is watched, follows processes, reads.
+//! The memory probe: keeps the tables of what is watched, and follows processes.
+
+mod answer;
+mod attach;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,15 +14,13 @@ use aya::Ebpf;
 use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, Queue};
 
 use super::before::Before;
-use super::kernel::{Account, BORROWED, Edge, LAYOUTS, Numbers, Target};
+use super::kernel::{ADOPTED, Account, Adopted, BORROWED, Edge, LAYOUTS, Numbers, Target};
 use super::layouts::Layouts;
 use super::mmaps::Mmaps;
 use super::modules::{Modules, Placed};
 use super::notices::{self, Notice, What};
 use super::programs::{self, RING_BYTES, take};
-use super::reading::{
-    Health, MappingShare, MemoryEvent, ModuleId, Reading, Resident, Scope, StackEnd, TargetId, TargetReading,
-};
+use super::reading::{MappingShare, MemoryEvent, ModuleId, TargetId};
 use super::shared::{SharedArray, array};
 use super::tree::Tree;
 use super::{maps, process};
@@ -55,6 +56,8 @@ struct Process {
     layout: Arc<Vec<Placed>>,
     before: Before,
     at_attach: Vec<MappingShare>,
+    /// Nodes of the pages that it had when it was watched, if their frames could be told.
+    exact: Option<attach::Apart>,
     /// Of the address spaces that it had before.
     past_stacks: [u64; 8],
 }
@@ -87,6 +90,7 @@ pub struct MemoryProbe {
     frames: u32,
     edges: KernelMap<MapData, Edge, u32>,
     free_nodes: Queue<MapData, u32>,
+    adopted: SharedArray<Adopted>,
     /// Targets were forgotten: their nodes are to be freed.
     forgotten: Forgotten,
     /// Holds the programs and their attachments.
@@ -133,6 +137,7 @@ impl MemoryProbe {
             frames,
             edges: take(&mut bpf, "edges")?,
             free_nodes: take(&mut bpf, "free_nodes")?,
+            adopted: shared(&mut bpf, "adopted", ADOPTED)?,
             forgotten: Forgotten::Nothing,
             bpf,
         };
@@ -166,6 +171,7 @@ impl MemoryProbe {
             layout,
             before: Before::default(),
             at_attach: Vec::new(),
+            exact: None,
             past_stacks: [0; 8],
         };
         self.processes.insert(target, process);
@@ -182,21 +188,6 @@ impl MemoryProbe {
         }
         self.take_stock(target);
         Ok(target)
-    }
-
-    /// What is resident that was not attributed was so before.
-    fn take_stock(&mut self, target: TargetId) {
-        let Some(process) = self.processes.get(&target) else { return };
-        let shares = process::by_mapping(process.pid).unwrap_or_default();
-        let control = process::resident(process.pid).unwrap_or_default();
-        self.tree.update(last_node(&self.numbers));
-        let [anon, ..] = self.tree.total(target);
-        if let Some(process) = self.processes.get_mut(&target) {
-            // It allocated and freed meanwhile.
-            let most = process::resident(process.pid).unwrap_or_default().anon.max(control.anon);
-            process.at_attach = shares;
-            process.before = Before::new(Resident { anon: most.saturating_sub(anon), ..control });
-        }
     }
 
     /// Watches a target and its descendants no more, and drops their counts.
@@ -314,6 +305,7 @@ impl MemoryProbe {
             layout: Arc::clone(&layout),
             before: Before::default(),
             at_attach: Vec::new(),
+            exact: None,
             past_stacks: [0; 8],
         };
         self.processes.insert(target, process);
@@ -334,6 +326,7 @@ impl MemoryProbe {
         process.layout = Arc::new(Vec::new());
         process.before = Before::default();
         process.at_attach.clear();
+        process.exact = None;
         self.refresh(target);
         Some(MemoryEvent::Executed { target, pid })
     }
@@ -425,115 +418,10 @@ impl MemoryProbe {
             .publish(image, layout, root, &in_use)
             .map_err(|error| Error::from_loader("write the table of mappings".to_owned(), &error, 0))
     }
-
-    /// What is held now, by whom and where; see [`Scope`]. Takes milliseconds.
-    ///
-    /// # Errors
-    /// A failure of the system call; what cannot be read otherwise shows in [`Health`].
-    pub fn read(&mut self, scope: Scope) -> Result<Reading, Error> {
-        let at_ns = monotonic_ns();
-        self.free_nodes()?;
-        programs::inspect(&mut self.bpf)?;
-        let last = last_node(&self.numbers);
-        self.tree.update(last);
-        let mut targets: Vec<TargetReading> = Vec::new();
-        let sharing = self.sharing();
-        for (target, process) in &mut self.processes {
-            let attributed = self.tree.total(*target);
-            let shares = sharing.contains(target);
-            targets.push(reading_of(*target, process, at_ns, attributed, self.layouts.get(process.image), shares));
-            self.layouts.ask_again(process.image);
-        }
-        targets.sort_by_key(|reading| reading.target);
-        let (nodes, counts) = self.tree.take(scope);
-        let modules = self.modules.since(if scope == Scope::All { 0 } else { self.modules_reported });
-        self.modules_reported = self.modules.count();
-        Ok(Reading { at_ns, modules, nodes, counts, targets, health: self.health() })
-    }
-
-    /// Processes that share pages since a fork: the kernel counts such a page for each of them.
-    fn sharing(&self) -> HashSet<TargetId> {
-        let copies = self.processes.iter().filter(|(_, process)| process.alive);
-        copies.filter_map(|(target, process)| Some([*target, process.copied_from?])).flatten().collect()
-    }
-
-    fn health(&self) -> Health {
-        let mut sum = Account::default();
-        for cpu in (0..self.accounts.length()).filter_map(|cpu| self.accounts.get(cpu)) {
-            sum.beyond_table += cpu.beyond_table;
-            sum.stale += cpu.stale;
-            sum.no_node += cpu.no_node;
-            sum.no_folio += cpu.no_folio;
-            sum.allocations += cpu.allocations;
-            sum.frames += cpu.frames;
-            sum.fresh_frames += cpu.fresh_frames;
-            sum.rule_misses += cpu.rule_misses;
-            sum.moved += cpu.moved;
-            sum.checked += cpu.checked;
-            sum.mismatches += cpu.mismatches;
-        }
-        let numbers = self.numbers.get(0).unwrap_or_default();
-        let lost = [
-            ("beyond_table", sum.beyond_table),
-            ("missed_free", sum.stale),
-            ("missed_event", programs::missed_runs(&self.bpf)),
-            ("tree_full", sum.no_node),
-            ("folio", sum.no_folio),
-            ("notice", numbers.lost_notices.into()),
-            ("target", numbers.lost_targets.into()),
-        ];
-        Health {
-            lost: lost.into_iter().filter(|(_, count)| *count > 0).collect(),
-            nodes_used: self.tree.used(),
-            nodes_room: self.nodes,
-            rules: self.modules.rows(),
-            moved: sum.moved,
-            stacks: sum.allocations,
-            frames: sum.frames,
-            fresh_frames: sum.fresh_frames,
-            rule_misses: sum.rule_misses,
-            checked: sum.checked,
-            mismatches: sum.mismatches,
-            refused: self.modules.refused().to_vec(),
-        }
-    }
-}
-
-fn reading_of(
-    target: TargetId,
-    process: &mut Process,
-    at_ns: u64,
-    attributed: [u64; 3],
-    layout: Option<super::kernel::Layout>,
-    shares_pages: bool,
-) -> TargetReading {
-    let control = if process.alive { process::resident(process.pid).unwrap_or_default() } else { Resident::default() };
-    let [anon, ..] = attributed;
-    let before = process.before.look(at_ns, control, (!shares_pages).then(|| control.anon.saturating_sub(anon)));
-    let now = layout.map_or([0; 8], |layout| layout.stacks);
-    let stacks = StackEnd::ALL.into_iter().zip(process.past_stacks.iter().zip(now).map(|(past, now)| past + now));
-    TargetReading {
-        target,
-        parent: process.parent,
-        pid: process.pid,
-        start_time: process.start_time,
-        alive: process.alive,
-        control,
-        attributed,
-        before_attach: before,
-        at_attach: process.at_attach.clone(),
-        shares_pages,
-        stacks: stacks.filter(|(_, count)| *count > 0).collect(),
-    }
 }
 
 fn last_node(numbers: &SharedArray<Numbers>) -> u32 {
     numbers.get(0).map_or(0, |numbers| numbers.last_node)
-}
-
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 fn missing(name: &str) -> Error {

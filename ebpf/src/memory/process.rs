@@ -35,45 +35,69 @@ fn kib(text: &str) -> Option<u64> {
     text.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// What is resident by mapping; takes time in proportion to the memory of the process.
-pub(crate) fn by_mapping(pid: u32) -> io::Result<Vec<MappingShare>> {
-    let file = std::fs::File::open(format!("/proc/{pid}/smaps"))?;
-    let mut shares: BTreeMap<MappingKind, (u64, u64)> = BTreeMap::new();
-    let mut kind = MappingKind::Anonymous;
-    for line in BufReader::with_capacity(64 << 10, file).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        if let Some(value) = line.strip_prefix("Rss:").and_then(kib) {
-            shares.entry(kind.clone()).or_default().0 += value / 4;
-        } else if let Some(value) = line.strip_prefix("Anonymous:").and_then(kib) {
-            shares.entry(kind.clone()).or_default().1 += value / 4;
-        } else if let Some(heading) = heading(&line) {
-            kind = heading;
-        }
-    }
-    let share = |(mapping, (resident, anon))| MappingShare { mapping, resident, anon };
-    Ok(shares.into_iter().filter(|(_, (resident, _))| *resident > 0).map(share).collect())
+/// A mapping with something resident.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Area {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) mapping: MappingKind,
+    /// Pages of it that are resident, and those of them that are anonymous.
+    pub(crate) resident: u64,
+    pub(crate) anon: u64,
 }
 
-/// The name of a mapping, if this is the first line about it.
-fn heading(line: &str) -> Option<MappingKind> {
+/// What is resident in each mapping; takes time in proportion to the memory of the process.
+pub(crate) fn areas(pid: u32) -> io::Result<Vec<Area>> {
+    let file = std::fs::File::open(format!("/proc/{pid}/smaps"))?;
+    let mut areas: Vec<Area> = Vec::new();
+    for line in BufReader::with_capacity(64 << 10, file).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        if let Some(area) = heading(&line) {
+            areas.push(area);
+        } else if let Some(area) = areas.last_mut() {
+            if let Some(value) = line.strip_prefix("Rss:").and_then(kib) {
+                area.resident = value / 4;
+            } else if let Some(value) = line.strip_prefix("Anonymous:").and_then(kib) {
+                area.anon = value / 4;
+            }
+        }
+    }
+    areas.retain(|area| area.resident > 0);
+    Ok(areas)
+}
+
+/// Sums of areas by what is mapped.
+pub(crate) fn by_mapping(areas: &[Area]) -> Vec<MappingShare> {
+    let mut shares: BTreeMap<&MappingKind, (u64, u64)> = BTreeMap::new();
+    for area in areas {
+        let share = shares.entry(&area.mapping).or_default();
+        *share = (share.0 + area.resident, share.1 + area.anon);
+    }
+    let share =
+        |(mapping, (resident, anon)): (&MappingKind, _)| MappingShare { mapping: mapping.clone(), resident, anon };
+    shares.into_iter().map(share).collect()
+}
+
+/// The mapping, if this is the first line about it.
+fn heading(line: &str) -> Option<Area> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
-    if ![start, end].iter().all(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-        return None;
-    }
+    let address = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (address(start)?, address(end)?);
     // Access, offset, device and inode come before the name.
     let mut name = rest;
     for _ in 0..4 {
         name = name.trim_start();
         name = name.get(name.find(' ').unwrap_or(name.len())..)?;
     }
-    Some(match name.trim_start() {
+    let mapping = match name.trim_start() {
         "" => MappingKind::Anonymous,
         "[heap]" => MappingKind::Heap,
         name if name.starts_with("[stack") => MappingKind::Stack,
         name if name.starts_with('/') => MappingKind::File(PathBuf::from(name)),
         name => MappingKind::Other(name.to_owned()),
-    })
+    };
+    Some(Area { start, end, mapping, resident: 0, anon: 0 })
 }
 
 #[cfg(test)]
@@ -86,7 +110,9 @@ mod tests {
         assert!(start_time(pid).is_some_and(|ticks| ticks > 0));
         let resident = resident(pid).expect("we are there");
         assert!(resident.anon > 0 && resident.file > 0);
-        let shares = by_mapping(pid).expect("we may look");
+        let areas = areas(pid).expect("we may look");
+        let shares = by_mapping(&areas);
+        assert_eq!(shares.iter().map(|share| share.anon).sum::<u64>(), areas.iter().map(|area| area.anon).sum());
         assert!(shares.iter().any(|share| share.mapping == MappingKind::Stack && share.anon > 0));
         assert!(shares.iter().any(|share| matches!(share.mapping, MappingKind::File(_))));
         assert_eq!(start_time(u32::MAX), None);
@@ -94,9 +120,12 @@ mod tests {
 
     #[test]
     fn headings() {
-        assert_eq!(heading("00400000-0040b000 r-xp 00000000 fe:01 12   /a b"), Some(MappingKind::File("/a b".into())));
-        assert_eq!(heading("7ffe-8000 rw-p 00000000 00:00 0 "), Some(MappingKind::Anonymous));
-        assert_eq!(heading("7ffe-8000 rw-p 00000000 00:00 0   [heap]"), Some(MappingKind::Heap));
+        let mapping = |line: &str| heading(line).map(|area| area.mapping);
+        assert_eq!(mapping("00400000-0040b000 r-xp 00000000 fe:01 12   /a b"), Some(MappingKind::File("/a b".into())));
+        assert_eq!(mapping("7ffe-8000 rw-p 00000000 00:00 0 "), Some(MappingKind::Anonymous));
+        assert_eq!(mapping("7ffe-8000 rw-p 00000000 00:00 0   [heap]"), Some(MappingKind::Heap));
+        let area = heading("7ffe-8000 rw-p 00000000 00:00 0 ").expect("a mapping");
+        assert_eq!((area.start, area.end), (0x7ffe, 0x8000));
         assert_eq!(heading("VmFlags: rd ex mr mw me sd"), None);
         assert_eq!(heading("Size:                 44 kB"), None);
     }

@@ -27,6 +27,8 @@ const MOVES: [(&str, &str); 6] = [
 const INSPECT: &str = "inspect";
 /// Takes pages off dead nodes when asked to; attached to nothing.
 const SWEEP: &str = "sweep";
+/// Enters pages that were there before when asked to; attached to nothing.
+const ADOPT: &str = "adopt";
 /// Page frames that are swept in one run, during which nothing else runs on that processor: some milliseconds.
 const SWEPT: u32 = 1 << 19;
 
@@ -99,7 +101,7 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
     // Before the tables are taken: programs refer to them by descriptor when they are loaded.
     let moves = MOVES.into_iter().filter(|(_, tracepoint)| check::has_tracepoint(&names, tracepoint));
     let programs: Vec<_> = moves.chain(PROGRAMS).collect();
-    for name in programs.iter().map(|(name, _)| *name).chain([INSPECT, SWEEP]) {
+    for name in programs.iter().map(|(name, _)| *name).chain([INSPECT, SWEEP, ADOPT]) {
         let loaded = program(&mut bpf, name).and_then(RawTracePoint::load);
         loaded.map_err(|error| Error::from_loader(name.to_owned(), &error, 0))?;
     }
@@ -121,6 +123,14 @@ pub(super) fn sweep(bpf: &mut Ebpf, frames: u32) -> Result<(), Error> {
         run.map_err(|error| Error::from_loader("take pages off what is forgotten".to_owned(), &error, 0))?;
     }
     Ok(())
+}
+
+/// Enters the first `count` of the adopted pages in the table of owners, or takes them off again.
+pub(super) fn adopt(bpf: &mut Ebpf, count: u32, is_undone: bool) -> Result<(), Error> {
+    let mut options = RawTracePointRunOptions::new();
+    options.args = [u64::from(count), u64::from(is_undone), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let run = program(bpf, ADOPT).and_then(|program| program.test_run(options));
+    run.map(drop).map_err(|error| Error::from_loader("enter pages that were there before".to_owned(), &error, 0))
 }
 
 /// Attaches the programs.

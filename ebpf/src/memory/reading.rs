@@ -256,6 +256,9 @@ pub struct TargetReading {
     pub before_attach: Resident,
     /// How that was distributed at the moment of attach.
     pub at_attach: Vec<MappingShare>,
+    /// The anonymous part of [`Self::before_attach`] by mapping, as it is now. `None` where frames cannot be told (without
+    /// `CAP_SYS_ADMIN`, or of a process that shared pages then): it is what the kernel counts and nobody allocated.
+    pub before_exact: Option<Vec<(MappingKind, u64)>>,
     /// Whether it shares pages with a copy of itself that a fork made and that has not executed another program: the
     /// control counts such a page in each, the attribution once, in the process that allocated it. Over all of them,
     /// the sums of `Pss_Anon` and of what is attributed and from before agree.

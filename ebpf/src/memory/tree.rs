@@ -38,6 +38,8 @@ pub(crate) struct Tree {
     changed: HashSet<(TargetId, NodeId)>,
     totals: HashMap<TargetId, Pages>,
     forgotten: HashSet<TargetId>,
+    /// Roots without calls: of pages that were there before their target was watched.
+    apart: HashSet<u32>,
 }
 
 impl Tree {
@@ -55,6 +57,7 @@ impl Tree {
             changed: HashSet::new(),
             totals: HashMap::new(),
             forgotten: HashSet::new(),
+            apart: HashSet::new(),
         }
     }
 
@@ -66,6 +69,16 @@ impl Tree {
     /// Tells where addresses below a root lead to.
     pub(crate) fn set_root(&mut self, root: u32, layout: Arc<Vec<Placed>>) {
         self.roots.insert(root, layout);
+    }
+
+    /// Leaves the pages of a root out of the counts and totals.
+    pub(crate) fn set_apart(&mut self, root: u32) {
+        self.apart.insert(root);
+    }
+
+    /// Anonymous pages of a node of the kernel.
+    pub(crate) fn anonymous(&self, number: u32) -> u64 {
+        self.raw.get(number).map_or(0, |raw| positive(raw.pages[0]))
     }
 
     /// Shows a target's counts no more.
@@ -112,11 +125,11 @@ impl Tree {
                 None => return false,
             },
         };
-        let Seen { target, node, pages: before, .. } = seen;
+        let Seen { target, node, root, pages: before } = seen;
         if let Some(place) = self.seen.get_mut(index) {
             *place = Some(Seen { pages: raw.pages, ..seen });
         }
-        if before != raw.pages && !self.forgotten.contains(&target) {
+        if before != raw.pages && !self.forgotten.contains(&target) && !self.apart.contains(&root) {
             let count = self.counts.entry((target, node)).or_default();
             let total = self.totals.entry(target).or_default();
             for (((count, total), now), before) in count.iter_mut().zip(total).zip(raw.pages).zip(before) {
@@ -173,6 +186,7 @@ impl Tree {
             };
             self.raw.set(number, RawNode::default());
             self.roots.remove(&number);
+            self.apart.remove(&number);
             if let Some(place) = self.seen.get_mut(number as usize) {
                 *place = None;
             }

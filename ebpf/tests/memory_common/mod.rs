@@ -19,14 +19,7 @@ use chainscope_ebpf::memory::{
 /// Compiles a program of `memory_common/programs`; once for each name.
 pub fn compile(compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs").join(source);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let program = folder.join(name);
-    // Under another name first: tests run at the same time.
-    let fresh = folder.join(format!("{name}.{}.{:?}", std::process::id(), std::thread::current().id()));
-    let status = Command::new(compiler).args(flags).arg("-o").arg(&fresh).arg(&source).status();
-    assert!(status.is_ok_and(|status| status.success()), "{compiler} on {}", source.display());
-    std::fs::rename(&fresh, &program).expect("the same folder");
-    program
+    chainscope_testing::program::compile(compiler, &source, Path::new(env!("CARGO_TARGET_TMPDIR")), name, flags)
 }
 
 /// A program that waits for orders.
@@ -54,9 +47,9 @@ impl Program {
         Self { path: program.to_owned(), child, orders, replies }
     }
 
-    /// `life.c`, after its first answer.
+    /// The program `life`, after its first answer.
     pub fn life() -> Self {
-        let mut life = Self::start(&compile("gcc", "life.c", "life", &["-O2", "-fomit-frame-pointer"]), &[]);
+        let mut life = Self::start(&chainscope_testing::program::life(Path::new(env!("CARGO_TARGET_TMPDIR"))), &[]);
         assert_eq!(life.tell("ready"), 0);
         life
     }

@@ -19,15 +19,15 @@ pub(super) struct TreeText {
     /// Where the name of each frame is in `text`; empty: it was not needed yet.
     names: Vec<(usize, usize)>,
     text: Vec<u8>,
-    /// What belongs to the node of what was resident before the attach.
-    at_attach: Vec<u8>,
+    /// Further members of the node of what was resident before the attach.
+    before: Vec<u8>,
 }
 
 impl TreeText {
-    /// `at_attach` is JSON, or nothing.
-    pub(super) fn new(tree: Tree, at_attach: Vec<u8>) -> Self {
+    /// `before`: members of JSON, each behind a comma.
+    pub(super) fn new(tree: Tree, before: Vec<u8>) -> Self {
         let names = vec![(0, 0); tree.frames()];
-        Self { tree, open: Vec::new(), has_begun: false, names, text: Vec::new(), at_attach }
+        Self { tree, open: Vec::new(), has_begun: false, names, text: Vec::new(), before }
     }
 
     /// The next block; none at the end.
@@ -84,9 +84,8 @@ impl TreeText {
                     self.open.push((children.start, children.end, true));
                 }
             }
-            Label::BeforeAttach if !self.at_attach.is_empty() => {
-                out.extend_from_slice(b",\"atAttach\":");
-                out.extend_from_slice(&self.at_attach);
+            Label::BeforeAttach => {
+                out.extend_from_slice(&self.before);
                 out.push(b'}');
             }
             _ => out.push(b'}'),

@@ -1,6 +1,6 @@
 //! `/v1/tree`.
 
-use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
+use std::{collections::BTreeMap, convert::Infallible, io::Write as _, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
@@ -8,6 +8,7 @@ use axum::{
     response::Response,
 };
 use chainscope_profile::{Data, Kind, Kinds, Measure, Shape, Tree};
+use chainscope_proto::v1::MemoryMapping;
 use futures::{StreamExt as _, stream};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
@@ -55,6 +56,11 @@ pub(crate) struct TreeView {
     /// Absent where the name is a text.
     #[schema(no_recursion)]
     frames: Vec<TreeView>,
+    /// Of `[resident before attach]` only: how it was distributed then.
+    at_attach: Option<Vec<MappingView<'static>>>,
+    /// Of `[resident before attach]` only: how what is left of its anonymous part is distributed, page by page. Absent where
+    /// the agent is not told page frames, for which it needs `CAP_SYS_ADMIN`.
+    now: Option<Vec<MappingView<'static>>>,
 }
 
 /// A frame.
@@ -118,8 +124,8 @@ pub(crate) async fn tree(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
                 measure: if ask.is_compared() { Measure::Growth } else { Measure::Now },
             };
             let tree = Tree::new(&found.stacks, &shape, is_over)?;
-            let at_attach = if ask.is_compared() { Vec::new() } else { at_attach(&found.now, ask.kinds) };
-            let mut text = TreeText::new(tree, at_attach);
+            let before = if ask.is_compared() { Vec::new() } else { before(&found.now, ask.kinds) };
+            let mut text = TreeText::new(tree, before);
             let mut head = Vec::new();
             let mut bytes = 0;
             while bytes < AT_ONCE
@@ -152,34 +158,48 @@ fn short(found: &Found) -> ShortReport {
     ShortReport { total: anon.saturating_add(cache), cache, anon, system_report_anon: control }
 }
 
-/// What was resident at the moment of attach, by mapping: a list of JSON, greatest first; nothing if nothing is known.
-fn at_attach(now: &[Arc<Data>], kinds: Kinds) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Row<'a> {
-        mapping: &'a str,
-        kind: &'static str,
-        value: u64,
+/// What was resident before attach, by mapping: `atAttach` as it was then, `now` what is left where that is known page by
+/// page. Members of JSON, each behind a comma; lists, greatest first; none that is empty.
+fn before(now: &[Arc<Data>], kinds: Kinds) -> Vec<u8> {
+    let mut text = Vec::new();
+    let lists: [(&str, List); 2] =
+        [("atAttach", |data| &data.totals.at_attach), ("now", |data| &data.totals.before_now)];
+    for (name, list) in lists {
+        let rows = by_mapping(now, kinds, list);
+        if !rows.is_empty() {
+            // Writing strings and numbers to memory does not fail.
+            let _ = write!(text, ",\"{name}\":");
+            let _ = json::write(&mut text, &rows);
+        }
     }
+    text
+}
+
+/// A kind of memory in mappings of the same name.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MappingView<'a> {
+    /// A file, or `[heap]`, `[stack]`, `[anon]`.
+    #[schema(example = "[heap]")]
+    mapping: &'a str,
+    /// `anon` or `cache`.
+    #[schema(example = "anon")]
+    kind: &'static str,
+    /// In kibibytes.
+    value: u64,
+}
+
+type List = fn(&Data) -> &[MemoryMapping];
+
+fn by_mapping(now: &[Arc<Data>], kinds: Kinds, list: List) -> Vec<MappingView<'_>> {
     let mut sums: BTreeMap<(&str, usize), u64> = BTreeMap::new();
-    for (data, each) in now.iter().flat_map(|data| data.totals.at_attach.iter().map(move |each| (data, each))) {
+    for (data, each) in now.iter().flat_map(|data| list(data).iter().map(move |each| (data, each))) {
         let Some(kind) = Kind::of_wire(each.kind).filter(|kind| kinds.has(*kind)) else { continue };
         let sum = sums.entry((&each.mapping, kind.index())).or_default();
         *sum = sum.saturating_add(data.kib(each.pages));
     }
-    if sums.is_empty() {
-        return Vec::new();
-    }
-    let mut rows: Vec<Row<'_>> = sums
-        .into_iter()
-        .map(|((mapping, kind), value)| Row {
-            mapping,
-            kind: Kind::ALL.get(kind).map_or("", |kind| kind.name()),
-            value,
-        })
-        .collect();
+    let name = |kind: usize| Kind::ALL.get(kind).map_or("", |kind| kind.name());
+    let rows = sums.into_iter().map(|((mapping, kind), value)| MappingView { mapping, kind: name(kind), value });
+    let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.value));
-    let mut text = Vec::new();
-    // Writing strings and numbers to memory does not fail.
-    let _ = json::write(&mut text, &rows);
-    text
+    rows
 }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +62,7 @@ APART void hold_huge(struct area *a, long pages)
 }
 APART long read_file(const char *path)
 {
-	static char buffer[1 << 16];
+	static _Thread_local char buffer[1 << 16];
 	long n, all = 0;
 	int fd = open(path, O_RDONLY);
 	while ((n = read(fd, buffer, sizeof buffer)) > 0)
@@ -103,6 +105,87 @@ APART int load(const char *path, struct area *a, long pages)
 	hold = (void (*)(struct area *, long))dlsym(library, "hold_plugin");
 	hold(a, pages);
 	return 0;
+}
+
+/* Threads that do all of it at random. What they hold they go on holding until the next time. */
+#define THREADS 8
+#define HELD 12
+struct churner {
+	pthread_t thread;
+	unsigned seed;
+	const char *path;
+	struct area areas[HELD];
+	void *blocks[HELD];
+};
+static struct churner churners[THREADS];
+static atomic_int churning;
+
+APART static void release(struct area *a)
+{
+	if (a->pages)
+		munmap(a->start, a->pages * PAGE);
+	a->pages = 0;
+}
+APART static void branch(struct area *a, long pages)
+{
+	pid_t child = fork();
+	if (!child) {
+		touch(a->start, pages);
+		_exit(0);
+	}
+	waitpid(child, 0, 0);
+}
+static void *churn(void *me)
+{
+	struct churner *c = me;
+	while (churning) {
+		unsigned what = rand_r(&c->seed) % 100, one = rand_r(&c->seed) % HELD, much = rand_r(&c->seed);
+		struct area *a = &c->areas[one];
+		long part = a->pages ? much % a->pages : 0;
+		if (what < 40) {
+			release(a);
+			deep(much % 40, a, 1 + much / 40 % 300);
+		} else if (what < 60 && a->pages)
+			madvise(a->start + part * PAGE, (a->pages - part) * PAGE, MADV_DONTNEED);
+		else if (what < 75 && a->pages)
+			touch(a->start + part * PAGE, a->pages - part);
+		else if (what < 92) {
+			free(c->blocks[one]);
+			c->blocks[one] = malloc(1 + much % 300000);
+			memset(c->blocks[one], 1, 1 + much % 300000);
+		} else if (what < 95) {
+			release(a);
+			hold_huge(a, 1024);
+		} else if (what < 98)
+			read_file(c->path);
+		else if (a->pages)
+			branch(a, part);
+	}
+	return 0;
+}
+APART int churn_all(long milliseconds, unsigned seed, const char *path)
+{
+	churning = 1;
+	for (int i = 0; i < THREADS; i++) {
+		churners[i].seed = seed * THREADS + i;
+		churners[i].path = path;
+		if (pthread_create(&churners[i].thread, 0, churn, &churners[i]))
+			return -1;
+	}
+	usleep(milliseconds * 1000);
+	churning = 0;
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(churners[i].thread, 0);
+	return 0;
+}
+APART void settle(void)
+{
+	for (int i = 0; i < THREADS; i++)
+		for (int j = 0; j < HELD; j++) {
+			release(&churners[i].areas[j]);
+			free(churners[i].blocks[j]);
+			churners[i].blocks[j] = 0;
+		}
 }
 
 int main(void)
@@ -148,6 +231,10 @@ int main(void)
 			touch(a->start + n * PAGE, m);
 		else if (!strcmp(word, "read") && sscanf(line, "%*s %255s", path) == 1)
 			result = read_file(path);
+		else if (!strcmp(word, "churn") && sscanf(line, "%*s %*d %*d %255s", path) == 1)
+			result = churn_all(i, n, path);
+		else if (!strcmp(word, "settle"))
+			settle();
 		else if (!strcmp(word, "fork")) { /* a child that writes to n pages of area i and waits for a line of its own */
 			int in[2], out[2];
 			char c;
