@@ -4,7 +4,7 @@ mod lines;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail};
@@ -30,11 +30,18 @@ pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Shows the tree of the only node, from its entry points inward, as soon as there is a stack in it, or after that time.
+/// Shows the tree of the only node as it is after this moment, from its entry points inward, as soon as there is a stack in
+/// it, or after that time.
 pub(crate) fn show_own(running: &run::Running, api: &Api, patience: Duration) -> anyhow::Result<()> {
     let has_stack =
         |tree: &Value| tree["frames"].as_array().is_some_and(|all| all.iter().any(|one| one["name"].is_object()));
-    until(running, patience, || Ok(has_stack(&api.json("/v1/tree", &[("threshold", "0".to_owned())])?)))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    let is_later = |target: &Value| target["updated"].as_u64().is_some_and(|updated| u128::from(updated) > now);
+    until(running, patience, || {
+        let targets = api.json("/v1/targets", &[])?;
+        Ok(targets.as_array().is_some_and(|all| all.iter().any(is_later))
+            && has_stack(&api.json("/v1/tree", &[("threshold", "0".to_owned())])?))
+    })?;
     let reverse = [("reverse", true.to_string())];
     // The demo node is small: every page counts.
     lines::print(api.text("/v1/tree", &with(&reverse, "threshold", 4))?, false)

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use chainscope_e2e::harness::api::Api;
-use chainscope_e2e::harness::life::Life;
+use chainscope_e2e::harness::life::{Life, rollup};
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::{run, wait};
 use chainscope_testing::program;
@@ -105,12 +105,8 @@ impl Bench<'_> {
     fn fork(&self, life: &mut Life) {
         let child = life.tell("fork 0 10000");
         self.wait();
-        let share = |pid: i64| -> i64 {
-            let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
-            let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).expect("such a line");
-            line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
-        };
-        let counted = share(life.pid().into()) + share(child);
+        let child = u32::try_from(child).expect("a process");
+        let counted = rollup(life.pid(), "Pss_Anon") + rollup(child, "Pss_Anon");
         let targets = self.api.get("/v1/targets");
         let running = targets.as_array().expect("a list").iter().filter(|target| target["state"] == "running");
         let of = |target: &Value, field: &str| target["anon"][field].as_i64().expect("a number");

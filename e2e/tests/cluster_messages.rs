@@ -36,6 +36,8 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
     check_pod_security(cluster);
 
     cluster.test_release();
+    // Some are about memory.
+    cluster.kubectl(r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"memory":{}}}"#);
     cluster.test_queries();
 }
 

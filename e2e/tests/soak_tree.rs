@@ -8,7 +8,7 @@ use chainscope_e2e::harness::api::Api;
 use chainscope_e2e::harness::life::Life;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::{soak, wait};
-use chainscope_testing::{program, tree};
+use chainscope_testing::{flush_page_lists, program, tree};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
@@ -37,25 +37,35 @@ fn every_answer_on_live_data_keeps_the_invariants() {
             nodes += ask(api, &mut random);
             answers += 1;
         }
-        wait::until("the kernel's own count", || {
-            let shown = life.shown(api)?;
-            (shown.anon + shown.before == life.anonymous()).then_some(())
-        });
+        assert_counted(&life, api);
         pauses += 1;
     }
     eprintln!("{answers} answers of {} nodes on average, {pauses} pauses", nodes / answers);
     assert!(nodes / answers > 20, "{nodes} nodes in {answers} answers");
     life.tell("settle");
-    wait::until("the kernel's own count", || {
-        let shown = life.shown(api)?;
-        (shown.anon + shown.before == life.anonymous()).then_some(())
-    });
+    assert_counted(&life, api);
     life.end();
     wait::until("nothing to be left", || {
         let left = api.get("/v1/tree?kind=anon&threshold=0");
         tree::check(&left, 0, false);
         (left["value"] == 0).then_some(())
     });
+}
+
+/// Waits until as much is shown as the kernel counts.
+fn assert_counted(life: &Life, api: &Api) {
+    let (mut last, mut looks) = (None, 0);
+    let is_counted = wait::until_or(|| {
+        last = life.shown(api);
+        let is_counted = last.is_some_and(|shown| shown.anon + shown.before == life.anonymous());
+        looks += 1;
+        // What is shown is read once a second.
+        if !is_counted && looks % 150 == 0 {
+            flush_page_lists();
+        }
+        is_counted
+    });
+    assert!(is_counted, "{last:?}, but the kernel counts {}", life.anonymous());
 }
 
 /// Asks for a tree in one of its forms; the number of its nodes.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use chainscope_ebpf::memory::StackEnd;
-use chainscope_testing::wait;
+use chainscope_testing::{flush_page_lists, wait};
 
 use memory_common::{Answer, Program, compile, probe, rollup};
 
@@ -28,12 +28,19 @@ fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
     println!("{}: {complete} of {all} stacks complete, {:?}", program.display(), reading.stacks);
     assert!(checked > 0 && answer.reading.health.mismatches == 0, "{:?}", answer.reading.health);
     // Pages come and go while a running program is counted.
-    wait::until_true("as many pages as the kernel counts", || {
+    let mut last = String::new();
+    let is_counted = wait::until_or(|| {
         let answer = Answer::all(&mut probe);
         let reading = answer.target(target);
         let control = rollup(running.pid(), "Anonymous");
-        (reading.attributed[0] + reading.before_attach.anon).abs_diff(control) <= control / 200
+        last = format!("{control} pages, {reading:?}, {:?}", answer.reading.health);
+        let is_counted = (reading.attributed[0] + reading.before_attach.anon).abs_diff(control) <= control / 200;
+        if !is_counted {
+            flush_page_lists();
+        }
+        is_counted
     });
+    assert!(is_counted, "not as many pages as the kernel counts: {last}");
     running.end();
     (all, complete)
 }

@@ -8,6 +8,16 @@ pub mod program;
 pub mod tree;
 pub mod wait;
 
+/// Has every processor flush the pages that it is about to put on the kernel's lists. Until it does, for want of other work
+/// perhaps for minutes, a page that a process has given back stays allocated, though the process is charged no more for it.
+/// Compaction of all memory begins with that; needs root.
+///
+/// # Panics
+/// If the kernel cannot compact.
+pub fn flush_page_lists() {
+    std::fs::write("/proc/sys/vm/compact_memory", "1").expect("root");
+}
+
 /// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it
 /// before it is used.
 ///

@@ -23,6 +23,19 @@ pub fn until_true(what: &str, mut is_so: impl FnMut() -> bool) {
     until(what, || is_so().then_some(()));
 }
 
+/// Asks until it is so, for at most [`PATIENCE`]; whether it is. For a test that can say more about what is not.
+#[must_use]
+pub fn until_or(mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    true
+}
+
 /// As [`until`], with a deadline of its own.
 ///
 /// # Panics

@@ -92,13 +92,22 @@ impl Life {
     /// If it does not run.
     #[must_use]
     pub fn anonymous(&self) -> i64 {
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid())).expect("it runs");
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("such a line");
-        line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
+        rollup(self.pid(), "Anonymous")
     }
 
     /// Ends it.
     pub fn end(self) {
         self.program.finish().expect_success("life");
     }
+}
+
+/// A number of a process's `smaps_rollup`, in KiB.
+///
+/// # Panics
+/// If it does not run, or there is no such number.
+#[must_use]
+pub fn rollup(pid: u32, name: &str) -> i64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("such a line");
+    line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
 }
