@@ -13,6 +13,9 @@ use crate::terminal;
 /// Address space for reading and printing: a tree may be as deep as stacks are, and only what is used takes memory.
 const STACK: usize = 512 << 20;
 
+/// Mappings that are named of what was resident before attach.
+const MAPPINGS: usize = 3;
+
 /// A node of `/v1/tree`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,6 +25,17 @@ struct Node {
     cache_value: i64,
     #[serde(default)]
     frames: Vec<Node>,
+    /// Of what was resident before attach, greatest first: what is left, or where that is not known what there was.
+    #[serde(default)]
+    now: Vec<Mapping>,
+    #[serde(default)]
+    at_attach: Vec<Mapping>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Mapping {
+    mapping: String,
+    value: i64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -70,8 +84,10 @@ fn each_line(root: &Node, is_difference: bool, each: &mut dyn FnMut(&str) -> any
             let _ = write!(line, " {share:>5.1} %");
         }
         let _ = write!(line, "  {before}{mark}{}", title(node));
-        if node.cache_value != 0 {
-            let _ = write!(line, " (cache {})", size(node.cache_value, is_difference).trim_start());
+        let cache = format!("cache {}", size(node.cache_value, is_difference).trim_start());
+        let notes: Vec<String> = (node.cache_value != 0).then_some(cache).into_iter().chain(split(node)).collect();
+        if !notes.is_empty() {
+            let _ = write!(line, " ({})", notes.join("; "));
         }
         each(&line)?;
         let below = format!("{before}{step}");
@@ -82,6 +98,15 @@ fn each_line(root: &Node, is_difference: bool, each: &mut dyn FnMut(&str) -> any
         }
     }
     Ok(())
+}
+
+/// The largest mappings of what was resident before attach.
+fn split(node: &Node) -> Option<String> {
+    let (mappings, when) = if node.now.is_empty() { (&node.at_attach, "at attach") } else { (&node.now, "now") };
+    let each = mappings.iter().filter(|each| each.value > 0).take(MAPPINGS);
+    let each = each.map(|each| format!("{} {}", Harmless(&each.mapping), size(each.value, false).trim_start()));
+    let all: Vec<String> = each.collect();
+    (!all.is_empty()).then(|| format!("{when}: {}", all.join(", ")))
 }
 
 fn title(node: &Node) -> String {
@@ -150,6 +175,15 @@ mod tests {
                 "      512 KiB   2.5 %  │  node@0000000a",
                 "      512 KiB   2.5 %  ├─ c [node]",
                 "        7 KiB   0.0 %  └─ (smaller ones) (cache 7 KiB)",
+            ]
+        );
+        let before = r#"{"name":"[resident before attach]","value":90,"cacheValue":8,"atAttach":[{"mapping":"[heap]","kind":"anon","value":99}]"#;
+        assert_eq!(
+            [format!("{before}}}"), format!(r#"{before},"now":[{{"mapping":"[heap]","kind":"anon","value":82}}]}}"#)]
+                .map(|json| lines(&json, false).concat()),
+            [
+                "       90 KiB 100.0 %  [resident before attach] (cache 8 KiB; at attach: [heap] 99 KiB)",
+                "       90 KiB 100.0 %  [resident before attach] (cache 8 KiB; now: [heap] 82 KiB)",
             ]
         );
         let grown = lines(r#"{"value":-3,"cacheValue":4,"frames":[]}"#, true);

@@ -30,8 +30,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Page {
     pub(crate) frame: u32,
-    /// Which of the areas it is in.
-    pub(crate) area: usize,
+    /// Which of the areas it is in: 8 bytes a page in all, for there may be millions.
+    pub(crate) area: u32,
 }
 
 /// Anonymous memory at one moment.
@@ -75,7 +75,7 @@ struct Mapped {
 fn mapped(pagemap: &File, areas: &[Area], swaps: u64) -> Option<Mapped> {
     let mut found = Mapped::default();
     let mut left = MOST;
-    for (index, area) in areas.iter().enumerate().filter(|(_, area)| area.anon > 0) {
+    for (index, area) in (0..).zip(areas).filter(|(_, area)| area.anon > 0) {
         let (mut next, end) = (area.start >> 12, area.end >> 12);
         left = left.checked_sub(end.saturating_sub(next))?;
         while next < end {

@@ -45,7 +45,8 @@ impl MemoryProbe {
     fn adopt(&mut self, target: TargetId, pid: u32, areas: &[Area]) -> Option<Apart> {
         let first = stock::of(pid, areas)?;
         let (nodes, by_area) = self.nodes_apart(target, areas)?;
-        let entry = |page: Page| Adopted { frame: page.frame, node: by_area.get(page.area).copied().unwrap_or(0) };
+        let entry =
+            |page: Page| Adopted { frame: page.frame, node: by_area.get(page.area as usize).copied().unwrap_or(0) };
         let mut known = Stock::default();
         let mut now = first;
         for look in 1..=LOOKS {
