@@ -6,26 +6,18 @@ mod memory_common;
 use std::path::PathBuf;
 
 use chainscope_ebpf::memory::{Frame, Kind, MappingKind, MemoryProbe, StackEnd, TargetId};
-use chainscope_testing::{flush_page_lists, wait};
+use chainscope_testing::wait;
 
-use memory_common::{Answer, Program, compile, probe, rollup};
+use memory_common::{Answer, Program, compile, counted, probe, rollup};
 
-/// What the kernel counts for an anonymous page is attributed or was there before; to the page. Not always at once: a page
-/// that the kernel is about to move, or to put on one of its lists, is freed when it has.
+/// What the kernel counts for an anonymous page is attributed or was there before; to the page.
 #[track_caller]
 fn assert_exact(probe: &mut MemoryProbe, target: TargetId, life: &Program) -> Answer {
-    let mut answer = Answer::all(probe);
-    let is_exact = wait::until_or(|| {
-        answer = Answer::all(probe);
-        let (reading, control) = (answer.target(target), rollup(life.pid(), "Anonymous"));
-        let is_exact = reading.attributed[0] + reading.before_attach.anon == control && reading.unattributed() == 0;
-        if !is_exact {
-            flush_page_lists();
-        }
-        is_exact
+    let answer = counted(probe, life.pid(), |answer| {
+        let is_explained = answer.target(target).unattributed() == 0;
+        if is_explained { answer.explained(target) } else { 0 }
     });
     let reading = answer.target(target);
-    assert!(is_exact, "{} pages, {reading:?}", rollup(life.pid(), "Anonymous"));
     assert_eq!(answer.reading.health.mismatches, 0, "{:?}", answer.reading.health);
     let (all, complete) = answer.stacks(target);
     assert_eq!(all, complete, "{:?}", reading.stacks);
@@ -239,10 +231,16 @@ fn a_copy_made_by_fork_doubles_nothing() {
     let targets = &answer.reading.targets;
     assert_eq!(targets.iter().map(|reading| reading.pid).collect::<Vec<_>>(), [life.pid(), child]);
     assert_eq!((targets[1].parent, targets[1].shares_pages), (Some(target), true));
-    let attributed: u64 = targets.iter().map(|reading| reading.attributed[0] + reading.before_attach.anon).sum();
-    // Each process's share of shared pages is rounded down.
-    let control = rollup(life.pid(), "Pss_Anon") + rollup(child, "Pss_Anon");
-    assert!(attributed.abs_diff(control) <= 2, "{attributed} instead of {control}: {targets:?}");
+    let mut last = String::new();
+    let is_counted = wait::until_or(|| {
+        let answer = Answer::all(&mut probe);
+        let sum: u64 = answer.reading.targets.iter().map(|reading| answer.explained(reading.target)).sum();
+        // Each process's share of shared pages is rounded down.
+        let control = rollup(life.pid(), "Pss_Anon") + rollup(child, "Pss_Anon");
+        last = format!("{sum} instead of {control}: {:?}", answer.reading.targets);
+        sum.abs_diff(control) <= 2
+    });
+    assert!(is_counted, "{last}");
     assert_eq!(life.tell("reap"), 0);
     assert_gone(&mut probe, targets[1].target);
     assert_exact(&mut probe, target, &life);
@@ -263,9 +261,7 @@ fn another_program_in_the_same_process() {
             .any(|event| matches!(event, chainscope_ebpf::memory::MemoryEvent::Executed { .. }))
     });
     assert_eq!(life.tell("one 0 700"), 0);
-    let answer = Answer::all(&mut probe);
-    let reading = answer.target(target);
-    assert_eq!(reading.attributed[0], rollup(life.pid(), "Anonymous"), "{reading:?}");
+    let answer = counted(&mut probe, life.pid(), |answer| answer.anon(target));
     assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 700);
     life.end();
     assert_gone(&mut probe, target);
@@ -302,15 +298,12 @@ fn a_deep_recursion_is_cut_and_says_so() {
     let answer = assert_exact(&mut probe, target, &life);
     assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 200);
     life.tell("deep 1 150 5000");
-    let answer = Answer::all(&mut probe);
+    let answer = counted(&mut probe, life.pid(), |answer| answer.explained(target));
     let deepest = answer.reading.counts.iter().map(|count| answer.stack(count.node)).max_by_key(Vec::len);
     let deepest = deepest.expect("a stack");
     assert!(deepest.len() > 255, "{}", deepest.len());
     assert_eq!(deepest.last(), Some(&Frame::Incomplete(StackEnd::Cut)));
     assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 350);
-    assert_eq!(answer.target(target).attributed[0] + answer.target(target).before_attach.anon, {
-        rollup(life.pid(), "Anonymous")
-    });
     life.end();
     assert_gone(&mut probe, target);
 }

@@ -74,7 +74,11 @@ impl Stage {
             let kind = data.totals.kinds.iter().find(|kind| kind.kind == Kind::Anon.to_wire()).unwrap();
             let explained = kind.attributed + kind.before_attach;
             let is_total = data.totals.control_anon == total && explained == total && kind.unattributed == 0;
-            (is_each && is_total && held.total() == kind.attributed).then_some(())
+            let is_right = is_each && is_total && held.total() == kind.attributed;
+            if !is_right {
+                chainscope_testing::flush_page_lists();
+            }
+            is_right.then_some(())
         };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.profile("the amounts", program.pid(), is_right);

@@ -109,6 +109,28 @@ pub fn rollup(pid: u32, name: &str) -> u64 {
     kib / 4
 }
 
+/// Waits until the pages of a reading, as `sum` adds them up, are as many as the kernel counts. Not always at once: a page
+/// that the kernel is about to move, or to put on one of its lists, is freed when it has.
+#[track_caller]
+pub fn counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Answer) -> u64) -> Answer {
+    let mut answer = Answer::all(probe);
+    let is_counted = chainscope_testing::wait::until_or(|| {
+        answer = Answer::all(probe);
+        let is_counted = sum(&answer) == rollup(pid, "Anonymous");
+        if !is_counted {
+            chainscope_testing::flush_page_lists();
+        }
+        is_counted
+    });
+    let (shown, control) = (sum(&answer), rollup(pid, "Anonymous"));
+    assert!(
+        is_counted,
+        "{shown} pages instead of {control}: {:?}, {:?}",
+        answer.reading.targets, answer.reading.health
+    );
+    answer
+}
+
 /// A reading put together for questions.
 pub struct Answer {
     pub reading: Reading,
@@ -130,6 +152,12 @@ impl Answer {
 
     pub fn target(&self, target: TargetId) -> &TargetReading {
         self.reading.targets.iter().find(|reading| reading.target == target).expect("a target")
+    }
+
+    /// Anonymous pages of a target: attributed, or there before.
+    pub fn explained(&self, target: TargetId) -> u64 {
+        let reading = self.target(target);
+        reading.attributed[0] + reading.before_attach.anon
     }
 
     pub fn anon(&self, target: TargetId) -> u64 {

@@ -35,7 +35,8 @@ impl MemoryProbe {
             // It allocated and freed meanwhile.
             let most = process::resident(pid).unwrap_or_default().anon.max(control.anon);
             process.at_attach = process::by_mapping(&areas);
-            process.before = Before::new(Resident { anon: most.saturating_sub(anon), ..control });
+            let cpus = self.accounts.length();
+            process.before = Before::new(Resident { anon: most.saturating_sub(anon), ..control }, cpus);
             process.exact = exact;
         }
     }
