@@ -393,8 +393,8 @@ static __always_inline void on_connect(const struct sock *sk, struct socket_stat
 	u64 key = (u64)sk;
 	u32 pid = current_pid();
 
-	if (before) { /* the same socket connects again after a disconnect */
-		finish(sk, before);
+	if (before) { /* the same socket connects again after a disconnect, or its end was missed and the memory is another's */
+		finish(sk, before, 1);
 		bpf_map_delete_elem(&sockets, &key);
 	}
 	if (!bpf_map_lookup_elem(&processes, &pid))
@@ -496,7 +496,7 @@ int BPF_PROG(on_destroy, struct sock *sk)
 	u64 key = (u64)sk;
 	struct socket_state *st = bpf_map_lookup_elem(&sockets, &key);
 	if (st) {
-		finish(sk, st);
+		finish(sk, st, 0);
 		bpf_map_delete_elem(&sockets, &key);
 	}
 	return 0;

@@ -302,8 +302,9 @@ static __noinline struct socket_state *adopt(const struct sock *sk, u32 pid, u32
 	return put_state(sk, &st);
 }
 
-/* The connection is over: what passed unseen at its end, the final offsets, the notice. */
-static __noinline int finish(const struct sock *sk, struct socket_state *st)
+/* The connection is over: what passed unseen at its end, the final offsets, the notice. `is_another`: the socket's positions
+ * are those of another connection already. */
+static __noinline int finish(const struct sock *sk, struct socket_state *st, u32 is_another)
 {
 	struct notice n = {};
 	struct account *a;
@@ -311,10 +312,10 @@ static __noinline int finish(const struct sock *sk, struct socket_state *st)
 
 	if (!st || !st->established)
 		return 0;
-	sent = st->last_sent ? st->last_sent - 1 : offset_now(sk, st, SENT);
+	sent = st->last_sent ? st->last_sent - 1 : is_another ? st->next[SENT] : offset_now(sk, st, SENT);
 	if (sent < st->next[SENT])
 		sent = st->next[SENT];
-	received = offset_now(sk, st, RECEIVED);
+	received = is_another ? st->next[RECEIVED] : offset_now(sk, st, RECEIVED);
 	if (st->verdict != LEAVE_ALONE) {
 		tail = sent - st->next[SENT] + received - st->next[RECEIVED];
 		a = bpf_map_lookup_elem(&processes, &st->pid);
