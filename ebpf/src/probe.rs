@@ -381,19 +381,6 @@ impl NetworkProbe {
     pub fn processes(&self) -> Vec<u32> {
         self.processes.keys().filter_map(Result::ok).collect()
     }
-
-    /// Events for which the kernel did not run a program because it was interrupting itself; bytes missed that way are in
-    /// the accounts as bypassed.
-    #[must_use]
-    pub fn missed_runs(&self) -> u64 {
-        let missed = |program: &Program| -> Option<u64> {
-            use std::os::fd::AsRawFd;
-            let fd = program.fd().ok()?.as_fd().as_raw_fd();
-            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
-            info.lines().find_map(|line| line.strip_prefix("recursion_misses:"))?.trim().parse().ok()
-        };
-        self.bpf.programs().filter_map(|(_, program)| missed(program)).sum()
-    }
 }
 
 fn tracepoint_program<'a>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTracePoint, Box<dyn std::error::Error>> {
@@ -429,7 +416,11 @@ fn programs(mode: CaptureMode, exec: ExecEvents) -> Vec<(&'static str, &'static 
             vec![("on_exit", "sys_exit"), ("on_fork", "sched_process_fork"), ("on_process_exit", "sched_process_exit")]
         }
     };
-    programs.extend([("on_state", "inet_sock_set_state"), ("on_destroy", "tcp_destroy_sock")]);
+    for (tracepoint, program, stand_in) in
+        [("inet_sock_set_state", "on_state", "stand_in_state"), ("tcp_destroy_sock", "on_destroy", "stand_in_destroy")]
+    {
+        programs.extend([(program, tracepoint), (stand_in, tracepoint)]);
+    }
     if exec != ExecEvents::None {
         programs.push(("on_exec", "sched_process_exec"));
     }

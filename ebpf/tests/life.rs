@@ -11,7 +11,7 @@ use chainscope_ebpf::{CaptureMode, ClosedBy, Direction, ExecEvents, NetworkOptio
 
 use chainscope_testing::free_port;
 use common::recorder::Recorder;
-use common::{Puppet, listener, pattern};
+use common::{Puppet, listener, pattern, responder};
 
 both_modes!(
     a_listener_at_a_watched_port,
@@ -25,27 +25,11 @@ both_modes!(
     two_connections_at_once,
     two_threads_each_on_its_own_socket,
     a_descriptor_that_was_duplicated_and_closed_by_a_thread,
-    half_closed,
-    refused,
-    one_socket_that_connects_twice,
     connecting_without_waiting,
-    reset_by_the_peer,
-    reset_by_the_process,
     a_child_of_the_process,
     a_process_that_is_watched_no_more,
     listening_no_more,
-    every_byte_value_of_many_short_connections,
 );
-
-/// A puppet that listens at a port that is waited for.
-fn responder(mode: CaptureMode) -> (Recorder, Puppet, i64, SocketAddr) {
-    let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
-    let port = free_port();
-    recorder.probe.watch_port(None, port).expect("room for one");
-    let listener = puppet.must(&format!("listen 127.0.0.1:{port}"));
-    (recorder, puppet, listener, SocketAddr::from(([127, 0, 0, 1], port)))
-}
 
 fn a_listener_at_a_watched_port(mode: CaptureMode) {
     let (mut recorder, mut puppet, listener, address) = responder(mode);
@@ -346,83 +330,6 @@ fn a_descriptor_that_was_duplicated_and_closed_by_a_thread(mode: CaptureMode) {
     puppet.end();
 }
 
-fn half_closed(mode: CaptureMode) {
-    let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
-    let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    // The process first, then the peer first; each side goes on in the other direction.
-    for (count, by) in [(1, ClosedBy::Local), (2, ClosedBy::Remote)] {
-        let fd = puppet.must(&format!("connect {address}"));
-        let (mut peer, _) = out.accept().expect("a connection");
-        if by == ClosedBy::Local {
-            puppet.must(&format!("send {fd} 1 0 64 1 write"));
-            puppet.must(&format!("shutdown {fd} {}", libc::SHUT_WR));
-            peer.write_all(&pattern(2, 0, 128)).expect("room");
-            assert_eq!(puppet.must(&format!("receive {fd} 128 1 0 read")), 128);
-        } else {
-            peer.write_all(&pattern(2, 0, 128)).expect("room");
-            peer.shutdown(std::net::Shutdown::Write).expect("open");
-            // The data's last byte and the FIN are consumed by one read.
-            assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 128);
-            assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 0);
-            puppet.must(&format!("send {fd} 1 0 64 1 write"));
-        }
-        puppet.must(&format!("close {fd}"));
-        drop(peer);
-        let opened = recorder.until_opened(puppet.pid(), count);
-        let closed = recorder.until_closed(opened.socket);
-        assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (by, 64, 128));
-        recorder.sent(opened.socket).verify_whole(1, 64);
-        recorder.received(opened.socket).verify_whole(2, 128);
-    }
-    let account = recorder.account(puppet.pid());
-    assert_eq!((account.seen, account.dropped_bytes()), (2 * (64 + 128), 0), "a FIN is not payload");
-    puppet.end();
-}
-
-fn refused(mode: CaptureMode) {
-    let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let nobody = free_port();
-    let refusal = puppet.tell(&format!("connect 127.0.0.1:{nobody}"));
-    assert_eq!(refusal, [-i64::from(libc::ECONNREFUSED)]);
-    // A connection that stands is told; the refused one, before it, was not.
-    let (_out, address) = listener("127.0.0.1:0");
-    puppet.must(&format!("connect {address}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    assert_eq!(opened.remote, address);
-    assert_eq!((recorder.opened.len(), recorder.closed.len()), (1, 0));
-    puppet.end();
-}
-
-fn one_socket_that_connects_twice(mode: CaptureMode) {
-    let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
-    let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fd = puppet.must(&format!("connect {address}"));
-    let (mut peer, _) = out.accept().expect("a connection");
-    puppet.must(&format!("send {fd} 1 0 1000 1 write"));
-    peer.write_all(&pattern(2, 0, 30)).expect("room");
-    puppet.must(&format!("receive {fd} 30 1 0 read"));
-    puppet.must(&format!("disconnect {fd}"));
-    puppet.must(&format!("connect_again {fd} {address}"));
-    let (_second, _) = out.accept().expect("a connection");
-    puppet.must(&format!("send {fd} 3 0 500 1 write"));
-    puppet.must(&format!("close {fd}"));
-    let first = recorder.until_opened(puppet.pid(), 1);
-    let again = recorder.until_opened(puppet.pid(), 2);
-    let closed = recorder.until_closed(first.socket);
-    assert_eq!((closed.sent_offset, closed.received_offset, closed.by), (1000, 30, ClosedBy::Local));
-    recorder.sent(first.socket).verify_whole(1, 1000);
-    assert_eq!(recorder.until_closed(again.socket).sent_offset, 500);
-    recorder.sent(again.socket).verify_whole(3, 500);
-    assert_eq!(recorder.account(puppet.pid()).dropped_bytes(), 0);
-    puppet.end();
-}
-
 fn connecting_without_waiting(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut puppet = Puppet::new();
@@ -436,34 +343,6 @@ fn connecting_without_waiting(mode: CaptureMode) {
     assert_eq!((opened.role, opened.remote), (Some(Role::Initiator), address));
     recorder.until_covered(opened.socket, Direction::Received, 10);
     recorder.received(opened.socket).verify_whole(1, 10);
-    puppet.end();
-}
-
-fn reset_by_the_peer(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
-    let peer = TcpStream::connect(address).expect("it listens");
-    let fd = puppet.must(&format!("accept {listener}"));
-    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-    // 100 bytes unread: closing sends a reset.
-    drop(peer);
-    assert_eq!(puppet.tell(&format!("receive {fd} 10 1 0 read")), [-i64::from(libc::ECONNRESET)]);
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    let closed = recorder.until_closed(opened.socket);
-    assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Reset, 100, 0));
-    puppet.end();
-}
-
-fn reset_by_the_process(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
-    let _peer = TcpStream::connect(address).expect("it listens");
-    let fd = puppet.must(&format!("accept {listener}"));
-    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-    puppet.must(&format!("linger0 {fd}"));
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    let closed = recorder.until_closed(opened.socket);
-    assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Local, 100, 0));
     puppet.end();
 }
 
@@ -523,24 +402,6 @@ fn listening_no_more(mode: CaptureMode) {
     assert_eq!(recorder.opened.len(), 1, "the stranger's connection is nobody's: {:?}", recorder.opened);
     puppet.end();
     stranger.end();
-}
-
-fn every_byte_value_of_many_short_connections(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
-    for round in 0..200_u64 {
-        let mut peer = TcpStream::connect(address).expect("it listens");
-        let fd = puppet.must(&format!("accept {listener}"));
-        peer.write_all(&pattern(round, 0, 256)).expect("room");
-        puppet.must(&format!("receive_all {fd} 256 100 read"));
-        puppet.must(&format!("close {fd}"));
-    }
-    recorder.pump_until("all endings", |r| r.closed.len() == 200);
-    let sockets: Vec<_> = recorder.opened.keys().copied().collect();
-    for (round, socket) in sockets.into_iter().enumerate() {
-        recorder.received(socket).verify_whole(round as u64, 256);
-    }
-    assert_eq!(recorder.probe.lost_notices(), 0);
-    puppet.end();
 }
 
 #[test]

@@ -393,7 +393,7 @@ static __always_inline void on_connect(const struct sock *sk, struct socket_stat
 	u64 key = (u64)sk;
 	u32 pid = current_pid();
 
-	if (before) { /* the same socket connects again after a disconnect, or its end was missed and the memory is another's */
+	if (before) { /* the same socket connects again after a disconnect */
 		finish(sk, before, 1);
 		bpf_map_delete_elem(&sockets, &key);
 	}
@@ -429,8 +429,7 @@ static __always_inline void on_accept(const struct sock *sk)
 		announce(put);
 }
 
-SEC("tp_btf/inet_sock_set_state")
-int BPF_PROG(on_state, const struct sock *sk, int old, int new)
+static __noinline int state_changed(const struct sock *sk, int old, int new)
 {
 	struct socket_state *st;
 	u64 key = (u64)sk;
@@ -447,6 +446,11 @@ int BPF_PROG(on_state, const struct sock *sk, int old, int new)
 		return 0;
 	}
 	st = bpf_map_lookup_elem(&sockets, &key);
+	if (st && st->established && new == TCP_ESTABLISHED) { /* its end was missed and the memory is another's */
+		finish(sk, st, 1);
+		bpf_map_delete_elem(&sockets, &key);
+		st = 0;
+	}
 	switch (new) {
 	case TCP_SYN_SENT:
 		on_connect(sk, st);
@@ -490,8 +494,7 @@ int BPF_PROG(on_state, const struct sock *sk, int old, int new)
 	return 0;
 }
 
-SEC("tp_btf/tcp_destroy_sock")
-int BPF_PROG(on_destroy, struct sock *sk)
+static __noinline int destroyed(const struct sock *sk)
 {
 	u64 key = (u64)sk;
 	struct socket_state *st = bpf_map_lookup_elem(&sockets, &key);
@@ -499,6 +502,52 @@ int BPF_PROG(on_destroy, struct sock *sk)
 		finish(sk, st, 0);
 		bpf_map_delete_elem(&sockets, &key);
 	}
+	return 0;
+}
+
+/*
+ * The kernel skips a run that would interrupt another of the same program on the same processor: a connection that ends
+ * in softirq, while the program is about another's end. A second program stands in for such runs, and for no others.
+ */
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(on_state, const struct sock *sk, int old, int new)
+{
+	u32 *run = running(STATE);
+	if (run)
+		*run = 1;
+	state_changed(sk, old, new);
+	if (run)
+		*run = 0;
+	return 0;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(stand_in_state, const struct sock *sk, int old, int new)
+{
+	u32 *run = running(STATE);
+	if (run && *run)
+		state_changed(sk, old, new);
+	return 0;
+}
+
+SEC("tp_btf/tcp_destroy_sock")
+int BPF_PROG(on_destroy, struct sock *sk)
+{
+	u32 *run = running(DESTROY);
+	if (run)
+		*run = 1;
+	destroyed(sk);
+	if (run)
+		*run = 0;
+	return 0;
+}
+
+SEC("tp_btf/tcp_destroy_sock")
+int BPF_PROG(stand_in_destroy, struct sock *sk)
+{
+	u32 *run = running(DESTROY);
+	if (run && *run)
+		destroyed(sk);
 	return 0;
 }
 

@@ -208,3 +208,12 @@ struct {
 	__type(key, u64); /* thread */
 	__type(value, struct cursor);
 } cursors SEC(".maps");
+
+/* Which program about the lives of sockets this processor is running. */
+enum { STATE, DESTROY, LIVES };
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LIVES);
+	__type(key, u32);
+	__type(value, u32);
+} runs SEC(".maps");

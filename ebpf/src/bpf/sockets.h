@@ -32,6 +32,11 @@ static __always_inline u32 current_pid(void)
 	return bpf_get_current_pid_tgid() >> 32;
 }
 
+static __always_inline u32 *running(u32 which)
+{
+	return bpf_map_lookup_elem(&runs, &which);
+}
+
 static __always_inline u64 new_id(void)
 {
 	return __sync_fetch_and_add(&globals.last_id, 1) + 1;

@@ -12,6 +12,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use chainscope_ebpf::CaptureMode;
+use chainscope_testing::free_port;
+use recorder::Recorder;
+
 /// The bytes from `offset` on of stream `seed`: whoever sees a piece can tell whether it is the right one.
 pub fn pattern(seed: u64, offset: u64, length: usize) -> Vec<u8> {
     (offset..offset + length as u64).map(|at| pattern_byte(seed, at)).collect()
@@ -132,4 +136,14 @@ macro_rules! both_modes {
             $(#[test] fn $name() { super::$name(chainscope_ebpf::CaptureMode::Syscall) })*
         }
     };
+}
+
+/// A puppet that listens at a port that is waited for.
+pub fn responder(mode: CaptureMode) -> (Recorder, Puppet, i64, SocketAddr) {
+    let mut recorder = Recorder::new(mode);
+    let mut puppet = Puppet::new();
+    let port = free_port();
+    recorder.probe.watch_port(None, port).expect("room for one");
+    let listener = puppet.must(&format!("listen 127.0.0.1:{port}"));
+    (recorder, puppet, listener, SocketAddr::from(([127, 0, 0, 1], port)))
 }

@@ -128,6 +128,7 @@ fn obey(words: &[&str]) -> Vec<i64> {
                 });
                 both.map(|sender| sender.join().expect("the thread returns")).to_vec()
             }
+            "storm" => vec![storm(fd, words[2].parse().expect("an address"), b as usize, number(4) as usize)],
             "sendfile" => {
                 let file = libc::memfd_create(c"file".as_ptr(), 0);
                 libc::ftruncate(file, a);
@@ -160,6 +161,25 @@ fn obey(words: &[&str]) -> Vec<i64> {
             other => panic!("unknown order {other}"),
         }
     }
+}
+
+/// In each of `threads`, one after another, `each` connections to the own listener, a byte through each, and their ends.
+fn storm(listener: i32, address: SocketAddr, threads: usize, each: usize) -> i64 {
+    let one = move || {
+        for _ in 0..each {
+            // SAFETY: plain system calls. Another thread's connection may be the one that is accepted.
+            unsafe {
+                let near = connect(address, false) as i32;
+                assert_eq!(send("write", near, 0, 0, 1, 1), 1);
+                let far = libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut());
+                assert_eq!(receive("read", far, 1, 1, 0), 1);
+                libc::close(near);
+                libc::close(far);
+            }
+        }
+    };
+    let threads: Vec<_> = (0..threads).map(|_| std::thread::spawn(one)).collect();
+    threads.into_iter().map(|thread| i64::from(thread.join().is_err())).sum()
 }
 
 fn sockaddr(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
