@@ -229,8 +229,13 @@ impl Page {
             }
         }
         self.family("chainscope_agent_pods", "gauge", "Pods to observe, by state.");
-        for state in [PodState::WaitingForContainer, PodState::WaitingForProcess, PodState::Recording, PodState::Failed]
-        {
+        for state in [
+            PodState::WaitingForContainer,
+            PodState::WaitingForProcess,
+            PodState::Recording,
+            PodState::Profiling,
+            PodState::Failed,
+        ] {
             let count = figures.pods.get(&i32::from(state)).copied().unwrap_or(0);
             let name = state.as_str_name().trim_start_matches("POD_STATE_").to_ascii_lowercase();
             self.sample("chainscope_agent_pods", &[("state", &name)], count as f64);

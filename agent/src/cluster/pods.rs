@@ -32,8 +32,6 @@ pub(crate) struct Pod {
     /// File name of the node's executable.
     pub(crate) process: String,
     pub(crate) assignment: Assignment,
-    /// False: the pod is known, and nothing of it is recorded.
-    pub(crate) is_enabled: bool,
     /// Why it cannot be observed as it is described.
     pub(crate) fault: Option<String>,
     /// Its identity is in a Secret that the operator will hand over again.
@@ -205,14 +203,19 @@ impl Pod {
                 p2p_port,
                 store: if network.plain_only { Stored::Plain } else { Stored::Both },
                 identity: source,
+                network: network.enabled,
                 memory: pod.memory.is_some_and(|memory| memory.enabled),
             },
-            is_enabled: network.enabled,
             fault,
             is_waiting,
             path_uid: PodUid::parse(&pod.uid),
             bare: pod,
         })
+    }
+
+    /// False: the pod is known, and nothing of it is wanted.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.assignment.network || self.assignment.memory
     }
 }
 

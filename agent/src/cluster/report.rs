@@ -78,7 +78,8 @@ impl Ledger {
         let fault = pod.fault.clone().unwrap_or_default();
         let state = match life.pids.first() {
             _ if !fault.is_empty() => PodState::Failed,
-            _ if !pod.is_enabled => PodState::Unspecified,
+            _ if !pod.is_observed() => PodState::Unspecified,
+            Some(_) if !pod.assignment.network => PodState::Profiling,
             Some(_) if !life.refused.is_empty() => PodState::Failed,
             Some(_) => PodState::Recording,
             None if plan.has_container(pod) => PodState::WaitingForProcess,

@@ -85,6 +85,7 @@ impl EntryPlan {
             p2p_port: entry.p2p_port,
             store: entry.store,
             identity: entry.identity.map_or(Source::Habit, Source::Path),
+            network: true,
             memory: entry.memory,
         };
         Judgement::Observe(Owner::Entry(index), assignment)

@@ -39,6 +39,8 @@ pub(crate) struct Assignment {
     pub(crate) p2p_port: Option<u16>,
     pub(crate) store: Stored,
     pub(crate) identity: Source,
+    /// Whether what it sends and receives is recorded.
+    pub(crate) network: bool,
     /// Whether it is profiled which code holds its memory.
     pub(crate) memory: bool,
 }

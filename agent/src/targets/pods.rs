@@ -70,9 +70,9 @@ impl PodPlan {
         self.seen.insert(place.clone());
         if let Some(pod) = self.map.pod_at(place) {
             let is_meant =
-                pod.is_enabled && pod.fault.is_none() && facts.is_program(&pod.process) && !is_helper(facts, live);
+                pod.is_observed() && pod.fault.is_none() && facts.is_program(&pod.process) && !is_helper(facts, live);
             return match is_meant {
-                true if pod.is_waiting && self.patience.is_some() => Judgement::Hold,
+                true if pod.assignment.network && pod.is_waiting && self.patience.is_some() => Judgement::Hold,
                 true => Judgement::Observe(Owner::Pod(pod.uid.clone()), pod.assignment.clone()),
                 false => Judgement::Ignore,
             };
@@ -105,7 +105,7 @@ impl PodPlan {
     /// Whether some pod has no process yet.
     pub(crate) fn is_incomplete(&self, live: &BTreeMap<u32, Live>) -> bool {
         let has_process = |pod: &Pod| live.values().any(|live| live.is_of(&pod.uid));
-        self.map.pods.values().any(|pod| pod.is_enabled && pod.fault.is_none() && !has_process(pod))
+        self.map.pods.values().any(|pod| pod.is_observed() && pod.fault.is_none() && !has_process(pod))
     }
 
     pub(crate) fn hold(&self) -> Duration {

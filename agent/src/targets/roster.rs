@@ -236,7 +236,7 @@ impl<Y: System> Roster<Y> {
         let standing = self.live.get(&pid).map(|live| live.standing.clone());
         match (standing, judgement) {
             (Some(Standing::Observed(of, was)), Judgement::Observe(owner, assignment))
-                if of == owner && was.node == assignment.node =>
+                if of == owner && was.node == assignment.node && was.network == assignment.network =>
             {
                 let is_new = was != assignment;
                 self.stand(pid, Standing::Observed(owner, assignment.clone()));

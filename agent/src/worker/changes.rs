@@ -52,7 +52,9 @@ impl Worker {
                 self.send(Command::AddProcess { pid, port: None, listens });
             }
             Some(Change::Update(pid, assignment)) => {
-                self.send(Command::SetPort { pid, port: assignment.p2p_port });
+                if assignment.network {
+                    self.send(Command::SetPort { pid, port: assignment.p2p_port });
+                }
                 let assignment = *assignment;
                 if let Some(observed) = self.observed.get_mut(&pid)
                     && std::mem::replace(&mut observed.memory, assignment.memory) != assignment.memory
@@ -85,6 +87,14 @@ impl Worker {
         Ok(())
     }
 
+    /// The kernel takes every process that listens on a watched port or executes a watched program: also one of which
+    /// other things are observed.
+    pub(super) fn leave_network(&self, pid: u32) {
+        if self.observed.get(&pid).is_some_and(|observed| !observed.network) {
+            self.send(Command::ReleaseProcess { pid });
+        }
+    }
+
     /// Ends the capture of a process; what it did until then still comes.
     pub(super) fn wind_up(&mut self, command: Command, end: End) {
         if let Command::RemoveProcess { pid } | Command::ReleaseProcess { pid } = command {
@@ -98,7 +108,7 @@ impl Worker {
         let pid = facts.pid;
         // The number of a process whose end was not noticed yet.
         self.end(pid, EXITED);
-        if !was_held {
+        if !was_held || !assignment.network {
             self.holding.discard(pid);
         }
         let held = self.holding.take(pid);
@@ -106,19 +116,11 @@ impl Worker {
         self.lanes.open_lane(&node)?;
         if !is_gone {
             self.ends.remove(&pid);
-            let listens = assignment.p2p_port.filter(|port| facts.listens.contains(port));
-            self.send(Command::AddProcess {
-                pid,
-                port: assignment.p2p_port,
-                listens: listens.map(|port| (facts.netns, port)).into_iter().collect(),
-            });
             if assignment.memory {
                 let (node, label) = (Arc::clone(&node), Arc::clone(&assignment.label));
                 self.profile(memory::Command::Watch { pid, node, label });
             }
         }
-        let mut keys = ProcessKeys::new(self.proc.clone(), pid, assignment.identity);
-        keys.look();
         let exe = Clean(&facts.exe.to_string_lossy()).to_string();
         tracing::info!(%node, pid, exe, netns = facts.netns, event, held = was_held, "observing");
         let pod = match owner {
@@ -129,7 +131,25 @@ impl Worker {
             self.ledger.started(uid, pid, Clock::of_ticks(facts.start));
         }
         self.figures.lock().spoil();
-        self.observed.insert(pid, Observed { node: Arc::clone(&node), pod, memory: assignment.memory });
+        let (network, memory) = (assignment.network, assignment.memory);
+        self.observed.insert(pid, Observed { node: Arc::clone(&node), pod, network, memory });
+        if !network {
+            if is_gone {
+                self.end(pid, EXITED);
+            }
+            self.leave_network(pid);
+            return Ok(());
+        }
+        if !is_gone {
+            let listens = assignment.p2p_port.filter(|port| facts.listens.contains(port));
+            self.send(Command::AddProcess {
+                pid,
+                port: assignment.p2p_port,
+                listens: listens.map(|port| (facts.netns, port)).into_iter().collect(),
+            });
+        }
+        let mut keys = ProcessKeys::new(self.proc.clone(), pid, assignment.identity);
+        keys.look();
         self.interpreter.start_target(Target {
             node,
             label: assignment.label,
@@ -160,7 +180,8 @@ impl Worker {
     /// Ends the observation of a process, if it is observed.
     pub(super) fn end(&mut self, pid: u32, end: End) {
         let Some(observed) = self.observed.remove(&pid) else { return };
-        let Some(tally) = self.interpreter.end_target(pid, end.by, end.event) else { return };
+        // There is nothing to know of a process whose network is not recorded.
+        let tally = self.interpreter.end_target(pid, end.by, end.event).unwrap_or_default();
         let mut figures = self.figures.lock();
         figures.ended(&observed.node, &tally);
         figures.spoil();

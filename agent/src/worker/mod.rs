@@ -77,6 +77,8 @@ struct Observed {
     node: Arc<str>,
     /// The pod, by uid.
     pod: Option<String>,
+    /// What it sends and receives is recorded.
+    network: bool,
     /// Its memory is profiled.
     memory: bool,
 }
@@ -228,10 +230,12 @@ impl Worker {
             News::Event(Event::Listening { pid, netns, port, .. }) => {
                 let change = self.roster.listening(*pid, *netns, *port);
                 self.apply(change, "started")?;
+                self.leave_network(*pid);
             }
             News::Event(Event::Exec { pid, .. }) => {
                 let change = self.roster.executed(*pid);
                 self.apply(change, "started")?;
+                self.leave_network(*pid);
             }
             News::Event(event) => {
                 if let Event::Opened(opened) = event

@@ -9,7 +9,8 @@ use std::{
 
 use chainscope_agent::{Agent, ClusterConfig, Config, Running, Watch};
 use chainscope_proto::v1::{
-    ConnectionState, NetworkOptions, ObservedPod, PodState, connection_event::Event, observed_pod::Identity,
+    ConnectionState, MemoryOptions, NetworkOptions, ObservedPod, PodState, connection_event::Event,
+    observed_pod::Identity,
 };
 use chainscope_testing::{free_port, wait::until_true};
 
@@ -133,6 +134,13 @@ fn in_file(stage: &Stage) -> Identity {
 }
 
 /// The value of a metric without labels.
+/// Waits until the kernel captures what a process of the node does.
+fn captured(stage: &Stage) {
+    stage.collector.wait("the beginning", |delivered| {
+        delivered.target_events(NODE).iter().any(|event| event.event == "found").then_some(())
+    });
+}
+
 fn metric(agent: &Running, name: &str) -> f64 {
     let metrics = agent.monitor().metrics();
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -180,9 +188,36 @@ fn a_node_that_nobody_configures_is_thrown_away_and_counted() {
     // Configured after all: from now on.
     operator.say(vec![pod.observed(in_file(&stage))]);
     operator.wait("the target", &pod.uid, |pod| (pod.state() == PodState::Recording).then_some(()));
-    stage.collector.wait("the beginning", |delivered| (!delivered.target_events(NODE).is_empty()).then_some(()));
+    captured(&stage);
     session_out(&mut node);
     stage.whole_sessions(NODE, 1);
+    agent.shutdown(PATIENCE).unwrap();
+    assert_eq!(sessions(&stage.collector.now(), NODE), 1, "not the first one");
+}
+
+#[test]
+fn a_node_whose_network_is_not_asked_for_is_profiled_all_the_same() {
+    let stage = Stage::new();
+    let pod = Pod::new(&stage);
+    let asked = |network| ObservedPod {
+        network: Some(NetworkOptions { enabled: network, plain_only: false }),
+        memory: Some(MemoryOptions { enabled: true }),
+        ..pod.observed(in_file(&stage))
+    };
+    let operator = Operator::start(vec![asked(false)]);
+    let agent = start(&stage, operator.address, Duration::from_secs(600));
+    let mut node = pod.start();
+    let report = operator
+        .wait("the profile", &pod.uid, |report| (report.state() == PodState::Profiling).then(|| report.clone()));
+    assert_eq!((report.pid, report.process_starts, report.bytes_seen), (node.pid(), 1, 0));
+    stage.collector.wait("memory", |delivered| delivered.profiles(NODE).next().map(drop));
+    session_out(&mut node);
+    // Asked for after all: from now on.
+    operator.say(vec![asked(true)]);
+    captured(&stage);
+    session_out(&mut node);
+    stage.whole_sessions(NODE, 1);
+    operator.wait("the target", &pod.uid, |report| (report.state() == PodState::Recording).then_some(()));
     agent.shutdown(PATIENCE).unwrap();
     assert_eq!(sessions(&stage.collector.now(), NODE), 1, "not the first one");
 }

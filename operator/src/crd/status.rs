@@ -99,6 +99,8 @@ pub enum PodState {
     WaitingForProcess,
     /// It is recorded.
     Recording,
+    /// Its network is not recorded, as asked; its memory is observed.
+    Profiling,
     /// The process cannot be recorded.
     Failed,
     /// Nobody said anything about it lately.

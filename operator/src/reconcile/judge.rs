@@ -75,6 +75,9 @@ pub(super) fn status(
         looping |= verdicts.process.reason == Reason::RestartLoop;
         if !enabled {
             verdicts.recording = Verdict::new(Truth::False, Reason::NetworkDisabled, "network.enabled is false");
+            if verdicts.identity.truth != Truth::True {
+                verdicts.identity = Verdict::new(Truth::Unknown, Reason::NetworkDisabled, "nothing needs it");
+            }
         }
         status.recording_count += i64::from(shown.state == PodState::Recording);
         status.messages = status.messages.saturating_add(shown.messages);
@@ -170,6 +173,7 @@ fn take(shown: &mut PodStatus, report: &PodReport) {
         Reported::WaitingForContainer => PodState::WaitingForContainer,
         Reported::WaitingForProcess => PodState::WaitingForProcess,
         Reported::Recording => PodState::Recording,
+        Reported::Profiling => PodState::Profiling,
         Reported::Failed => PodState::Failed,
     };
     shown.pid = report.pid.into();
@@ -205,7 +209,10 @@ fn heard(plan: &Plan, report: &PodReport, restarts: &mut Restarts, now_ns: i64) 
             let text = if report.last_error.is_empty() { "the process cannot be recorded" } else { &report.last_error };
             Verdict::new(Truth::False, Reason::CannotRecord, short(text))
         }
-        Reported::Unspecified => Verdict::new(Truth::Unknown, Reason::WaitingForAgent, "the agent does not say"),
+        // Why not is known from the specification; an agent that has an older one has yet to take it up.
+        Reported::Unspecified | Reported::Profiling => {
+            Verdict::new(Truth::Unknown, Reason::WaitingForAgent, "the agent does not say")
+        }
         Reported::WaitingForContainer | Reported::WaitingForProcess => {
             Verdict { truth: Truth::False, ..process.clone() }
         }
@@ -273,8 +280,12 @@ impl Summary {
             .as_ref()
             .map(|taken| Verdict::new(Truth::False, Reason::PodTaken, taken_text(plan.taken, taken)));
         // Not to record what nobody asked for is no failure.
-        let asked =
-            if recording.reason == Reason::NetworkDisabled { vec![] } else { vec![&recording, &identity, &process] };
+        let has_memory = node.spec.as_ref().is_ok_and(|spec| spec.memory.as_ref().is_some_and(|memory| memory.enabled));
+        let asked = match recording.reason {
+            Reason::NetworkDisabled if has_memory => vec![&process],
+            Reason::NetworkDisabled => vec![],
+            _ => vec![&recording, &identity, &process],
+        };
         let mut worst: Vec<&Verdict> = asked.into_iter().chain(&trouble).chain(&taken).collect();
         worst.sort_by_key(|verdict| (verdict.truth == Truth::True, verdict.reason));
         let any_false = worst.iter().any(|verdict| verdict.truth == Truth::False);

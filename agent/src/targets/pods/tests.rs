@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, path::Path, rc::Rc, sync::atomic::AtomicBool, sync::atomic::Ordering};
 
-use chainscope_proto::v1::{HostUpdate, NetworkOptions, ObservedPod};
+use chainscope_proto::v1::{HostUpdate, MemoryOptions, NetworkOptions, ObservedPod};
 
 use super::*;
 use crate::{
@@ -279,6 +279,28 @@ fn options_change_without_a_new_beginning() {
     let network = Some(NetworkOptions { enabled: false, plain_only: false });
     assert_eq!(bench.configure(vec![ObservedPod { network, ..pod(UID, 'a') }]), [Change::Release(10)]);
     assert!(!bench.roster.is_incomplete(), "nothing is wanted of it");
+}
+
+#[test]
+fn memory_is_observed_without_the_network() {
+    let asked = |network| ObservedPod {
+        network: Some(NetworkOptions { enabled: network, plain_only: false }),
+        memory: Some(MemoryOptions { enabled: true }),
+        ..pod(UID, 'a')
+    };
+    let observed = |change: Option<Change>| match change {
+        Some(Change::Start(found)) => (found.assignment.network, found.assignment.memory),
+        other => panic!("{other:?}"),
+    };
+    let mut bench = Bench::with(vec![asked(false)]);
+    assert!(bench.roster.is_incomplete());
+    bench.process(10, "octez-node", place('a', Some(UID)));
+    assert_eq!(observed(bench.roster.executed(10)), (false, true));
+    // What the kernel captures begins and ends: so does the observation.
+    for network in [true, false] {
+        assert_eq!(bench.configure(vec![asked(network)]), [Change::Release(10)]);
+        assert_eq!(observed(bench.roster.settled(10)), (network, true));
+    }
 }
 
 #[test]

@@ -231,6 +231,27 @@ fn nothing_asked_for_is_nothing_missing() {
 }
 
 #[test]
+fn memory_alone_needs_the_process() {
+    let mut world = World::new();
+    world.engine.apply_node(node("main", 0, json!({ "network": { "enabled": false }, "memory": {} })));
+    world.engine.apply_pod(&key("p"), octez("u0", "host-1"));
+    let waits = PodReport {
+        state: Reported::WaitingForProcess.into(),
+        pid: 0,
+        process_starts: 0,
+        ..recording("u0", "tezos/main")
+    };
+    world.step().report("host-1", says([waits])).wait(2);
+    assert_eq!(world.ready("tezos/main"), ("False", "ProcessNotFound"));
+    let profiled = PodReport { state: Reported::Profiling.into(), ..recording("u0", "tezos/main") };
+    world.report("host-1", says([profiled])).wait(2);
+    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
+    assert_eq!(world.condition("tezos/main", "Recording").reason, "NetworkDisabled");
+    let status = &world.statuses["tezos/main"];
+    assert_eq!((status.recording_count, status.pods[0].state), (0, crate::crd::PodState::Profiling));
+}
+
+#[test]
 fn of_many_pods_the_worst_is_named_and_the_rest_counted() {
     let mut world = world();
     for at in 1..5 {
