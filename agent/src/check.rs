@@ -50,10 +50,14 @@ fn processes(proc: &Path) -> Finding {
     )
 }
 
+fn needed(name: String, ok: bool, detail: String) -> Finding {
+    Finding { name, ok, optional: false, detail }
+}
+
 fn look(name: &str, path: &str, result: std::io::Result<()>, without: &str) -> Finding {
     match result {
-        Ok(()) => Finding { name: name.to_owned(), ok: true, detail: "readable".to_owned() },
-        Err(cause) => Finding { name: name.to_owned(), ok: false, detail: format!("{path}: {cause}; {without}") },
+        Ok(()) => needed(name.to_owned(), true, "readable".to_owned()),
+        Err(cause) => needed(name.to_owned(), false, format!("{path}: {cause}; {without}")),
     }
 }
 
@@ -74,7 +78,7 @@ fn judge(mask: u64) -> Vec<Finding> {
     let finding = |(name, bits, without): &(&str, &[u32], &str)| {
         let ok = bits.iter().any(|bit| mask & (1 << bit) != 0);
         let detail = if ok { "present".to_owned() } else { format!("missing: {without}") };
-        Finding { name: format!("capability {name}"), ok, detail }
+        needed(format!("capability {name}"), ok, detail)
     };
     CAPABILITIES.iter().map(finding).collect()
 }

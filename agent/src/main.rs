@@ -185,8 +185,8 @@ fn read_config(path: Option<PathBuf>) -> anyhow::Result<Config> {
 fn check() -> anyhow::Result<()> {
     let mut is_fit = true;
     for finding in chainscope_agent::self_check() {
-        is_fit &= finding.ok;
-        println!("{} {}: {}", if finding.ok { "ok     " } else { "MISSING" }, finding.name, finding.detail);
+        is_fit &= !finding.is_obstacle();
+        println!("{finding}");
     }
     anyhow::ensure!(is_fit, "something is missing");
     Ok(())

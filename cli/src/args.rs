@@ -71,8 +71,8 @@ pub(crate) struct RunArgs {
 }
 
 const RUN_NEEDS: &str = "\
-Needs Linux 5.17 or newer with BTF, and root or the capabilities BPF, PERFMON, SYS_PTRACE and DAC_READ_SEARCH;
-`chainscope run --check` says what is missing. RUST_LOG=debug shows more of what it does.";
+Needs Linux 5.17 or newer, or an older one with bpf_loop backported, with BTF, and root or the capabilities BPF, PERFMON,
+SYS_PTRACE and DAC_READ_SEARCH; `chainscope run --check` says what is missing. RUST_LOG=debug shows more of what it does.";
 
 /// Start a demo node, record it, and show its messages.
 #[derive(Debug, Args)]
@@ -115,6 +115,18 @@ pub(crate) struct P2pArgs {
     /// Only this peer's address, as ADDRESS:PORT or [ADDRESS]:PORT
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) remote: Option<String>,
+    /// Only connections with the peer of this identity
+    #[arg(long, value_name = "ID")]
+    pub(crate) peer_id: Option<String>,
+    /// Only this observed process, by its label such as "pid 4711"; the API's /v3/connections shows it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// Only messages of this moment or later: seconds or milliseconds since 1970
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<u64>,
+    /// Only messages of this moment or earlier, likewise; with it new ones are not waited for
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<u64>,
     /// Begin with so many messages of the past
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) last: u64,
@@ -129,6 +141,7 @@ pub(crate) struct P2pArgs {
 const P2P_EXAMPLES: &str = "\
 Examples:
   chainscope p2p --types current_head,current_branch --sender remote
+  chainscope p2p --from $(date -d '1 hour ago' +%s) --to $(date +%s) --last 1000
   chainscope p2p --last 1000 --no-follow --json | jq -r .kind | sort | uniq -c";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

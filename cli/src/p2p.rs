@@ -35,7 +35,7 @@ pub(crate) fn run(args: P2pArgs) -> anyhow::Result<()> {
         let text = row.to_string();
         next = Some(show(&text, args.json)? + 1);
     }
-    if args.no_follow {
+    if args.no_follow || args.to.is_some() {
         return Ok(());
     }
     follow(&api, filters, next, |text| show(text, args.json).map(drop))
@@ -67,6 +67,10 @@ fn filters(args: &P2pArgs) -> Vec<(&'static str, String)> {
         ("incoming", sender),
         ("source_type", initiator),
         ("remote_addr", args.remote.clone()),
+        ("peer_id", args.peer_id.clone()),
+        ("target", args.target.clone()),
+        ("from", args.from.map(|time| time.to_string())),
+        ("to", args.to.map(|time| time.to_string())),
     ]
     .into_iter()
     .filter_map(|(name, value)| value.map(|value| (name, value)))
@@ -98,7 +102,53 @@ fn line(row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead as _, BufReader, Write as _},
+        net::TcpListener,
+        thread,
+    };
+
+    use clap::Parser as _;
+
     use super::{Row, line};
+    use crate::args::{Cli, Command};
+
+    /// The request line that a server gets for these arguments.
+    fn requested(arguments: &[&str]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]").unwrap();
+            head.into_iter().next().unwrap()
+        });
+        let fixed = ["chainscope", "p2p", "--url", &url, "--no-follow", "--last", "5"];
+        let Command::P2p(args) = Cli::parse_from(fixed.iter().chain(arguments)).command else { panic!("not p2p") };
+        super::run(args).unwrap();
+        server.join().unwrap()
+    }
+
+    #[test]
+    fn each_filter_is_a_parameter_of_the_request() {
+        assert_eq!(requested(&[]), "GET /v2/p2p?limit=5 HTTP/1.1");
+        assert_eq!(
+            requested(&[
+                "--peer-id",
+                "idsDEqQ5iDq5XYFbQbxKyeH6EyA5QX",
+                "--from",
+                "1626264123",
+                "--to",
+                "1626264124000"
+            ]),
+            "GET /v2/p2p?peer_id=idsDEqQ5iDq5XYFbQbxKyeH6EyA5QX&from=1626264123&to=1626264124000&limit=5 HTTP/1.1"
+        );
+        assert_eq!(
+            requested(&["--target", "pid 7 in a&b=c+d", "--remote", "[::1]:9732", "--sender", "remote"]),
+            "GET /v2/p2p?incoming=true&remote_addr=%5B%3A%3A1%5D%3A9732&target=pid%207%20in%20a%26b%3Dc%2Bd&limit=5 HTTP/1.1"
+        );
+    }
 
     #[test]
     fn a_line_shows_what_a_row_holds_and_obeys_no_peer() {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use chainscope_agent::{Agent, Link, Uplink};
+use chainscope_agent::{Agent, Finding, Link, Uplink};
 use chainscope_aggregator::Aggregator;
 use chainscope_spec::{Config, SEARCH_PATHS};
 use chainscope_store::{Store, StoreOptions};
@@ -162,8 +162,14 @@ async fn stop_signal() -> anyhow::Result<()> {
 }
 
 fn check() -> anyhow::Result<()> {
-    terminal::write(self_check_text().as_bytes())?;
-    let missing = chainscope_agent::self_check().into_iter().filter(|finding| !finding.ok).count();
+    let findings = chainscope_agent::self_check();
+    terminal::write(lines(&findings).as_bytes())?;
+    verdict(&findings)
+}
+
+/// An error if nothing can be recorded here.
+fn verdict(findings: &[Finding]) -> anyhow::Result<()> {
+    let missing = findings.iter().filter(|finding| finding.is_obstacle()).count();
     if missing > 0 {
         bail!("this machine lacks {missing} of the things above");
     }
@@ -172,12 +178,11 @@ fn check() -> anyhow::Result<()> {
 
 /// What this machine has and lacks, a line each.
 pub(crate) fn self_check_text() -> String {
-    let mut text = String::new();
-    for finding in chainscope_agent::self_check() {
-        let mark = if finding.ok { "ok     " } else { "MISSING" };
-        text.push_str(&format!("{mark} {}: {}\n", finding.name, finding.detail));
-    }
-    text
+    lines(&chainscope_agent::self_check())
+}
+
+fn lines(findings: &[Finding]) -> String {
+    findings.iter().map(|finding| format!("{finding}\n")).collect()
 }
 
 /// An address that a client on this machine can use: not "everywhere".
@@ -188,4 +193,22 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use chainscope_agent::Finding;
+
+    use super::{lines, verdict};
+
+    #[test]
+    fn only_what_nothing_makes_up_for_fails_the_check() {
+        let finding = |name: &str, ok, optional| Finding { name: name.into(), ok, optional, detail: "there".into() };
+        let mut findings = vec![finding("BTF", true, false), finding("tracepoint a", false, true)];
+        assert_eq!(lines(&findings), "ok      BTF: there\nlimited tracepoint a: there\n");
+        verdict(&findings).unwrap();
+        findings.push(finding("tracepoint b", false, false));
+        assert!(lines(&findings).ends_with("MISSING tracepoint b: there\n"));
+        assert_eq!(verdict(&findings).unwrap_err().to_string(), "this machine lacks 1 of the things above");
+    }
 }

@@ -19,7 +19,7 @@ pub enum Error {
         cause: String,
     },
     /// The kernel lacks something that every mode needs.
-    #[error("kernel {release} is too old: {need} is needed (Linux 5.17 or later)")]
+    #[error("kernel {release} lacks {need}: {} is needed", crate::check::KERNELS)]
     KernelTooOld {
         /// `uname -r`.
         release: String,

@@ -15,7 +15,7 @@
 //! seen: bytes that went by without a call that we understand, or did not fit in the ring, are a jump of the offset, and
 //! are counted by reason in [`KernelAccount`].
 //!
-//! **Kernels.** 5.17 or later (`bpf_loop`) with BTF, on x86-64; from 6.3 on payloads are taken at the socket
+//! **Kernels.** 5.17 or later, or one with `bpf_loop` backported, with BTF, on x86-64; from 6.3 on payloads are taken at the socket
 //! ([`CaptureMode::Sock`]), before that at the system calls ([`CaptureMode::Syscall`]). Run on 6.18 only.
 //!
 //! **Rights.** `CAP_BPF` and `CAP_PERFMON` (or `CAP_SYS_ADMIN`).

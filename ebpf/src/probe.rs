@@ -1,5 +1,6 @@
 //! The network probe: loads and attaches the programs, keeps the tables of what is watched, reads the ring.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -32,8 +33,8 @@ pub enum CaptureMode {
     /// Where the kernel says that a socket moved bytes (`sock:sock_send_length`, `sock:sock_recv_length`). Linux 6.3.
     /// Nothing runs in system calls that have nothing to do with sockets.
     Sock,
-    /// Where system calls return (`raw_syscalls:sys_exit`). Linux 5.17. Bytes that io_uring, sendfile and splice move
-    /// show as jumps of the offset.
+    /// Where system calls return (`raw_syscalls:sys_exit`). Linux 5.17, or an older one with `bpf_loop` backported. Bytes
+    /// that io_uring, sendfile and splice move show as jumps of the offset.
     Syscall,
 }
 
@@ -108,7 +109,7 @@ impl NetworkProbe {
     /// Loads and attaches the programs (some 100 ms). Nothing is watched yet.
     ///
     /// # Errors
-    /// One sentence each: no BTF, kernel too old, missing capabilities (by name), missing memory.
+    /// One sentence each: no BTF, a kernel without `bpf_loop`, missing capabilities (by name), missing memory.
     pub fn load(options: &NetworkOptions) -> Result<Self, Error> {
         let page = rustix::param::page_size();
         if !options.ring_bytes.is_power_of_two() || (options.ring_bytes as usize) < page {
@@ -117,10 +118,9 @@ impl NetworkProbe {
         let release = check::kernel_release();
         let raw = std::fs::read(check::BTF_PATH)
             .map_err(|error| Error::NoBtf { path: check::BTF_PATH, cause: error.to_string() })?;
-        if check::kernel_too_old(&release) {
-            return Err(Error::KernelTooOld { release, need: "bpf_loop" });
-        }
-        let mode = choose_mode(options.mode, &raw, &release)?;
+        let names = check::names_of(&raw);
+        check::require_helpers(&release, &names)?;
+        let mode = choose_mode(options.mode, &names, &release)?;
         let btf =
             Btf::from_sys_fs().map_err(|error| Error::NoBtf { path: check::BTF_PATH, cause: error.to_string() })?;
 
@@ -394,12 +394,11 @@ fn load(bpf: &mut Ebpf, name: &str, tracepoint: &str, btf: &Btf) -> Result<(), B
     Ok(tracepoint_program(bpf, name)?.load(tracepoint, btf)?)
 }
 
-fn choose_mode(forced: Option<CaptureMode>, btf: &[u8], release: &str) -> Result<CaptureMode, Error> {
+fn choose_mode(forced: Option<CaptureMode>, names: &HashSet<&str>, release: &str) -> Result<CaptureMode, Error> {
     if forced == Some(CaptureMode::Syscall) {
         return Ok(CaptureMode::Syscall);
     }
-    let names = check::names_of(btf);
-    match check::SOCK_TRACEPOINTS.into_iter().find(|tracepoint| !check::has_tracepoint(&names, tracepoint)) {
+    match check::SOCK_TRACEPOINTS.into_iter().find(|tracepoint| !check::has_tracepoint(names, tracepoint)) {
         None => Ok(CaptureMode::Sock),
         Some(tracepoint) if forced.is_some() => {
             Err(Error::NoSockTracepoints { release: release.to_owned(), tracepoint })

@@ -1,6 +1,9 @@
 //! Targets of one machine: processes that the configuration file's entries describe.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use super::{
     Assignment, Judgement, Live, Owner, Standing, System,
@@ -9,16 +12,74 @@ use super::{
 };
 use crate::{config::NodeConfig, identity::Source};
 
+/// Least time between two questions for containers because of a process: each holds up the interpreter.
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
+/// A slow answer is followed by a rest of so many times its duration.
+const REST: u32 = 10;
+/// So many answers without a container make it a stranger: it is listed only a moment after its first program began.
+pub(crate) const TRIES: u8 = 3;
+/// Containers and processes that are remembered at most; the regular look around finds what is not.
+const MAX_REMEMBERED: usize = 4096;
+
 /// The entries, and the names they gave.
 #[derive(Debug)]
 pub(crate) struct EntryPlan {
     entries: Vec<Entry>,
     names: Names,
+    questions: Questions,
+}
+
+/// When to ask for the containers of the entries' names because of a process.
+#[derive(Debug, Default)]
+struct Questions {
+    /// Not before.
+    next: Option<Instant>,
+    /// Processes for whose sake to ask, and their containers.
+    waiting: BTreeMap<u32, ContainerId>,
+    /// Containers that were asked for and not among the answers, and how often.
+    missed: BTreeMap<ContainerId, u8>,
+}
+
+impl Questions {
+    fn is_time(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    fn is_stranger(&self, container: &ContainerId) -> bool {
+        self.missed.get(container).is_some_and(|missed| *missed >= TRIES)
+    }
+
+    /// An answer came after so long.
+    fn answered(&mut self, now: Instant, took: Duration, is_known: impl Fn(&ContainerId) -> bool) {
+        self.next = Some(now + ASK_EVERY.max(took * REST));
+        if self.missed.len() >= MAX_REMEMBERED {
+            self.missed.clear();
+        }
+        let unknown: BTreeSet<&ContainerId> = self.waiting.values().filter(|container| !is_known(container)).collect();
+        for container in unknown {
+            let missed = self.missed.entry(container.clone()).or_default();
+            *missed = missed.saturating_add(1);
+        }
+    }
+}
+
+/// Whether a container is one that an entry names.
+fn is_known(entries: &[Entry], container: &ContainerId) -> bool {
+    entries.iter().any(|entry| entry.containers.contains(container))
+}
+
+/// What an entry calls its container, if that is not its id.
+fn container_name(entry: &Entry) -> Option<&str> {
+    entry.config.container.as_deref().filter(|name| ContainerId::parse(name).is_none())
 }
 
 impl EntryPlan {
     pub(crate) fn new(nodes: &[NodeConfig]) -> Self {
-        Self { entries: nodes.iter().cloned().map(Entry::new).collect(), names: Names::default() }
+        Self {
+            entries: nodes.iter().cloned().map(Entry::new).collect(),
+            names: Names::default(),
+            questions: Questions::default(),
+        }
     }
 
     /// Ports to watch in the kernel, with the namespace if the entry names one that is there.
@@ -42,23 +103,61 @@ impl EntryPlan {
 
     /// Looks up what the entries name: namespaces, containers.
     pub(crate) fn resolve(&mut self, system: &dyn System) {
+        self.resolve_namespaces(system);
+        self.resolve_containers(system);
+    }
+
+    fn resolve_namespaces(&mut self, system: &dyn System) {
         for entry in &mut self.entries {
             entry.netns = entry.config.netns.as_deref().and_then(|path| system.netns(path));
-            if let Some(name) = entry.config.container.as_deref().filter(|name| ContainerId::parse(name).is_none()) {
-                entry.containers = system.containers(name);
-            }
         }
     }
 
-    /// Once more with the containers' names looked up, if they may matter.
-    pub(crate) fn resolve_for(&mut self, facts: &ProcessFacts, system: &dyn System) {
-        let by_name = |entry: &Entry| {
-            entry.config.container.as_deref().is_some_and(|name| ContainerId::parse(name).is_none())
-                || entry.config.netns.is_some()
-        };
-        if entry_of(&self.entries, facts).is_none() && self.entries.iter().any(by_name) {
-            self.resolve(system);
+    fn resolve_containers(&mut self, system: &dyn System) {
+        for entry in &mut self.entries {
+            let Some(containers) = container_name(entry).map(|name| system.containers(name)) else { continue };
+            self.questions.missed.retain(|container, _| !containers.contains(container));
+            entry.containers = containers;
         }
+    }
+
+    /// Once more for a process that is no entry's: namespaces, and containers if its own may be one that was not there at
+    /// the last answer. If it is too early to ask, or to be answered, the process is among [`Self::due`] later.
+    pub(crate) fn resolve_for(&mut self, facts: &ProcessFacts, system: &dyn System, now: Instant) {
+        if entry_of(&self.entries, facts).is_some() {
+            return;
+        }
+        self.resolve_namespaces(system);
+        let Some(container) = &facts.container else { return };
+        let has_names = self.entries.iter().any(|entry| container_name(entry).is_some());
+        let is_full = self.questions.waiting.len() >= MAX_REMEMBERED;
+        if !has_names || is_full || is_known(&self.entries, container) || self.questions.is_stranger(container) {
+            return;
+        }
+        self.questions.waiting.insert(facts.pid, container.clone());
+        if self.questions.is_time(now) {
+            self.ask(system, now);
+        }
+    }
+
+    fn ask(&mut self, system: &dyn System, now: Instant) {
+        let asked = Instant::now();
+        self.resolve_containers(system);
+        self.questions.answered(now, asked.elapsed(), |container| is_known(&self.entries, container));
+    }
+
+    /// Processes to look at again: their containers are known by now, perhaps because they are asked for here.
+    pub(crate) fn due(&mut self, system: &dyn System, now: Instant) -> Vec<u32> {
+        if self.questions.waiting.values().any(|container| !is_known(&self.entries, container))
+            && self.questions.is_time(now)
+        {
+            self.ask(system, now);
+        }
+        let known = |_: &u32, container: &mut ContainerId| is_known(&self.entries, container);
+        let due = self.questions.waiting.extract_if(.., known).map(|(pid, _)| pid).collect();
+        let Questions { waiting, missed, .. } = &mut self.questions;
+        waiting.retain(|_, container| missed.get(container).is_none_or(|missed| *missed < TRIES));
+        due
     }
 
     pub(crate) fn judge(&mut self, facts: &ProcessFacts, live: &BTreeMap<u32, Live>) -> Judgement {

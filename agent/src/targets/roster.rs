@@ -211,7 +211,7 @@ impl<Y: System> Roster<Y> {
 
     fn resolve_for(&mut self, facts: &ProcessFacts) {
         if let Plan::Entries(entries) = &mut self.plan {
-            entries.resolve_for(facts, &self.system);
+            entries.resolve_for(facts, &self.system, Instant::now());
         }
     }
 
@@ -313,9 +313,15 @@ impl<Y: System> Roster<Y> {
         self.settling.insert(pid);
     }
 
-    /// Held processes whose time is over.
+    /// Held processes whose time is over, and processes whose container is known only now.
     pub(crate) fn overdue(&mut self, now: Instant) -> Vec<Change> {
-        let Plan::Pods(plan) = &mut self.plan else { return Vec::new() };
+        let plan = match &mut self.plan {
+            Plan::Entries(entries) => {
+                let due = entries.due(&self.system, now);
+                return due.into_iter().filter_map(|pid| self.executed(pid)).collect();
+            }
+            Plan::Pods(plan) => plan,
+        };
         let hold = plan.hold();
         let mut changes = if plan.loses_patience(now) { self.judge_all() } else { Vec::new() };
         let is_over = |live: &&Live| match live.standing {

@@ -2,16 +2,20 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     path::PathBuf,
     rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
-use super::{entries::EntryPlan, *};
+use super::{
+    entries::{ASK_EVERY, EntryPlan, TRIES},
+    *,
+};
 use crate::config::NodeConfig;
 
 #[derive(Default)]
@@ -19,7 +23,8 @@ struct World {
     processes: BTreeMap<u32, (ProcessFacts, Arc<AtomicBool>)>,
     namespaces: HashMap<PathBuf, u32>,
     containers: HashMap<String, ContainerId>,
-    asked: HashSet<String>,
+    /// How often containers were asked for.
+    asked: u32,
 }
 
 #[derive(Clone, Default)]
@@ -47,7 +52,7 @@ impl System for Fake {
     }
 
     fn containers(&self, name: &str) -> Vec<ContainerId> {
-        self.0.borrow_mut().asked.insert(name.to_owned());
+        self.0.borrow_mut().asked += 1;
         self.0.borrow().containers.get(name).cloned().into_iter().collect()
     }
 
@@ -78,6 +83,10 @@ impl Fake {
             over.store(true, Ordering::Relaxed);
         }
     }
+}
+
+fn by_container(name: &str) -> NodeConfig {
+    NodeConfig { name: name.to_owned(), container: Some("tezedge".to_owned()), ..NodeConfig::default() }
 }
 
 fn by_port(name: &str) -> NodeConfig {
@@ -152,14 +161,72 @@ fn a_process_on_the_port_that_is_not_meant_is_not_taken() {
 fn a_container_that_appears_later_is_found_by_its_name() {
     let machine = Fake::default();
     let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
-    let entry = NodeConfig { name: "t".to_owned(), container: Some("tezedge".to_owned()), ..NodeConfig::default() };
-    let mut roster = roster(&machine, &[entry]);
+    let mut roster = roster(&machine, &[by_container("t")]);
     assert!(matches!(roster.plan(), Plan::Entries(entries) if entries.needs_exec()));
     assert!(roster.scan().is_empty());
     machine.0.borrow_mut().containers.insert("tezedge".to_owned(), id.clone());
     machine.start(10, 1, &[], Some(&id));
     let found = found(roster.executed(10)).unwrap();
     assert_eq!((&*found.assignment.node, &*found.assignment.label), ("t", "pid 10 in abababababab"));
+}
+
+/// Longer than any rest between two questions, on a slow machine too.
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn docker_is_asked_only_about_containers_that_it_did_not_name_and_not_at_once_again() {
+    let machine = Fake::default();
+    let [own, other] = ["ab", "cd"].map(|two| ContainerId::parse(&two.repeat(32)).unwrap());
+    machine.0.borrow_mut().containers.insert("tezedge".to_owned(), own.clone());
+    machine.start(10, 1, &[], None);
+    machine.start(20, 2, &[], Some(&other));
+    machine.start(30, 3, &[], Some(&own));
+    let mut plan = EntryPlan::new(&[NodeConfig { exe: Some("tezos-node".into()), ..by_container("t") }]);
+    let mut now = Instant::now();
+    let execute = |plan: &mut EntryPlan, pid, now| plan.resolve_for(&machine.facts(pid).unwrap(), &machine, now);
+    let asked = || machine.0.borrow().asked;
+
+    execute(&mut plan, 10, now);
+    assert_eq!(asked(), 0, "in no container");
+    execute(&mut plan, 20, now);
+    execute(&mut plan, 20, now + ASK_EVERY / 2);
+    assert_eq!((asked(), plan.due(&machine, now).len()), (1, 0), "too early");
+    execute(&mut plan, 30, now + LONG);
+    assert_eq!(asked(), 1, "known, and another program");
+
+    // Not named in a few answers, it is a stranger for good.
+    for _ in 0..2 * TRIES {
+        now += LONG;
+        assert!(plan.due(&machine, now).is_empty() && plan.due(&machine, now).is_empty());
+    }
+    execute(&mut plan, 20, now + LONG);
+    assert_eq!(asked(), u32::from(TRIES));
+}
+
+#[test]
+fn an_entry_without_a_containers_name_asks_nobody() {
+    let machine = Fake::default();
+    let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
+    machine.start(10, 1, &[], Some(&id));
+    let mut roster =
+        roster(&machine, &[by_port("a"), NodeConfig { netns: Some("/run/netns/b".into()), ..by_port("b") }]);
+    assert_eq!(roster.executed(10), None);
+    assert_eq!(machine.0.borrow().asked, 0);
+}
+
+#[test]
+fn a_process_whose_container_is_named_late_is_found_when_it_is() {
+    let machine = Fake::default();
+    let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
+    let mut roster = roster(&machine, &[by_container("t")]);
+    machine.start(10, 1, &[], Some(&id));
+    let before = Instant::now();
+    assert_eq!(roster.executed(10), None);
+    machine.0.borrow_mut().containers.insert("tezedge".to_owned(), id);
+    assert!(roster.overdue(before).is_empty(), "too early");
+    assert_eq!(names(roster.overdue(before + LONG)), [named(10, "t")]);
+    assert!(roster.overdue(before + 2 * LONG).is_empty());
+    assert_eq!(machine.0.borrow().asked, 2);
 }
 
 #[test]

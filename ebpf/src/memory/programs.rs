@@ -65,10 +65,8 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
     let release = check::kernel_release();
     let raw = std::fs::read(check::BTF_PATH)
         .map_err(|error| Error::NoBtf { path: check::BTF_PATH, cause: error.to_string() })?;
-    if check::kernel_too_old(&release) {
-        return Err(Error::KernelTooOld { release, need: "bpf_loop" });
-    }
     let names = check::names_of(&raw);
+    check::require_helpers(&release, &names)?;
     if let Some((_, tracepoint)) = PROGRAMS.iter().find(|(_, name)| !check::has_tracepoint(&names, name)) {
         return Err(Error::NoTracepoint { release, tracepoint });
     }
