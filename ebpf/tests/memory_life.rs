@@ -4,10 +4,13 @@ mod memory_common;
 
 use std::path::Path;
 
-use chainscope_ebpf::memory::{Kind, MemoryOptions, MemoryProbe, Scope};
+use chainscope_ebpf::memory::{Kind, MemoryEvent, MemoryOptions, MemoryProbe, Scope, StackEnd};
 use chainscope_testing::wait;
 
 use memory_common::{Answer, Program, compile, counted, drain, probe, rollup};
+
+/// Address spaces that the probe can know at once.
+const LAYOUTS: usize = 16_384;
 
 #[test]
 fn eight_threads_that_fork() {
@@ -102,6 +105,60 @@ fn what_is_forgotten_makes_room() {
 }
 
 #[test]
+fn a_life_with_more_children_than_there_is_room_for_at_once() {
+    const BATCH: usize = 500;
+    let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    life.tell("one 0 50");
+    let mut children = 0;
+    while children < LAYOUTS + 2 * BATCH {
+        life.tell(&format!("children {BATCH}"));
+        wait::until_true("their ends", || {
+            for event in drain(&mut probe) {
+                if let MemoryEvent::Exited { target: child, .. } = event {
+                    probe.forget(child);
+                    children += 1;
+                }
+            }
+            children % BATCH == 0
+        });
+        // Their nodes are freed between readings.
+        (0..3).for_each(|_| drop(Answer::all(&mut probe)));
+    }
+    life.tell("two 1 70");
+    let answer = Answer::all(&mut probe);
+    let held = |function| answer.inside(target, Kind::Anonymous, life.path(), function);
+    assert_eq!((held("hold_one"), held("hold_two")), (50, 70), "{:?}", answer.reading.health);
+    let (all, complete) = answer.stacks(target);
+    assert_eq!(all, complete, "{:?}", answer.target(target).stacks);
+    life.end();
+}
+
+#[test]
+fn a_child_that_is_watched_for_itself_is_followed_once() {
+    let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    life.tell("one 0 50");
+    // Nobody has asked for news yet.
+    let child = u32::try_from(life.tell("fork 0 10")).expect("a process");
+    let of_child = probe.watch(child).expect("it lives");
+    let forked = drain(&mut probe);
+    assert!(
+        forked.iter().any(
+            |event| matches!(event, MemoryEvent::Forked { target: to, pid, .. } if (*to, *pid) == (of_child, child))
+        ),
+        "{forked:?}"
+    );
+    let answer = Answer::all(&mut probe);
+    let targets: Vec<_> = answer.reading.targets.iter().map(|reading| (reading.target, reading.alive)).collect();
+    assert_eq!(targets, [(target, true), (of_child, true)]);
+    life.tell("reap");
+    life.end();
+}
+
+#[test]
 fn a_full_tree_is_counted() {
     let options = MemoryOptions { nodes: 1024, check: false, ..MemoryOptions::default() };
     let mut probe = MemoryProbe::load(&options).expect("root");
@@ -115,6 +172,8 @@ fn a_full_tree_is_counted() {
     let answer = counted(&mut probe, vary.pid(), |answer| answer.explained(target));
     let health = &answer.reading.health;
     assert!(health.lost.iter().any(|(reason, count)| *reason == "tree_full" && *count > 100), "{health:?}");
+    let cut = answer.target(target).stacks.iter().find(|(end, _)| *end == StackEnd::TreeFull);
+    assert!(cut.is_some_and(|(_, count)| *count > 100), "{:?}", answer.target(target).stacks);
     vary.end();
     wait::until_true("nothing to be left", || Answer::all(&mut probe).anon(target) == 0);
 }

@@ -148,13 +148,32 @@ static __always_inline u32 new_root(struct numbers *all, u32 target)
 	return id;
 }
 
-/* A new address space: that of `like`, if it is a copy. Returns its number. */
+static long try_image(u32 i, u32 *image)
+{
+	struct numbers *all = numbers();
+	struct layout *l;
+	u32 key;
+
+	if (!all)
+		return 1;
+	*image = __sync_fetch_and_add(&all->last_image, 1) + 1;
+	key = *image % LAYOUTS;
+	l = bpf_map_lookup_elem(&layouts, &key);
+	return l && !l->in_use;
+}
+
+/* A new address space: that of `like`, if it is a copy. Returns its number: one whose entry no living process has, of
+ * which there are fewer than entries. */
 static __always_inline u32 new_image(struct numbers *all, u32 target, const struct layout *like)
 {
-	u32 image = __sync_fetch_and_add(&all->last_image, 1) + 1, key = image % LAYOUTS;
-	struct layout *l = bpf_map_lookup_elem(&layouts, &key), fresh = {};
+	u32 image = 0, key;
+	struct layout *l, fresh = {};
 
+	bpf_loop_(LAYOUTS, try_image, &image, 0);
+	key = image % LAYOUTS;
+	l = bpf_map_lookup_elem(&layouts, &key);
 	fresh.image = image;
+	fresh.in_use = 1;
 	fresh.root = new_root(all, target);
 	if (like) {
 		fresh.mappings = like->mappings;
@@ -165,6 +184,14 @@ static __always_inline u32 new_image(struct numbers *all, u32 target, const stru
 	if (l)
 		*l = fresh;
 	return image;
+}
+
+/* No process has this address space any more. */
+static __always_inline void leave_image(u32 image)
+{
+	struct layout *l = layout_of(image);
+	if (l)
+		l->in_use = 0;
 }
 
 SEC("raw_tracepoint/sched_process_fork")
@@ -190,6 +217,8 @@ int on_fork(u64 *args)
 		fresh.image = new_image(all, fresh.id, layout_of(t->image));
 	}
 	if (bpf_map_update_elem(&targets, &to, &fresh, BPF_ANY)) {
+		if (!fresh.flags)
+			leave_image(fresh.image);
 		__sync_fetch_and_add(&all->lost_targets, 1);
 		return 0;
 	}
@@ -213,6 +242,8 @@ int on_exec(u64 *args)
 		t->id = __sync_fetch_and_add(&all->last_target, 1) + 1;
 		t->flags = 0;
 		notify(N_FORKED, tgid, t);
+	} else {
+		leave_image(t->image);
 	}
 	t->image = new_image(all, t->id, 0);
 	notify(N_EXECUTED, tgid, t);
@@ -230,8 +261,10 @@ int on_exit(u64 *args)
 		return 0;
 	last = *t;
 	bpf_map_delete_elem(&targets, &tgid);
-	if (!(last.flags & BORROWED))
+	if (!(last.flags & BORROWED)) {
+		leave_image(last.image);
 		notify(N_EXITED, tgid, &last);
+	}
 	return 0;
 }
 

@@ -51,7 +51,7 @@ struct layout {
 	u32 root;     /* node */
 	u64 stacks[STACK_ENDS];
 	u32 unmapped; /* an address in no mapping was met in this epoch, see below */
-	u32 pad;
+	u32 in_use;   /* a process has this address space: the entry is no other's */
 };
 _Static_assert(sizeof(struct layout) == 88, "src/memory/kernel.rs");
 

@@ -31,8 +31,9 @@ struct place {
 	u64 address;
 };
 
+/* LRU: a page whose process ends while it moves never arrives. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, struct place);
 	__type(value, u32);

@@ -353,6 +353,8 @@ static __always_inline u32 node_of(struct here *h, u64 pc, u32 parent)
 	id = find_node(pc, parent);
 	if (!id) { /* what is called from here counts for the nearest caller that has a node */
 		h->a->no_node++;
+		if (!h->c->walk.end)
+			h->c->walk.end = TREE_FULL;
 		return parent;
 	}
 	q->pc = pc;

@@ -39,7 +39,7 @@ pub(crate) struct Layout {
     pub(crate) root: u32,
     pub(crate) stacks: [u64; 8],
     pub(crate) unmapped: u32,
-    pub(crate) pad: u32,
+    pub(crate) in_use: u32,
 }
 
 /// In [`Layout::unmapped`]: there is no such mapping.

@@ -36,9 +36,23 @@ impl Layouts {
         self.entries.get(image % LAYOUTS).filter(|layout| layout.image == image)
     }
 
+    /// Whether no living process has the entry that an address space of this number would get.
+    pub(crate) fn is_free(&self, image: u32) -> bool {
+        self.entries.get(image % LAYOUTS).is_some_and(|layout| layout.in_use == 0)
+    }
+
     /// Begins an address space whose stacks hang from `root`.
     pub(crate) fn begin(&self, image: u32, root: u32) {
-        self.entries.set(image % LAYOUTS, Layout { image, root, ..Layout::default() });
+        self.entries.set(image % LAYOUTS, Layout { image, root, in_use: 1, ..Layout::default() });
+    }
+
+    /// No process has this address space any more.
+    pub(crate) fn end(&self, image: u32) {
+        if self.get(image).is_some()
+            && let Some(in_use) = self.entries.number(image % LAYOUTS, std::mem::offset_of!(Layout, in_use))
+        {
+            in_use.store(0, Ordering::Release);
+        }
     }
 
     /// Lets the kernel unwind by these mappings from now on, sorted by address. With a `root`, stacks hang from that one.
@@ -51,6 +65,7 @@ impl Layouts {
         root: Option<u32>,
         in_use: &HashSet<u32>,
     ) -> Result<(), MapError> {
+        // A process that ended has given it away.
         if self.get(image).is_none() {
             return Ok(());
         }

@@ -27,6 +27,9 @@ use super::{maps, process};
 use crate::error::Error;
 use crate::ring::Ring;
 
+/// `BPF_NOEXIST`: an element of the kernel's own is not written over.
+const BPF_NOEXIST: u64 = 1;
+
 /// How to follow memory.
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
@@ -93,6 +96,8 @@ pub struct MemoryProbe {
     adopted: SharedArray<Adopted>,
     /// Targets were forgotten: their nodes are to be freed.
     forgotten: Forgotten,
+    /// What happened and was not asked for yet.
+    untold: Vec<MemoryEvent>,
     /// Holds the programs and their attachments.
     bpf: Ebpf,
 }
@@ -139,6 +144,7 @@ impl MemoryProbe {
             free_nodes: take(&mut bpf, "free_nodes")?,
             adopted: shared(&mut bpf, "adopted", ADOPTED)?,
             forgotten: Forgotten::Nothing,
+            untold: Vec::new(),
             bpf,
         };
         programs::attach(&mut probe.bpf, &loaded)?;
@@ -150,17 +156,23 @@ impl MemoryProbe {
     /// # Errors
     /// [`Error::NoProcess`], [`Error::TableFull`].
     pub fn watch(&mut self, pid: u32) -> Result<TargetId, Error> {
-        if let Some((target, _)) = self.processes.iter().find(|(_, process)| process.alive && process.pid == pid) {
-            return Ok(*target);
+        // It may be a child that was born a moment ago.
+        let news = self.drain();
+        self.untold.extend(news);
+        if let Some(target) = self.watched(pid) {
+            return Ok(target);
         }
         let gone = || Error::NoProcess { pid };
         let start_time = process::start_time(pid).ok_or_else(gone)?;
         let target = TargetId(self.numbers.next_number(0, offset_of!(Numbers, last_target)));
-        let image = self.numbers.next_number(0, offset_of!(Numbers, last_image));
+        let image = self.new_image()?;
         let layout = Arc::new(self.place(pid).ok_or_else(gone)?);
         let root = self.new_root(target, &layout)?;
         self.layouts.begin(image, root);
-        self.publish(image, &layout, None)?;
+        if let Err(error) = self.publish(image, &layout, None) {
+            self.layouts.end(image);
+            return Err(error);
+        }
         let process = Process {
             pid,
             parent: None,
@@ -176,13 +188,19 @@ impl MemoryProbe {
         };
         self.processes.insert(target, process);
         let entry = Target { id: target.0, parent: 0, image, flags: 0 };
-        let inserted = self.targets.insert(pid, entry, 0);
+        let inserted = self.targets.insert(pid, entry, BPF_NOEXIST);
         // Its number may have become another process's in the meantime.
         let same = process::start_time(pid) == Some(start_time);
         if inserted.is_err() || !same {
             self.forget(target);
-            return match inserted {
-                Err(MapError::SyscallError(_)) => Err(Error::TableFull { table: "targets" }),
+            // Born as a child in this very moment.
+            let news = self.drain();
+            self.untold.extend(news);
+            return match (self.watched(pid), inserted) {
+                (Some(child), _) => Ok(child),
+                (None, Err(MapError::SyscallError(_))) if self.targets.get(&pid, 0).is_err() => {
+                    Err(Error::TableFull { table: "targets" })
+                }
                 _ => Err(gone()),
             };
         }
@@ -190,16 +208,27 @@ impl MemoryProbe {
         Ok(target)
     }
 
+    fn watched(&self, pid: u32) -> Option<TargetId> {
+        self.processes.iter().find(|(_, process)| process.alive && process.pid == pid).map(|(target, _)| *target)
+    }
+
+    /// A number for an address space whose entry nobody has. The kernel takes them as well.
+    fn new_image(&self) -> Result<u32, Error> {
+        let mut numbers = (0..LAYOUTS).map(|_| self.numbers.next_number(0, offset_of!(Numbers, last_image)));
+        numbers.find(|image| self.layouts.is_free(*image)).ok_or(Error::TableFull { table: "layouts" })
+    }
+
     /// Watches a target and its descendants no more, and drops their counts.
     pub fn forget(&mut self, target: TargetId) {
         let mut gone = vec![target];
         while let Some(target) = gone.pop() {
             gone.extend(self.processes.iter().filter(|(_, p)| p.parent == Some(target)).map(|(child, _)| *child));
-            if let Some(process) = self.processes.remove(&target)
-                && self.targets.get(&process.pid, 0).is_ok_and(|entry| entry.id == target.0)
-            {
-                // An error means that it has just ended.
-                let _ = self.targets.remove(&process.pid);
+            if let Some(process) = self.processes.remove(&target) {
+                if self.targets.get(&process.pid, 0).is_ok_and(|entry| entry.id == target.0) {
+                    // An error means that it has just ended.
+                    let _ = self.targets.remove(&process.pid);
+                }
+                self.layouts.end(process.image);
             }
             self.tree.forget(target);
             self.forgotten = Forgotten::Targets;
@@ -249,7 +278,8 @@ impl MemoryProbe {
         let mut notices: Vec<Notice> = Vec::new();
         self.ring.drain(&mut |record| notices.extend(notices::parse(record)));
         let lost = self.numbers.get(0).map_or(0, |numbers| numbers.lost_notices);
-        let mut events: Vec<MemoryEvent> = notices.into_iter().filter_map(|notice| self.follow(notice)).collect();
+        let mut events = std::mem::take(&mut self.untold);
+        events.extend(notices.into_iter().filter_map(|notice| self.follow(notice)));
         if lost != self.lost_notices {
             self.lost_notices = lost;
             events.extend(self.look_around());
@@ -288,7 +318,10 @@ impl MemoryProbe {
         }
         let Some(origin) = self.processes.get(&parent) else {
             // Its parent was forgotten while it was born.
-            let _ = self.targets.remove(&pid);
+            if let Some(entry) = self.targets.get(&pid, 0).ok().filter(|entry| entry.id == target.0) {
+                let _ = self.targets.remove(&pid);
+                self.layouts.end(entry.image);
+            }
             self.tree.forget(target);
             self.forgotten = Forgotten::Targets;
             return None;
