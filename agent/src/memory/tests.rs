@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -456,6 +456,8 @@ struct Script(Arc<Mutex<Scripted>>);
 #[derive(Default)]
 struct Scripted {
     watched: Vec<u32>,
+    /// So many more are refused.
+    refuse: u32,
     forgotten: Vec<u32>,
     events: Vec<MemoryEvent>,
     reading: Option<Reading>,
@@ -464,7 +466,12 @@ struct Scripted {
 
 impl Probe for Script {
     fn watch(&mut self, pid: u32) -> Result<TargetId, Error> {
-        self.0.lock().watched.push(pid);
+        let mut script = self.0.lock();
+        if script.refuse > 0 {
+            script.refuse -= 1;
+            return Err(Error::TableFull { table: "calls" });
+        }
+        script.watched.push(pid);
         Ok(TargetId(pid))
     }
 
@@ -485,25 +492,100 @@ impl Probe for Script {
     }
 }
 
+/// The two threads of the profiler, on a probe with a script and processes that are files in a folder.
+struct Stage {
+    script: Script,
+    board: Board,
+    commands: channel::Sender<Command>,
+    threads: [std::thread::JoinHandle<()>; 2],
+}
+
+impl Stage {
+    fn new(proc: &Path) -> Self {
+        let script = Script::default();
+        let board = Board::default();
+        board.begin_stream(true);
+        let (commands, taken) = channel::unbounded();
+        let (news, told) = channel::bounded(1);
+        let load = {
+            let script = script.clone();
+            Box::new(move || Ok(script.clone()))
+        };
+        let watcher = Watcher::new(load, Proc::at(proc), board.clone(), taken, news);
+        let names = board.clone();
+        let threads = [
+            std::thread::spawn(move || watcher.run()),
+            std::thread::spawn(move || naming::run(&told, &names, Proc::default())),
+        ];
+        Self { script, board, commands, threads }
+    }
+
+    fn watch(&self, pid: u32) {
+        let label = format!("pid {pid}").into();
+        self.commands.send(Command::Watch { pid, node: "node".into(), label }).unwrap();
+    }
+
+    /// Tells the threads to end, and waits until they have.
+    fn end(self) {
+        drop(self.commands);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// A process of `/proc`, with its parent.
+fn put_process(proc: &Path, pid: u32, parent: u32) {
+    let folder = proc.join(pid.to_string());
+    std::fs::create_dir(&folder).unwrap();
+    let rest = " 0".repeat(48);
+    std::fs::write(folder.join("stat"), format!("{pid} (octez-node) S {parent}{rest}\n")).unwrap();
+}
+
+#[test]
+fn children_that_are_there_already_are_profiled_too() {
+    let proc = tempfile::tempdir().unwrap();
+    for (pid, parent) in [(10, 1), (11, 10), (12, 1), (13, 11), (14, 12)] {
+        put_process(proc.path(), pid, parent);
+    }
+    let stage = Stage::new(proc.path());
+    stage.script.0.lock().targets = vec![target(10, 10, 1), target(11, 11, 2), target(13, 13, 3)];
+    stage.watch(10);
+    let mut merged = BTreeMap::new();
+    wait::until_true("the profiles", || {
+        drain(&stage.board, &mut merged);
+        merged.len() == 3
+    });
+    let mut labels: Vec<&str> = merged.values().map(|profile| &*profile.last.target).collect();
+    labels.sort_unstable();
+    assert_eq!(labels, ["pid 10", "pid 10, child 11", "pid 10, child 13"]);
+    assert_eq!(stage.script.0.lock().watched, [10, 11, 13]);
+    stage.commands.send(Command::Forget { pid: 10 }).unwrap();
+    wait::until_true("the family to be let go", || stage.script.0.lock().forgotten == [10, 11, 13]);
+    stage.end();
+}
+
+#[test]
+fn a_process_for_which_there_was_no_room_is_tried_again() {
+    let proc = tempfile::tempdir().unwrap();
+    let stage = Stage::new(proc.path());
+    {
+        let mut script = stage.script.0.lock();
+        (script.refuse, script.targets) = (2, vec![target(10, 10, 1)]);
+    }
+    stage.watch(10);
+    let mut merged = BTreeMap::new();
+    wait::until_true("the profile", || {
+        drain(&stage.board, &mut merged);
+        merged.len() == 1
+    });
+    assert_eq!(stage.script.0.lock().watched, [10]);
+    stage.end();
+}
+
 #[test]
 fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
-    let script = Script::default();
-    let board = Board::default();
-    board.begin_stream(true);
-    let (commands, taken) = channel::unbounded();
-    let (news, told) = channel::bounded(1);
-    let proc = Proc::default();
-    let load = {
-        let script = script.clone();
-        Box::new(move || Ok(script.clone()))
-    };
-    let watcher = Watcher::new(load, proc.clone(), board.clone(), taken, news);
-    let watching = std::thread::spawn(move || watcher.run());
-    let named = {
-        let board = board.clone();
-        std::thread::spawn(move || naming::run(&told, &board, proc))
-    };
-
+    let nobody = tempfile::tempdir().unwrap();
+    let stage = Stage::new(nobody.path());
+    let Stage { script, board, commands, .. } = &stage;
     let me = std::process::id();
     let node = |id: u32, parent: u32, frame| Node { id: NodeId(id), parent: NodeId(parent), frame };
     {
@@ -523,7 +605,7 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
     commands.send(Command::Watch { pid: me, node: "node".into(), label: "pid".into() }).unwrap();
     let mut merged = BTreeMap::new();
     wait::until_true("the profile", || {
-        drain(&board, &mut merged);
+        drain(board, &mut merged);
         !merged.is_empty()
     });
     let executable: PathBuf = std::env::current_exe().unwrap();
@@ -543,7 +625,7 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
         script.targets.push(TargetReading { parent: Some(TargetId(me)), ..target(child.0, 1, 2) });
     }
     wait::until_true("the child's profile", || {
-        drain(&board, &mut merged);
+        drain(board, &mut merged);
         merged.values().any(|profile| profile.last.target == "pid, child 1")
     });
     assert_eq!(merged.len(), 2);
@@ -564,36 +646,35 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
     };
     end(TargetId(me));
     wait::until_true("the parent's end", || {
-        drain(&board, &mut merged);
+        drain(board, &mut merged);
         ended(&merged) == 1
     });
     assert_eq!(script.0.lock().forgotten, [me + 2], "its first child is not over");
     end(child);
     wait::until_true("the child's end", || {
-        drain(&board, &mut merged);
-        ended(&merged) == 2 && script.0.lock().forgotten == [me + 2, me]
+        drain(board, &mut merged);
+        ended(&merged) == 2 && script.0.lock().forgotten == [me + 2, me, me + 1]
     });
 
     // One that is no longer observed ends at once; what is observed when the agent ends, then.
     for pid in [50, 51] {
         script.0.lock().targets = vec![target(pid, pid, 1)];
-        commands.send(Command::Watch { pid, node: "node".into(), label: format!("pid {pid}").into() }).unwrap();
+        stage.watch(pid);
         wait::until_true("another profile", || {
-            drain(&board, &mut merged);
+            drain(board, &mut merged);
             merged.values().any(|profile| profile.last.process.as_ref().is_some_and(|process| process.pid == pid))
         });
         if pid == 50 {
             commands.send(Command::Forget { pid }).unwrap();
             wait::until_true("its end", || {
-                drain(&board, &mut merged);
+                drain(board, &mut merged);
                 ended(&merged) == 3
             });
-            assert_eq!(script.0.lock().forgotten, [me + 2, me, 50]);
+            assert_eq!(script.0.lock().forgotten, [me + 2, me, me + 1, 50]);
         }
     }
-    drop(commands);
-    watching.join().unwrap();
-    named.join().unwrap();
+    let board = board.clone();
+    stage.end();
     drain(&board, &mut merged);
     let mut how: Vec<String> = merged.values().map(|profile| profile.last.process.clone().unwrap().ended_by).collect();
     how.sort();

@@ -70,6 +70,12 @@ struct Watched {
     standing: Standing,
 }
 
+impl Watched {
+    fn is_running(&self, pid: u32) -> bool {
+        self.pid == pid && matches!(self.standing, Standing::New | Standing::Told)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     /// Not told of yet: a child that ends at once is nobody.
@@ -89,6 +95,8 @@ pub(super) struct Watcher<P> {
     commands: Receiver<Command>,
     names: Sender<News>,
     watched: BTreeMap<TargetId, Watched>,
+    /// Processes for which the kernel part had no room, their nodes and labels: it is asked again while they live.
+    refused: BTreeMap<u32, (Arc<str>, Arc<str>)>,
     news: News,
     read: Option<Instant>,
 }
@@ -109,6 +117,7 @@ impl<P: Probe> Watcher<P> {
             commands,
             names,
             watched: BTreeMap::new(),
+            refused: BTreeMap::new(),
             news: News::default(),
             read: None,
         }
@@ -118,7 +127,7 @@ impl<P: Probe> Watcher<P> {
     pub(super) fn run(mut self) {
         loop {
             // Without anything to watch there is nobody to wait for but the worker.
-            if self.probe.is_none() || self.watched.is_empty() {
+            if self.probe.is_none() || (self.watched.is_empty() && self.refused.is_empty()) {
                 if !self.news.is_empty() {
                     // A naming thread that ended on a panic takes nothing.
                     let _ = self.names.send(std::mem::take(&mut self.news));
@@ -151,6 +160,9 @@ impl<P: Probe> Watcher<P> {
         }
         // A naming thread that is busy gets the next one: counts are absolute.
         if !self.names.is_full() && self.read.is_none_or(|read| read.elapsed() >= READ_EVERY) {
+            for (pid, (node, label)) in std::mem::take(&mut self.refused) {
+                self.watch(pid, node, label);
+            }
             self.read();
             self.send();
         }
@@ -174,36 +186,68 @@ impl<P: Probe> Watcher<P> {
                 }
             }
         }
-        let Some(probe) = &mut self.probe else { return };
-        match probe.watch(pid) {
-            Ok(target) => {
-                tracing::info!(%node, pid, "profiling memory");
-                // As a child it may be known already: now it is what the worker says.
-                self.watched.entry(target).or_insert(Watched {
-                    pid,
-                    node,
-                    label,
-                    parent: None,
-                    standing: Standing::New,
-                });
+        // As a child it may be known already: now it is what the worker says.
+        let is_other = |(_, watched): &(&TargetId, &Watched)| watched.is_running(pid) && watched.node != node;
+        if self.watched.iter().any(|entry| is_other(&entry)) {
+            self.release(pid);
+        }
+        let Some(target) = self.admit(pid, &node, &label) else { return };
+        let watched = Watched { pid, node, label, parent: None, standing: Standing::New };
+        if self.watched.get(&target).is_none_or(|known| known.standing == Standing::New) {
+            tracing::info!(node = %watched.node, pid, "profiling memory");
+            let (node, label) = (Arc::clone(&watched.node), Arc::clone(&watched.label));
+            self.watched.insert(target, watched);
+            self.adopt_children(pid, target, &node, &label);
+        }
+    }
+
+    /// Lets the kernel part follow a process.
+    fn admit(&mut self, pid: u32, node: &Arc<str>, label: &Arc<str>) -> Option<TargetId> {
+        match self.probe.as_mut()?.watch(pid) {
+            Ok(target) => return Some(target),
+            Err(error @ Error::NoProcess { .. }) => {
+                tracing::info!(%node, pid, %error, "the memory of this process is not profiled");
             }
-            Err(error) => tracing::info!(%node, pid, %error, "the memory of this process is not profiled"),
+            Err(error) => {
+                warn_limited!(%node, pid, %error, "the memory of this process is not profiled yet");
+                self.refused.insert(pid, (Arc::clone(node), Arc::clone(label)));
+            }
+        }
+        None
+    }
+
+    /// Children that it has already; of those to come the kernel tells.
+    fn adopt_children(&mut self, pid: u32, parent: TargetId, node: &Arc<str>, label: &Arc<str>) {
+        for child in self.proc.descendants(pid) {
+            if self.watched.len() >= MAX_PROFILES || self.watched.values().any(|watched| watched.is_running(child)) {
+                continue;
+            }
+            let Some(Ok(target)) = self.probe.as_mut().map(|probe| probe.watch(child)) else { continue };
+            let label = child_label(label, child);
+            let watched =
+                Watched { pid: child, node: Arc::clone(node), label, parent: Some(parent), standing: Standing::New };
+            self.watched.entry(target).or_insert(watched);
         }
     }
 
     /// The process is no longer observed, and so are its children.
     fn release(&mut self, pid: u32) {
-        let of_pid = |(target, watched): (&TargetId, &Watched)| {
-            (watched.pid == pid && matches!(watched.standing, Standing::New | Standing::Told)).then_some(*target)
-        };
+        self.refused.remove(&pid);
+        let of_pid = |(target, watched): (&TargetId, &Watched)| watched.is_running(pid).then_some(*target);
         let Some(target) = self.watched.iter().find_map(of_pid) else { return };
-        for target in self.family(target) {
-            if let Some(watched) = self.watched.remove(&target) {
-                self.end(target, &watched, "not observed any more");
+        let family = self.family(target);
+        for target in &family {
+            if let Some(watched) = self.watched.remove(target) {
+                self.end(*target, &watched, "not observed any more");
             }
         }
+        self.forget(&family);
+    }
+
+    /// The first of a family, and those of whose descent the kernel part does not know: they were there before.
+    fn forget(&mut self, family: &[TargetId]) {
         if let Some(probe) = &mut self.probe {
-            probe.forget(target);
+            family.iter().for_each(|target| probe.forget(*target));
         }
     }
 
@@ -225,11 +269,12 @@ impl<P: Probe> Watcher<P> {
                 let Some(of) = self.watched.get(&parent) else { return };
                 if self.watched.len() >= MAX_PROFILES {
                     warn_limited!(node = %of.node, "too many processes: this child's memory is not shown");
+                    self.forget(&[target]);
                     return;
                 }
-                let (node, label) = (Arc::clone(&of.node), format!("{}, child {pid}", root_label(&of.label)).into());
+                let (node, label) = (Arc::clone(&of.node), child_label(&of.label, pid));
                 let watched = Watched { pid, node, label, parent: Some(parent), standing: Standing::New };
-                self.watched.insert(target, watched);
+                self.watched.entry(target).or_insert(watched);
             }
             MemoryEvent::Exited { target, .. } => {
                 if let Some(watched) = self.watched.get_mut(&target) {
@@ -309,9 +354,7 @@ impl<P: Probe> Watcher<P> {
                 family.iter().for_each(|of| {
                     self.watched.remove(of);
                 });
-                if let Some(probe) = &mut self.probe {
-                    probe.forget(target);
-                }
+                self.forget(&family);
             }
         }
     }
@@ -347,7 +390,8 @@ fn name_of(proc: &Proc, pid: u32) -> String {
     String::from_utf8_lossy(&comm).trim_end().to_owned()
 }
 
-/// Of a child's label its parent's.
-fn root_label(label: &str) -> &str {
-    label.split(", child ").next().unwrap_or(label)
+/// The label of a child, whose parent's may be that of a child itself.
+fn child_label(parent: &str, pid: u32) -> Arc<str> {
+    let first = parent.split(", child ").next().unwrap_or(parent);
+    format!("{first}, child {pid}").into()
 }

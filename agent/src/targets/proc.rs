@@ -130,6 +130,22 @@ impl Proc {
         Some(self.open(pid)?.stat().ok()?.starttime)
     }
 
+    /// The processes that descend from one and run now; parents before their children.
+    pub(crate) fn descendants(&self, pid: u32) -> Vec<u32> {
+        let mut children: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
+        for stat in self.processes().filter_map(|process| process.stat().ok()) {
+            children.entry(stat.ppid).or_default().extend(u32::try_from(stat.pid));
+        }
+        let mut found = vec![pid];
+        let mut next = 0;
+        while let Some(parent) = found.get(next).and_then(|parent| i32::try_from(*parent).ok()) {
+            // Each once: a number may have been given anew while this was read.
+            found.extend(children.remove(&parent).into_iter().flatten());
+            next += 1;
+        }
+        found.split_off(1)
+    }
+
     fn processes(&self) -> impl Iterator<Item = Process> {
         let all = fs::read_dir(&*self.0).into_iter().flatten().flatten();
         all.filter_map(|entry| self.open(entry.file_name().to_str()?.parse().ok()?))
