@@ -75,6 +75,8 @@ pub(crate) struct ProcessKeys {
     /// Identities read before, also of files that are gone or changed: sessions that began with them go on, and a
     /// process that ended takes its root with it.
     known: Vec<Arc<Identity>>,
+    /// The public key that the last session had, if its identity was not found: any other identity is another node's.
+    missed: Option<[u8; 32]>,
     news: Vec<News>,
     last_news: Option<News>,
     state: Result<String, String>,
@@ -86,7 +88,7 @@ const MAX_KNOWN: usize = 8;
 impl ProcessKeys {
     pub(crate) fn new(proc: Proc, pid: u32, source: Source) -> Self {
         let (read, known, news) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { proc, pid, source, read, known, news, last_news: None, state: Err(String::new()) }
+        Self { proc, pid, source, read, known, missed: None, news, last_news: None, state: Err(String::new()) }
     }
 
     /// From now on identities come from elsewhere, or another one was handed over. Sessions that began with those known
@@ -106,8 +108,11 @@ impl ProcessKeys {
     /// Reads what is there, before a session needs it: a process may end with its root while its bytes are still to be
     /// read. That there is nothing yet is no news: a node makes its identity in its first seconds.
     pub(crate) fn look(&mut self) {
-        match self.find(None) {
-            Ok(identity) => self.tell(News::Found(identity.peer_id().to_owned())),
+        match self.find(self.missed) {
+            Ok(identity) => {
+                self.missed = None;
+                self.tell(News::Found(identity.peer_id().to_owned()));
+            }
             // What is not there now was not handed over; that is not a matter of seconds.
             Err(trouble) if matches!(self.source, Source::Missing(_)) => self.tell(News::Trouble(trouble)),
             Err(_) => {}
@@ -115,11 +120,11 @@ impl ProcessKeys {
     }
 
     /// The identity of the source, with the given public key if one is given.
-    fn find(&mut self, wanted: Option<&[u8; 32]>) -> Result<Arc<Identity>, String> {
+    fn find(&mut self, wanted: Option<[u8; 32]>) -> Result<Arc<Identity>, String> {
         let found = match self.source.clone() {
             Source::Given(identity) => {
                 self.remember(&identity);
-                if wanted.is_none_or(|key| key == identity.public_key()) {
+                if wanted.is_none_or(|key| key == *identity.public_key()) {
                     Ok(identity)
                 } else {
                     Err(format!("the one in the Secret is of another node, {}", identity.peer_id()))
@@ -128,7 +133,7 @@ impl ProcessKeys {
             Source::Missing(reason) => Err(reason),
             Source::Habit | Source::Path(_) | Source::InRoot(_) => {
                 let places = self.places();
-                self.search(&places, wanted)
+                self.search(&places, wanted.as_ref())
             }
         };
         self.state = found.as_ref().map(|identity| identity.peer_id().to_owned()).map_err(Clone::clone);
@@ -230,10 +235,14 @@ enum Trouble {
 
 impl Keyring for ProcessKeys {
     fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String> {
-        if let Some(identity) = self.known.iter().find(|known| known.public_key() == public_key) {
-            return Ok(Arc::clone(identity));
+        if let Some(identity) = self.known.iter().find(|known| known.public_key() == public_key).cloned() {
+            if self.missed.take().is_some() {
+                self.look();
+            }
+            return Ok(identity);
         }
-        let found = self.find(Some(public_key));
+        let found = self.find(Some(*public_key));
+        self.missed = found.is_err().then_some(*public_key);
         match &found {
             Ok(identity) => self.tell(News::Found(identity.peer_id().to_owned())),
             Err(trouble) => self.tell(News::Trouble(trouble.clone())),

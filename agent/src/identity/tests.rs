@@ -72,6 +72,26 @@ fn the_identity_of_another_node_is_named() {
     let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
     let expected = format!("{} is of another node, {}", files.path.display(), peer_id(CARTHAGENET));
     assert_eq!(reason, expected);
+    assert_eq!(files.keys.take_news(), [News::Trouble(expected.clone())]);
+    // It stays so however often one looks, until the right one is there.
+    files.keys.look();
+    assert_eq!(files.keys.state(), &Err(expected));
+    assert_eq!(files.keys.take_news(), []);
+    files.put(SYNTHETIC);
+    files.keys.look();
+    assert_eq!(files.keys.state(), &Ok(peer_id(SYNTHETIC)));
+    assert_eq!(files.keys.take_news(), [News::Found(peer_id(SYNTHETIC))]);
+}
+
+#[test]
+fn one_session_of_another_key_does_not_make_the_identity_a_wrong_one() {
+    let mut files = Files::new();
+    files.put(SYNTHETIC);
+    files.keys.identity(&public_key(SYNTHETIC)).unwrap();
+    files.keys.identity(&public_key(CARTHAGENET)).unwrap_err();
+    assert!(files.keys.state().is_err());
+    files.keys.identity(&public_key(SYNTHETIC)).unwrap();
+    assert_eq!(files.keys.state(), &Ok(peer_id(SYNTHETIC)));
 }
 
 #[test]
