@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use chainscope_store::{Retention, SnapshotLimits, Store};
+use chainscope_store::{LONGEST_NODE, Retention, SnapshotLimits, Store};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{Error, NodeConfig, config::MemoryKeep};
@@ -18,9 +18,6 @@ const DEFAULT: &str = "tezedge";
 
 /// Age of the oldest record of a node whose time is over: nothing is as young as this.
 pub(crate) const NOTHING: Duration = Duration::from_nanos(1);
-
-/// Longest name of a node, in bytes.
-const LONGEST: usize = 253;
 
 /// Why no node is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,8 +193,8 @@ fn fits(name: &str, node: &Known, wanted: &str) -> bool {
 /// Whether a node may be called so: one or two parts of letters, digits and `._:@-`, so that a name is safe in a path,
 /// a label and a log line.
 pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
-    if name.len() > LONGEST {
-        return Err("it is longer than 253 bytes");
+    if name.len() > LONGEST_NODE {
+        return Err("it is longer than 507 bytes");
     }
     let mut parts = name.split('/');
     let first = parts.next().unwrap_or_default();
@@ -257,11 +254,12 @@ mod tests {
     #[test]
     fn what_an_agent_calls_a_node_is_checked_and_their_number_bounded() {
         let nodes = nodes(&[]);
-        for bad in ["", "/", "a/", "a/b/c", "..", "a/..", "a b", "a\n", "é", &"a".repeat(254)] {
+        for bad in ["", "/", "a/", "a/b/c", "..", "a/..", "a b", "a\n", "é", &"a".repeat(508)] {
             assert!(check_name(bad).is_err(), "{bad:?}");
             assert!(matches!(nodes.register(bad), Err(Unclear::Bad(..))), "{bad:?}");
         }
-        for good in ["a", "b/octez-0", "9732", "c_d.e:f@g"] {
+        let longest = format!("{}/{}", "n".repeat(253), "x".repeat(253));
+        for good in ["a", "b/octez-0", &longest, "c_d.e:f@g"] {
             assert_eq!(nodes.register(good), Ok(()));
         }
         assert_eq!(nodes.register("a"), Ok(()), "known already");

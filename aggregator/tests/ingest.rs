@@ -141,15 +141,45 @@ fn a_hello_is_first_once_and_well_formed() {
     let mut agent = server.agent(&[]);
     agent.send(Request::Hello(hello(&[])));
     assert_eq!(agent.reply(), None);
-    for bad in ["", "a/b/c", "a b", "..", "a\u{1b}"] {
-        let mut agent = server.agent(&[]);
-        agent.batch(bad, 0, messages(1));
-        assert_eq!(agent.reply(), None, "{bad:?}");
-    }
     let mut agent = server.agent(&[]);
     agent.batch("n", u64::MAX, messages(1));
     assert_eq!(agent.reply(), None);
     assert_eq!(server.json("/nodes").as_array().unwrap().len(), 1, "only names that a node may have are known");
+}
+
+#[test]
+fn a_node_that_cannot_be_is_refused_and_other_lanes_go_on() {
+    let server = Server::with(|config| config.limits.nodes = 1);
+    let mut agent = server.agent(&["n"]);
+    let longer = "x".repeat(508);
+    let bad = ["", "a/b/c", "a b", "..", "a\u{1b}", &longer];
+    for (sequence, bad) in bad.into_iter().enumerate() {
+        agent.batch(bad, 0, messages(1));
+        match agent.reply() {
+            Some(Reply::Refused(refused)) => {
+                assert_eq!(refused.node, bad);
+                assert!(refused.reason.contains("cannot be the name of a node"), "{}", refused.reason);
+            }
+            other => panic!("{bad:?}: {other:?}"),
+        }
+        agent.batch("n", sequence as u64, messages(1));
+        agent.wait_for("n", sequence as u64 + 1);
+    }
+    // One more than there may be.
+    agent.batch("m", 0, messages(1));
+    match agent.reply() {
+        Some(Reply::Refused(refused)) => {
+            assert_eq!(refused.reason, "node m would be one more than the 1 nodes that this aggregator takes");
+        }
+        other => panic!("{other:?}"),
+    }
+    agent.batch("n", 6, messages(1));
+    agent.wait_for("n", 7);
+    assert_eq!(server.ids("/v2/p2p"), [6, 5, 4, 3, 2, 1, 0]);
+    let ingest = &server.json("/v2/stats")["ingest"];
+    assert_eq!(ingest["session_errors"], 0);
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.contains("chainscope_ingest_refused_batches_total 7"), "{metrics}");
 }
 
 #[test]

@@ -7,9 +7,7 @@ mod common;
 use std::{collections::BTreeMap, io::Read as _, time::Duration};
 
 use chainscope_aggregator::{MemoryKeep, NodeConfig};
-use chainscope_proto::v1::{
-    FunctionCategory, MemoryKind, MemoryMapping, MemoryState, record_reply::Reply, record_request::Request,
-};
+use chainscope_proto::v1::{FunctionCategory, MemoryKind, MemoryMapping, MemoryState, record_reply::Reply};
 use chainscope_store::{MemorySnapshot, SnapshotLimits};
 use chainscope_testing::{
     memory::{FrameName, Recorder, in_parts},
@@ -246,11 +244,13 @@ fn a_gap_is_healed_by_a_keyframe_and_intake_is_acknowledged() {
     assert_eq!(server.json("/v1/tree")["value"], 4000);
     // So do records on the same stream.
     agent.batch("9732", 0, Vec::new());
-    // A name that no node can have ends the session, as with records.
-    agent.send(Request::Memory(MemoryState { node: "a b".into(), sequence: 1, ..MemoryState::default() }));
-    while let Some(reply) = agent.reply() {
-        assert!(matches!(reply, Reply::Ack(_)), "{reply:?}");
-    }
+    assert!(matches!(agent.reply(), Some(Reply::Ack(_))));
+    // A name that no node can have is refused, and the session goes on, as with records.
+    let ack = agent.memory([MemoryState { node: "a b".into(), sequence: 1, ..MemoryState::default() }]);
+    assert!(ack.refused.starts_with("a b cannot be the name of a node"), "{ack:?}");
+    let ack = agent.memory(in_parts(&process.keyframe(), 1));
+    assert_eq!(ack.refused, "");
+    assert_eq!(server.json("/v1/tree")["value"], 4000);
 }
 
 #[test]

@@ -212,6 +212,56 @@ fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
 }
 
 #[test]
+fn a_name_that_cannot_be_costs_its_own_lane_only() {
+    // As long as Kubernetes lets a resource's namespace and name be.
+    let long = format!("{}/{}", "n".repeat(63), "x".repeat(253));
+    let longer = format!("{}/{}", "n".repeat(253), "x".repeat(254));
+    let nodes = [node("a/x", &[], &["h1"]), node(&long, &["long"], &["h1"]), node(&longer, &[], &["h1"])];
+    let cluster = Cluster::start(&nodes);
+    until_true("the catalog is known", || cluster.ready() == 200);
+    let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
+    for sequence in 0..3 {
+        for bad in [longer.as_str(), "a/b/c", "a b"] {
+            let reason = agent.deliver(bad, sequence, 1).unwrap_err();
+            assert!(reason.contains("cannot be the name of a node"), "{reason}");
+        }
+        assert_eq!(agent.deliver("a/x", sequence, 1), Ok(sequence + 1));
+        assert_eq!(agent.deliver(&long, sequence, 1), Ok(sequence + 1));
+    }
+    assert_eq!(cluster.server().ids("/v2/p2p?node_name=a/x"), [2, 1, 0]);
+    assert_eq!(cluster.server().ids("/v2/p2p?node_name=long"), [2, 1, 0]);
+    assert_eq!(cluster.server().ids(&format!("/v2/p2p?node_name={long}")), [2, 1, 0]);
+    let text = get(cluster.server().running().operation_addr().unwrap(), "GET", "/metrics", &[]).body;
+    assert!(text.contains("chainscope_ingest_refused_batches_total 9"), "{text}");
+    assert!(text.contains("chainscope_ingest_session_errors_total 0"), "{text}");
+}
+
+#[test]
+fn lanes_that_are_refused_may_be_any_number() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.server.take();
+    cluster.operator().set(node("a/x", &[], &["h1"]));
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    cluster.serve(dir, store, |config| config.limits.nodes = 2);
+    until_true("the catalog is known", || cluster.ready() == 200);
+    let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
+    for number in 0..5 {
+        let alien = format!("b/{number}");
+        assert_eq!(agent.deliver(&alien, 0, 1), Err(format!("no pod of {alien} is on host h1")));
+    }
+    assert_eq!(agent.deliver("a/x", 0, 2), Ok(2));
+    // What was forgotten of a lane is no hole when its time comes.
+    cluster.operator().set(node("b/0", &[], &["h1"]));
+    until_true("the lane is open", || match agent.deliver("b/0", 1, 1) {
+        Err(reason) => reason == "batches were refused before: the lane goes on at sequence 0",
+        Ok(end) => panic!("acknowledged up to {end} with a hole"),
+    });
+    assert_eq!(agent.deliver("b/0", 0, 2), Ok(2));
+    assert_eq!(agent.deliver("a/x", 2, 1), Ok(3));
+}
+
+#[test]
 fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
     let mut cluster = Cluster::start(&[node("a/x", &["9732"], &["h1"])]);
     until_true("the catalog is known", || cluster.ready() == 200);

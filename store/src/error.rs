@@ -50,7 +50,7 @@ pub enum Error {
         /// The first sequence that was given.
         found: u64,
     },
-    /// A name is longer than a key can hold.
+    /// A name is longer than can be stored.
     #[error("{what} of {length} bytes: at most {most} are possible")]
     TooLong {
         /// What it is the name of.

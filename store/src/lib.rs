@@ -57,3 +57,4 @@ pub use query::{Budget, MessageQuery, Order};
 pub use store::{Disk, NodeInfo, Store};
 pub use verify::Report;
 pub use watch::Subscription;
+pub use writer::LONGEST_NODE;

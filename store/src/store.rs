@@ -205,6 +205,20 @@ impl Store {
         self.evict_by(evict::to_make_room)
     }
 
+    /// Whether [`Self::make_room`], however often, can free as much as is missing: where somebody else fills the disk, all
+    /// that is stored may be less. Roughly; what was dropped and is still on the disk counts, too.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn can_make_room(&self) -> Result<bool, Error> {
+        let missing = {
+            let writer = self.0.writer.lock();
+            let there = writer.free_bytes()?.saturating_add(writer.reserve.held_bytes());
+            writer.options.min_free_bytes.saturating_sub(there)
+        };
+        Ok(self.0.engine.approximate_bytes(&[keys::MESSAGE]..&[keys::BY_TARGET + 1]) >= missing)
+    }
+
     fn evict_by(
         &self,
         evict: impl FnOnce(&mut Writer, &dyn Engine, &Views, &mut Vec<evict::Expired>) -> Result<Evicted, Error>,

@@ -21,6 +21,13 @@ use crate::{
     view::NodeView,
 };
 
+/// Longest name of a node, in bytes: a namespace, a slash and a name of Kubernetes. It is in no key, so that this only
+/// bounds what a stranger can make us keep.
+pub const LONGEST_NODE: usize = 2 * 253 + 1;
+
+/// Longest name that a key takes without being cut.
+const LONGEST_IN_KEY: usize = u8::MAX as usize;
+
 /// Everything that only a writer touches. One lock guards it.
 pub(crate) struct Writer {
     pub(crate) nodes: Vec<Node>,
@@ -52,7 +59,7 @@ impl Writer {
         if let Some(at) = self.find(name) {
             return Ok(at);
         }
-        check_length("a node name", name.len())?;
+        check_length("a node name", name.len(), LONGEST_NODE)?;
         let mut node = Node::new(self.next_node, NodeMeta { name: name.to_owned(), ..NodeMeta::default() });
         node.changed = true;
         self.next_node += 1;
@@ -105,8 +112,8 @@ impl Writer {
         first_sequence: u64,
         records: &[Record],
     ) -> Result<u64, Error> {
-        check_length("an agent name", lane.agent.len())?;
-        check_length("an epoch", lane.epoch.len())?;
+        check_length("an agent name", lane.agent.len(), LONGEST_IN_KEY)?;
+        check_length("an epoch", lane.epoch.len(), LONGEST_IN_KEY)?;
         let at = self.find_or_add(lane.node)?;
         let Self { nodes, .. } = self;
         let Some(node) = nodes.get_mut(at) else { return Err(no_node(lane.node)) };
@@ -349,8 +356,7 @@ struct Taking<'a> {
     now_ns: i64,
 }
 
-fn check_length(what: &'static str, length: usize) -> Result<(), Error> {
-    let most = usize::from(u8::MAX);
+fn check_length(what: &'static str, length: usize, most: usize) -> Result<(), Error> {
     if length > most { Err(Error::TooLong { what, length, most }) } else { Ok(()) }
 }
 

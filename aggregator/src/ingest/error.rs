@@ -59,22 +59,6 @@ pub enum SessionError {
         /// Greatest version of this aggregator.
         greatest: u32,
     },
-    /// A node cannot be called so.
-    #[error("{} cannot be the name of a node: {why}", Clean(node))]
-    BadNode {
-        /// The name.
-        node: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// There are as many nodes as there may be.
-    #[error("node {} would be one more than the {most} nodes that this aggregator takes", Clean(node))]
-    TooManyNodes {
-        /// The name.
-        node: String,
-        /// How many there may be.
-        most: usize,
-    },
     /// Records of a lane are missing.
     #[error(
         "a hole in the lane of node {}: sequence {expected} should come next, the batch begins with {found}",
@@ -106,13 +90,10 @@ impl From<SessionError> for Status {
     fn from(error: SessionError) -> Self {
         use SessionError as E;
         let code = match &error {
-            E::NoHello | E::SecondHello | E::UnknownRequest | E::BadHello { .. } | E::BadNode { .. } => {
-                Code::InvalidArgument
-            }
+            E::NoHello | E::SecondHello | E::UnknownRequest | E::BadHello { .. } => Code::InvalidArgument,
             E::NoCommonVersion { .. } => Code::FailedPrecondition,
             E::OtherHost { .. } => Code::PermissionDenied,
             E::TokenExpired => Code::Unauthenticated,
-            E::TooManyNodes { .. } => Code::ResourceExhausted,
             E::Hole { .. } | E::Overflow { .. } => Code::OutOfRange,
             E::Store(_) | E::Ending => Code::Unavailable,
         };

@@ -9,6 +9,7 @@ use chainscope_proto::{
         record_reply, record_request::Request,
     },
 };
+use chainscope_quiet::{Clean, warn_limited};
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
 use tokio::{sync::mpsc, time::sleep_until};
@@ -167,13 +168,15 @@ impl Lanes {
             Some(Request::Hello(_)) => return Err(SessionError::SecondHello),
             None => return Err(SessionError::UnknownRequest),
         };
-        if let Some(admission) = &mut self.admission
-            && let Some(reason) = admission.refuses(shared, &self.epoch, &batch).await?
-        {
+        let refused = match &mut self.admission {
+            Some(admission) => admission.refuses(shared, &self.epoch, &batch).await?,
+            None => register(shared, &batch.node).err(),
+        };
+        if let Some(reason) = refused {
             shared.metrics.refused_batches.inc();
             return send(replies, record_reply::Reply::Refused(Refused { node: batch.node, reason })).await;
         }
-        check_batch(shared, &batch)?;
+        check_sequence(&batch)?;
         let bytes = batch.encoded_len();
         self.connected.count(batch.records.len(), bytes);
         let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).saturating_add(1).min(shared.room_kib);
@@ -192,14 +195,15 @@ impl Lanes {
 
     /// Merges a part of a state. No other request of this agent is looked at meanwhile.
     async fn merge(&mut self, shared: &Shared, state: MemoryState, replies: &Replies) -> Result<(), SessionError> {
-        if let Some(admission) = &self.admission
-            && let Some(refused) = admission.refuses_state(shared, &state.node)
-        {
+        let refused = match &self.admission {
+            Some(admission) => admission.refuses_state(shared, &state.node),
+            None => register(shared, &state.node).err(),
+        };
+        if let Some(refused) = refused {
             shared.metrics.refused_batches.inc();
             let ack = MemoryAck { node: state.node, profile: state.profile, refused, ..MemoryAck::default() };
             return send(replies, record_reply::Reply::Memory(ack)).await;
         }
-        register(shared, &state.node)?;
         shared.metrics.memory_states.inc();
         let round = Arc::clone(&self.round);
         // A keyframe of a large process takes some ten milliseconds of a processor.
@@ -237,17 +241,23 @@ fn check_hello(hello: &Hello) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Makes sure that the node is known.
-fn register(shared: &Shared, node: &str) -> Result<(), SessionError> {
-    shared.nodes.register(node).map_err(|unclear| match unclear {
-        Unclear::Many(most) => SessionError::TooManyNodes { node: node.to_owned(), most },
-        Unclear::Bad(node, why) => SessionError::BadNode { node, why },
-        _ => SessionError::BadNode { node: node.to_owned(), why: "it is refused" },
-    })
+/// Makes sure that the node is known; or says why it cannot be. That is no reason to end the session: whoever may name a
+/// node would hold up all others of its host.
+pub(super) fn register(shared: &Shared, node: &str) -> Result<(), String> {
+    let Err(unclear) = shared.nodes.register(node) else { return Ok(()) };
+    let name = Clean(node);
+    let reason = match unclear {
+        Unclear::Many(most) => {
+            format!("node {name} would be one more than the {most} nodes that this aggregator takes")
+        }
+        Unclear::Bad(_, why) => format!("{name} cannot be the name of a node: {why}"),
+        _ => format!("{name} cannot be the name of a node"),
+    };
+    warn_limited!(%reason, "records of a node are refused");
+    Err(reason)
 }
 
-fn check_batch(shared: &Shared, batch: &Batch) -> Result<(), SessionError> {
-    register(shared, &batch.node)?;
+fn check_sequence(batch: &Batch) -> Result<(), SessionError> {
     match batch.first_sequence.checked_add(batch.records.len() as u64) {
         Some(_) => Ok(()),
         None => Err(SessionError::Overflow { node: batch.node.clone() }),

@@ -15,7 +15,7 @@ use chainscope_proto::v1::Batch;
 use chainscope_quiet::Clean;
 use tonic::{Status, metadata::MetadataMap};
 
-use super::{SessionError, Shared};
+use super::{SessionError, Shared, session::register};
 use crate::{
     access::{AUDIENCE, Reviewer, expiry},
     catalog::Catalog,
@@ -104,11 +104,10 @@ impl Admission {
 
     /// Why a state of the node is not taken; none if it is.
     pub(super) fn refuses_state(&self, shared: &Shared, node: &str) -> Option<String> {
-        let catalog = shared.catalog.as_ref()?;
-        if check_name(node).is_ok() && catalog.lists(node, &self.proof.host) {
-            return None;
+        match &shared.catalog {
+            Some(catalog) if !catalog.lists(node, &self.proof.host) => Some(why_not(catalog, node, &self.proof.host)),
+            _ => register(shared, node).err(),
         }
-        Some(why_not(catalog, node, &self.proof.host))
     }
 
     /// Why the batch is not taken; none if it is.
@@ -118,8 +117,11 @@ impl Admission {
         epoch: &Arc<[u8]>,
         batch: &Batch,
     ) -> Result<Option<String>, SessionError> {
-        let Some(catalog) = &shared.catalog else { return Ok(None) };
-        check_name(&batch.node).map_err(|why| SessionError::BadNode { node: batch.node.clone(), why })?;
+        let Some(catalog) = &shared.catalog else { return Ok(register(shared, &batch.node).err()) };
+        if check_name(&batch.node).is_err() {
+            // Such a node is in no catalog: nothing of the lane is to be remembered.
+            return Ok(register(shared, &batch.node).err());
+        }
         let host = &self.proof.host;
         let mark = async || {
             let nodes = vec![batch.node.clone()];
@@ -127,16 +129,22 @@ impl Admission {
             Ok::<_, SessionError>(marks.first().copied().unwrap_or(0))
         };
         if !self.lanes.contains_key(&batch.node) {
+            // Of lanes that are refused there may be any number: they are forgotten, and looked up again.
             if self.lanes.len() >= shared.nodes.most() {
-                return Err(SessionError::TooManyNodes { node: batch.node.clone(), most: shared.nodes.most() });
+                self.lanes.retain(|_, lane| lane.exists);
             }
-            let lane = Lane { exists: mark().await? > 0, has_hole: false };
+            let mark = mark().await?;
+            let lane = Lane { exists: mark > 0, has_hole: batch.first_sequence > mark };
             self.lanes.insert(batch.node.clone(), lane);
         }
         let lane = self.lanes.entry(batch.node.clone()).or_default();
-        if !lane.exists && !catalog.lists(&batch.node, host) {
+        let refused = match lane.exists || catalog.lists(&batch.node, host) {
+            true => register(shared, &batch.node).err(),
+            false => Some(why_not(catalog, &batch.node, host)),
+        };
+        if refused.is_some() {
             lane.has_hole = true;
-            return Ok(Some(why_not(catalog, &batch.node, host)));
+            return Ok(refused);
         }
         if lane.has_hole {
             let mark = mark().await?;

@@ -23,6 +23,13 @@ const GROUP_BYTES: usize = 4 << 20;
 /// Time between two tries while the disk is full.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// So many times [`RETRY`] is waited for the space of what was dropped: the engine deletes files late, and none that is
+/// being read.
+const PAUSES: u32 = 6;
+
+/// Segments that are dropped beyond retention, one after the other, without more space than before.
+const IN_VAIN: u32 = 3;
+
 /// A batch on its way.
 pub(super) struct Append {
     pub(super) agent: Arc<str>,
@@ -82,8 +89,17 @@ impl Writer {
         let health = Arc::new(Health::default());
         // What is known already has its retention.
         let known = store.nodes().into_iter().map(|node| node.name).collect();
-        let mut work =
-            Work { store, known, nodes, commands, ending, metrics, health: Arc::clone(&health), groups: Vec::new() };
+        let mut work = Work {
+            store,
+            known,
+            nodes,
+            commands,
+            ending,
+            metrics,
+            health: Arc::clone(&health),
+            groups: Vec::new(),
+            relief: None,
+        };
         let name = "ingest-writer".to_owned();
         let thread = thread::Builder::new()
             .name(name.clone())
@@ -158,6 +174,17 @@ struct Work {
     metrics: Arc<IngestMetrics>,
     health: Arc<Health>,
     groups: Vec<Group>,
+    /// What dropping has brought; none while the disk is not full.
+    relief: Option<Relief>,
+}
+
+/// What dropping old records has brought since the disk was found full.
+#[derive(Default)]
+struct Relief {
+    /// The most free space that there was, the space kept aside included.
+    most: u64,
+    /// Segments that were dropped beyond retention since then.
+    in_vain: u32,
 }
 
 impl Work {
@@ -242,6 +269,9 @@ impl Work {
         self.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
         if synced.is_ok() {
             self.health.set(None);
+            if self.relief.is_some() && self.store.disk().is_ok_and(|disk| !disk.full) {
+                self.relief = None;
+            }
         }
         for Group { agent, epoch, node, batches, result } in std::mem::take(&mut self.groups) {
             let outcome = match &synced {
@@ -262,27 +292,18 @@ impl Work {
     }
 
     /// Does it; on a full disk lets the oldest records go and tries again until it works or the aggregator ends.
-    fn insist(&self, mut act: impl FnMut(&Store) -> Result<(), StoreError>) -> Result<(), StoreError> {
+    fn insist(&mut self, mut act: impl FnMut(&Store) -> Result<(), StoreError>) -> Result<(), StoreError> {
         loop {
             let error = match act(&self.store) {
                 Err(error @ StoreError::DiskFull { .. }) => error,
                 other => return other,
             };
-            self.health.set(Some(error.to_string()));
-            let evicted = self
-                .store
-                .evict(now_ns())
-                .and_then(|evicted| if evicted.segments > 0 { Ok(evicted) } else { self.store.make_room() });
-            match evicted {
-                Ok(evicted) if evicted.segments > 0 => {
-                    warn_limited!(
-                        rows = evicted.rows,
-                        bytes = evicted.bytes,
-                        "the disk is full: old records were dropped"
-                    );
-                    continue;
-                }
-                Ok(_) => warn_limited!(%error, "nothing is left to drop"),
+            if self.health.trouble().is_none() {
+                self.health.set(Some(error.to_string()));
+            }
+            match self.let_go(&error) {
+                Ok(true) => continue,
+                Ok(false) => {}
                 Err(error) => warn_limited!(%error, "the disk is full, and dropping old records failed"),
             }
             // Agents keep what is not acknowledged, so waiting loses nothing here.
@@ -290,6 +311,66 @@ impl Work {
                 return Err(error);
             }
         }
+    }
+
+    /// Drops the oldest records until there is room again, which is true then, or until that does not help.
+    ///
+    /// Beyond retention it goes segment by segment, and only while there is more space each time: where somebody else
+    /// fills the disk, or the engine keeps the files, everything would go and nothing be gained.
+    fn let_go(&mut self, full: &StoreError) -> Result<bool, StoreError> {
+        let mut is_first = true;
+        loop {
+            let room = self.room()?;
+            let relief = self.relief.get_or_insert_default();
+            if room > relief.most {
+                *relief = Relief { most: room, in_vain: 0 };
+            }
+            let evicted = match self.store.evict(now_ns()) {
+                Ok(evicted) if evicted.segments > 0 => evicted,
+                Ok(_) if !self.store.disk()?.full => return Ok(true),
+                // All that is kept is within the limits.
+                Ok(_) | Err(StoreError::DiskFull { .. }) => {
+                    if relief.in_vain >= IN_VAIN || !self.store.can_make_room()? {
+                        let text = format!("{full}, and to drop old records does not help");
+                        warn_limited!(error = %text, "records wait until there is room");
+                        self.health.set(Some(text));
+                        return Ok(false);
+                    }
+                    relief.in_vain += 1;
+                    self.store.make_room()?
+                }
+                Err(error) => return Err(error),
+            };
+            if evicted.segments == 0 {
+                warn_limited!(error = %full, "nothing is left to drop");
+                return Ok(false);
+            }
+            let most = relief.most;
+            self.health.set(Some(full.to_string()));
+            warn_limited!(rows = evicted.rows, bytes = evicted.bytes, "the disk is full: old records were dropped");
+            for _ in 0..PAUSES {
+                if self.is_ending() {
+                    return Ok(false);
+                }
+                if self.room()? > most {
+                    break;
+                }
+            }
+            if !self.store.disk()?.full {
+                return Ok(true);
+            }
+            // What waited was written with the first drop, and has taken space of its own.
+            let room = self.room()?;
+            if let Some(relief) = self.relief.as_mut().filter(|_| is_first) {
+                relief.most = relief.most.min(room);
+            }
+            is_first = false;
+        }
+    }
+
+    /// Bytes that are free on the disk or kept aside.
+    fn room(&self) -> Result<u64, StoreError> {
+        self.store.disk().map(|disk| disk.free_bytes.saturating_add(disk.reserve_bytes))
     }
 
     /// Waits a little; true if the aggregator ends meanwhile.

@@ -126,6 +126,22 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
 }
 
 #[test]
+fn a_disk_that_somebody_else_fills_is_told_from_one_that_we_fill() {
+    let disk = SmallDisk::new(96);
+    let store = open(&disk.path().join("db"), small());
+    assert!(store.can_make_room().unwrap(), "nothing is missing");
+    for counter in 0..400 {
+        put(&store, &bulky(counter));
+    }
+    let mut foreign = std::fs::File::create(disk.path().join("foreign")).unwrap();
+    let zeros = vec![0; 64 << 10];
+    while std::io::Write::write_all(&mut foreign, &zeros).is_ok() {}
+    assert!(!store.can_make_room().unwrap(), "8 MB for 24 that are missing");
+    foreign.set_len(foreign.metadata().unwrap().len() - (20 << 20)).unwrap();
+    assert!(store.can_make_room().unwrap(), "8 MB for 4 that are missing");
+}
+
+#[test]
 fn room_is_made_within_the_limits_too() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), small_segments(10));

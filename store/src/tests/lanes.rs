@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::support::*;
-use crate::{Error, FactQuery, MessageQuery, Order};
+use crate::{Error, FactQuery, LONGEST_NODE, MessageQuery, Order};
 
 #[test]
 fn a_resend_is_recognised_even_after_reopening() {
@@ -139,12 +139,17 @@ fn unknown_kinds_advance_the_mark_and_are_counted() {
 }
 
 #[test]
-fn names_that_do_not_fit_a_key_are_refused_values_are_cut() {
+fn names_that_are_too_long_are_refused_values_are_cut() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), options());
     let long = "x".repeat(300);
     let records = traffic(1, 0, 1);
-    assert!(matches!(store.append(&long, AGENT, EPOCH, 0, &records), Err(Error::TooLong { length: 300, .. })));
+    let longest = "x".repeat(LONGEST_NODE);
+    assert_eq!(store.append(&longest, AGENT, EPOCH, 0, &records).unwrap(), 2);
+    store.sync().unwrap();
+    assert_eq!(store.visible(&longest), (0, 1));
+    let longer = format!("{longest}x");
+    assert!(matches!(store.append(&longer, AGENT, EPOCH, 0, &records), Err(Error::TooLong { length: 508, .. })));
     assert!(matches!(store.append(NODE, &long, EPOCH, 0, &records), Err(Error::TooLong { .. })));
     assert!(matches!(store.append(NODE, AGENT, long.as_bytes(), 0, &records), Err(Error::TooLong { .. })));
 
