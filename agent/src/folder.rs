@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `lock` | nothing; locked while an agent runs |
 //! | `epoch` | 16 random bytes, made once: with it the aggregator tells a resend from a new lane |
-//! | `lanes` | names of the nodes that have a lane in this epoch, one a line |
+//! | `lanes` | names of the nodes that ever had a lane in this epoch, one a line: a lane that is not among them begins at 0 |
 //! | `journal` | the session journal, `chainscope.v1.Journal` |
 //! | `configuration` | what the operator said last, without identities |
 //! | `settled` | nanoseconds since 1970, decimal: everything observed before is acknowledged, or in the spool |

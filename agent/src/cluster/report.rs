@@ -1,6 +1,9 @@
 //! How it goes on the host, in the words of the config stream. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use chainscope_proto::v1::{HostStatus, PodReport, PodState};
 
@@ -57,9 +60,21 @@ impl Ledger {
         self.pods.retain(|uid, life| uids.contains(uid) || !life.pids.is_empty());
     }
 
-    /// A report of each pod; `tally` is what is known of a live process.
-    pub(crate) fn reports(&self, plan: &PodPlan, tally: impl Fn(u32) -> Option<Tally>) -> Vec<PodReport> {
-        plan.map().pods.values().map(|pod| self.report(pod, plan, &tally)).collect()
+    /// A report of each pod; `tally` is what is known of a live process, `dropped` how many records of each node the spool
+    /// dropped.
+    pub(crate) fn reports(
+        &self,
+        plan: &PodPlan,
+        tally: impl Fn(u32) -> Option<Tally>,
+        mut dropped: BTreeMap<String, u64>,
+    ) -> Vec<PodReport> {
+        let report = |pod: &Arc<Pod>| {
+            let mut report = self.report(pod, plan, &tally);
+            // The pods of a node share its lane: the first one takes it all, so that the sum is right.
+            report.records_lost += dropped.remove(&report.node).unwrap_or(0);
+            report
+        };
+        plan.map().pods.values().map(report).collect()
     }
 
     fn report(&self, pod: &Pod, plan: &PodPlan, tally: &impl Fn(u32) -> Option<Tally>) -> PodReport {
@@ -143,5 +158,39 @@ fn significant(pod: &PodReport) -> PodReport {
         records_lost: pod.records_lost.min(1),
         last_record_ns: 0,
         ..pod.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chainscope_proto::v1::ObservedPod;
+
+    use super::*;
+    use crate::{
+        cluster::pods::tests::{pod, snapshot},
+        targets::pods::Watch,
+    };
+
+    #[test]
+    fn what_the_spool_dropped_of_a_node_is_lost_once() {
+        let other = ObservedPod { node: "default/other".to_owned(), ..pod("c", 'c') };
+        let mut map = PodMap::default();
+        map.apply(snapshot(1, vec![pod("a", 'a'), pod("b", 'b'), other]), true).unwrap();
+        let mut plan = PodPlan::new(Watch::default());
+        plan.set(Arc::new(map));
+        let mut ledger = Ledger::default();
+        for (uid, pid) in [("a", 1), ("b", 2), ("c", 3)] {
+            ledger.started(uid, pid, 0);
+        }
+        let tally = |pid: u32| Some(Tally { records_lost: pid.into(), ..Tally::default() });
+        let lost = |dropped: &[(&str, u64)]| {
+            let dropped = dropped.iter().map(|(node, records)| ((*node).to_owned(), *records)).collect();
+            let reports = ledger.reports(&plan, tally, dropped);
+            reports.into_iter().map(|report| (report.uid, report.records_lost)).collect::<Vec<_>>()
+        };
+        let of = |a, b, c| vec![("a".to_owned(), a), ("b".to_owned(), b), ("c".to_owned(), c)];
+        assert_eq!(lost(&[]), of(1, 2, 3));
+        assert_eq!(lost(&[("default/octez", 40), ("default/gone", 500)]), of(41, 2, 3));
+        assert_eq!(lost(&[("default/octez", 40), ("default/other", 7)]), of(41, 2, 10));
     }
 }

@@ -71,6 +71,8 @@ pub(crate) fn after<T>(table: &BTreeMap<String, T>, last: &str) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     lanes: BTreeMap<String, Lane>,
+    /// Nodes that records are expected of: their lanes have a share, whatever they hold.
+    expected: BTreeSet<String>,
     /// Memory for all lanes together.
     limit_bytes: usize,
     /// The lane that was served last: the next batch begins after it, so that a loud node does not hold up the others.
@@ -79,11 +81,12 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn new(limit_bytes: usize) -> Self {
-        Self { lanes: BTreeMap::new(), limit_bytes, served: String::new() }
+        Self { lanes: BTreeMap::new(), expected: BTreeSet::new(), limit_bytes, served: String::new() }
     }
 
     /// Adds a lane. `base`: 0 if the epoch never had it, none if only the aggregator knows where it stands.
     pub(crate) fn open(&mut self, node: &str, base: Option<u64>) {
+        self.expected.insert(node.to_owned());
         self.lanes.entry(node.to_owned()).or_insert_with(|| Lane::new(base));
     }
 
@@ -91,13 +94,23 @@ impl Lanes {
         self.lanes.contains_key(node)
     }
 
+    /// Says which nodes records are expected of, from now on; until then it is every node with a lane.
+    pub(crate) fn expect(&mut self, nodes: &BTreeSet<String>) {
+        self.expected.clone_from(nodes);
+    }
+
     /// Each node's share of the memory.
     fn quota(&self) -> usize {
-        self.limit_bytes / self.lanes.len().max(1)
+        let has_share = |(node, lane): &(&String, &Lane)| self.expected.contains(*node) || !lane.is_empty();
+        self.limit_bytes / self.lanes.iter().filter(has_share).count().max(1)
     }
 
     /// Takes a fact; false if there was no room, or no such lane.
     pub(crate) fn push(&mut self, node: &str, record: Record) -> bool {
+        if self.has(node) && !self.expected.contains(node) {
+            // It comes all the same: it has a share at least until it is empty again.
+            self.expected.insert(node.to_owned());
+        }
         let quota = self.quota();
         self.lanes.get_mut(node).is_some_and(|lane| lane.push(record, quota))
     }

@@ -2,7 +2,7 @@
 //! lives in the data folder.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -121,6 +121,14 @@ impl SharedLanes {
         &self.0.epoch
     }
 
+    /// Says which nodes records are expected of: the room is shared among them, and lanes that hold something.
+    pub(crate) fn expect(&self, nodes: &BTreeSet<String>) {
+        self.0.inner.lanes.lock().expect(nodes);
+        if let Some(spool) = &self.0.inner.spool {
+            spool.lock().expect(nodes);
+        }
+    }
+
     pub(crate) fn names(&self) -> Vec<String> {
         self.0.inner.lanes.lock().names()
     }
@@ -215,6 +223,11 @@ impl SharedLanes {
     pub(crate) fn oldest_pending_ns(&self) -> Option<i64> {
         let spooled = self.0.inner.spool.as_ref().and_then(|spool| spool.lock().oldest_ns());
         self.oldest_ns().into_iter().chain(spooled).min()
+    }
+
+    /// Records that the spool dropped, by node. What memory had no room for is told to whoever pushes it.
+    pub(crate) fn spool_dropped(&self) -> BTreeMap<String, u64> {
+        self.0.inner.spool.as_ref().map_or_else(BTreeMap::new, |spool| spool.lock().dropped())
     }
 
     pub(crate) fn status(&self) -> Vec<LaneStatus> {

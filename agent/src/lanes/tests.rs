@@ -314,3 +314,16 @@ fn an_acknowledgement_of_what_was_never_sent_is_refused() {
     let error = lanes.acknowledge("a", 1).unwrap_err().to_string();
     assert_eq!(error, "lane of node \"a\": sequence 1 was acknowledged, 0 is the next one to be sent");
 }
+
+#[test]
+fn only_lanes_in_use_have_a_share() {
+    let mut lanes = Lanes::new(100_000);
+    for lane in 0..100 {
+        lanes.open(&format!("old{lane}"), Some(0));
+    }
+    assert!(!lanes.push("old0", fact(1, 1_000)), "a hundredth of the memory");
+    lanes.expect(&BTreeSet::from(["old1".to_owned()]));
+    assert!(lanes.push("old1", fact(1, 40_000)), "half of it: one is expected, one has a loss to tell");
+    assert!(lanes.push("old2", fact(1, 30_000)), "it comes all the same");
+    assert!(!lanes.push("old1", fact(2, 1_000)), "and so there are three");
+}

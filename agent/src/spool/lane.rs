@@ -268,6 +268,17 @@ impl Lane {
         }
     }
 
+    /// Nobody is expected to write here: what is acknowledged goes, also the segment that would be written on.
+    pub(super) fn vacate(&mut self) {
+        let Some(base) = self.base.filter(|_| self.active.is_some()) else { return };
+        let is_over = |segment: &Segment| segment.name.first.is_some_and(|first| first + segment.records <= base);
+        if self.segments.iter().all(is_over) {
+            // Only what is synced was sent, so nothing of it waits for a sync.
+            self.active = None;
+            self.forget(base);
+        }
+    }
+
     /// Begins a stream at the aggregator's mark; true if it counts otherwise than this lane.
     pub(super) fn welcome(&mut self, mark: u64) -> io::Result<bool> {
         let sent = self.segments.iter().rev().find_map(|segment| Some(segment.name.first? + segment.records));

@@ -27,7 +27,9 @@
 //! takes its place.
 //!
 //! **Whose turn.** Each lane is sure of its share, the limit divided by the number of lanes; more is lent as long as
-//! nobody needs it. What does not fit takes the oldest of the largest lane above its share, or of the lane itself.
+//! nobody needs it. What does not fit takes the oldest of the largest lane above its share, or of the lane itself. Lanes
+//! of nodes that are configured no more are kept, for only they know that the aggregator has to be asked for their
+//! number; once they are empty they have no share.
 
 mod content;
 mod files;
@@ -67,6 +69,8 @@ pub(crate) struct Spool {
     dir: PathBuf,
     limit: u64,
     lanes: BTreeMap<String, Lane>,
+    /// Nodes that records are expected of: their lanes have a share, whatever they hold.
+    expected: BTreeSet<String>,
     next_number: u32,
     /// Nodes of which an earlier epoch left records, to be told in their lanes.
     left_behind: BTreeSet<String>,
@@ -90,6 +94,7 @@ impl Spool {
             dir: dir.clone(),
             limit,
             lanes: BTreeMap::new(),
+            expected: BTreeSet::new(),
             next_number: 0,
             left_behind: BTreeSet::new(),
             served: String::new(),
@@ -150,6 +155,7 @@ impl Spool {
         if self.left_behind.remove(&lane.node) {
             lane.owe(Content::unknown("spool of another epoch", self.now_ns), "");
         }
+        self.expected.insert(lane.node.clone());
         self.lanes.insert(lane.node.clone(), lane);
     }
 
@@ -170,8 +176,18 @@ impl Spool {
         Ok(())
     }
 
+    /// Says which nodes records are expected of, from now on; until then it is every node with a lane.
+    pub(crate) fn expect(&mut self, nodes: &BTreeSet<String>) {
+        self.expected.clone_from(nodes);
+        for lane in self.lanes.iter_mut().filter(|(node, _)| !nodes.contains(*node)).map(|(_, lane)| lane) {
+            lane.vacate();
+        }
+    }
+
     fn share(&self) -> u64 {
-        self.limit / self.lanes.len().max(1) as u64
+        let has_share =
+            |(node, lane): &(&String, &Lane)| self.expected.contains(*node) || lane.bytes() > 0 || !lane.is_empty();
+        self.limit / self.lanes.iter().filter(has_share).count().max(1) as u64
     }
 
     fn segment_bytes(&self) -> u64 {
@@ -188,6 +204,13 @@ impl Spool {
 
     /// Takes records in, or counts them as lost. They count once [`Self::synced`] is told so.
     pub(crate) fn append(&mut self, node: &str, records: &[Record]) {
+        if !self.has(node) {
+            return;
+        }
+        if !self.expected.contains(node) {
+            // It comes all the same: it has a share at least until it is empty again.
+            self.expected.insert(node.to_owned());
+        }
         let size: usize = records.iter().map(|record| prost::Message::encoded_len(record) + segment::ENTRY).sum();
         let has_room = self.make_room(node, size as u64);
         let segment_bytes = self.segment_bytes();
@@ -317,6 +340,12 @@ impl Spool {
     /// Time of the earliest loss that is not on disk yet.
     pub(crate) fn owed_ns(&self) -> Option<i64> {
         self.lanes.values().filter_map(Lane::owed_ns).min()
+    }
+
+    /// Records that were dropped since the process began, by node, where there are any.
+    pub(crate) fn dropped(&self) -> BTreeMap<String, u64> {
+        let dropped = self.lanes.iter().map(|(node, lane)| (node.clone(), lane.dropped().records));
+        dropped.filter(|(_, records)| *records > 0).collect()
     }
 
     pub(crate) fn status(&self) -> Vec<LaneStatus> {

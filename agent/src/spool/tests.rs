@@ -544,3 +544,69 @@ fn what_cannot_be_written_is_counted_and_told_later() {
     assert_eq!((lost.len(), lost[0].records, lost[0].from_ns, lost[0].to_ns), (1, 3, 1, 3));
     assert_eq!((lane.len(), lane[1].time_ns), (2, 4));
 }
+
+#[test]
+fn only_lanes_in_use_have_a_share() {
+    let dir = folder();
+    let mut spool = Spool::open(dir.path(), &EPOCH, 1_000_000, NOW).unwrap();
+    for lane in 0..100 {
+        spool.open_lane(&format!("old{lane}"), false).unwrap();
+    }
+    spool.open_lane("a", false).unwrap();
+    spool.open_lane("old0", false).unwrap();
+    assert_eq!(spool.share(), 1_000_000 / 101);
+    fill(&mut spool, "old0", 0, 1);
+    spool.expect(&BTreeSet::from(["a".to_owned(), "not here".to_owned()]));
+    assert_eq!(spool.share(), 500_000, "one is expected, one holds something");
+    let mut durable = Durable::default();
+    deliver(&mut spool, &mut durable);
+    assert_eq!(files_of(&spool, "old0").len(), 1, "it would be written on");
+    spool.expect(&BTreeSet::from(["a".to_owned()]));
+    assert_eq!((files_of(&spool, "old0").len(), spool.share()), (0, 1_000_000));
+
+    // It comes again all the same, when the other one has everything: it has a share, and goes on where it stood.
+    let next = durable.lane("old0").len() as u64;
+    fill(&mut spool, "a", 0, 20);
+    fill(&mut spool, "old0", 10, 1);
+    assert_eq!(spool.share(), 500_000);
+    assert_eq!(spool.lanes["old0"].pending(), 10);
+    let batch = std::iter::from_fn(|| spool.next_batch(&BTreeSet::new())).find(|batch| batch.node == "old0").unwrap();
+    assert_eq!(batch.first_sequence, next);
+    spool.rewind("a");
+    spool.rewind("old0");
+    deliver(&mut spool, &mut durable);
+    assert_eq!(durable.lane("old0").len() as u64, next + 10);
+    assert_eq!(spool.dropped().keys().collect::<Vec<_>>(), ["a"]);
+
+    // A process later the aggregator is asked, and says the same.
+    spool.expect(&BTreeSet::new());
+    assert_eq!((files_of(&spool, "a").len(), files_of(&spool, "old0").len()), (0, 0));
+    drop(spool);
+    let mut spool = Spool::open(dir.path(), &EPOCH, 1_000_000, NOW).unwrap();
+    fill(&mut spool, "old0", 20, 1);
+    assert_eq!(spool.next_batch(&BTreeSet::new()), None);
+    deliver(&mut spool, &mut durable);
+    assert_eq!(durable.lane("old0").len() as u64, next + 20);
+}
+
+#[test]
+fn what_waits_for_an_acknowledgement_stays_where_nothing_is_expected() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 2_000_000);
+    fill(&mut spool, "a", 0, 1);
+    spool.welcome(&[], &spool.names());
+    let batch = spool.next_batch(&BTreeSet::new()).unwrap();
+    spool.expect(&BTreeSet::new());
+    spool.acknowledge("a", batch.records.len() as u64 - 1).unwrap();
+    spool.expect(&BTreeSet::new());
+    assert_eq!((files_of(&spool, "a").len(), spool.lanes["a"].pending()), (1, 1));
+    // Written and not synced yet.
+    spool.acknowledge("a", batch.records.len() as u64).unwrap();
+    spool.append("a", &[fact(10, 10)]);
+    spool.expect(&BTreeSet::new());
+    sync(&mut spool);
+    let mut durable = Durable::default();
+    durable.take(&batch);
+    deliver(&mut spool, &mut durable);
+    assert_eq!(durable.lane("a").last().unwrap().time_ns, 10);
+}

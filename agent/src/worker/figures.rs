@@ -58,7 +58,9 @@ impl Worker {
 
     pub(super) fn tell_now(&mut self) {
         let pods = match self.roster.plan() {
-            Plan::Pods(plan) => self.ledger.reports(plan, |pid| self.interpreter.tally(pid)),
+            Plan::Pods(plan) => {
+                self.ledger.reports(plan, |pid| self.interpreter.tally(pid), self.lanes.spool_dropped())
+            }
             Plan::Entries(_) => Vec::new(),
         };
         let generation = match self.roster.plan() {
@@ -66,6 +68,7 @@ impl Worker {
             Plan::Entries(_) => 0,
         };
         self.update_figures(&pods, generation);
+        self.lanes.expect(&self.expected_nodes());
         if let Some(cluster) = &self.cluster {
             let spool = Some(self.spool());
             let status = HostStatus { generation, pods, spool, error: String::new() };

@@ -28,7 +28,7 @@ use crate::{
     holding::Holding,
     interpreter::{Interpreter, Sink, records},
     journal::{self, Waiting},
-    lanes::shared::SharedLanes,
+    lanes::{LaneStatus, shared::SharedLanes},
     memory,
     reader::{Batch, Command, News},
     targets::{Machine, Plan, Roster, entries::EntryPlan, pods::PodPlan, proc::Proc},
@@ -93,6 +93,8 @@ pub(crate) struct Worker {
     /// To the memory profiler.
     memory: Sender<memory::Command>,
     lanes: SharedLanes,
+    /// Names of the configuration's nodes; on a cluster the plan has them.
+    nodes: BTreeSet<String>,
     folder: Folder,
     ports: BTreeSet<(Option<u32>, u16)>,
     programs: BTreeSet<String>,
@@ -131,9 +133,16 @@ impl Worker {
             tracing::info!(sessions = sessions.len(), "the last run left live sessions");
         }
         let clock = Clock::sampled();
+        let nodes = match &cluster {
+            Some(cluster) => nodes_of(&cluster.kept),
+            None => config.nodes.iter().map(|node| node.name.clone()).collect(),
+        };
+        lanes.expect(&nodes);
         if let Some(from) = folder.settled_ns()? {
-            for node in lanes.names() {
-                lanes.push(&node, records::unknown_loss("agent restarted", from, clock.now()));
+            // Where no configuration was kept nobody knows whose lanes are out of use.
+            let is_any = cluster.as_ref().is_some_and(|cluster| cluster.kept.generation == 0);
+            for lane in lanes.status().iter().filter(|lane| is_any || missed_something(lane, &nodes)) {
+                lanes.push(&lane.node, records::unknown_loss("agent restarted", from, clock.now()));
             }
         }
         let plan = match (&config.cluster, &cluster) {
@@ -155,6 +164,7 @@ impl Worker {
             commands,
             memory,
             lanes,
+            nodes,
             folder,
             ports: BTreeSet::new(),
             programs: BTreeSet::new(),
@@ -172,6 +182,16 @@ impl Worker {
             figures: Arc::default(),
             limit_bytes: config.spool_bytes.unwrap_or(config.queue_bytes as u64),
         })
+    }
+
+    /// Nodes that records are expected of: of the configuration, and of processes whose capture has not ended yet.
+    fn expected_nodes(&self) -> BTreeSet<String> {
+        let mut nodes = match self.roster.plan() {
+            Plan::Pods(plan) => nodes_of(plan.map()),
+            Plan::Entries(_) => self.nodes.clone(),
+        };
+        nodes.extend(self.observed.values().map(|observed| observed.node.to_string()));
+        nodes
     }
 
     /// Which executions can make targets.
@@ -400,5 +420,63 @@ impl Worker {
             self.folder.set_settled_ns(self.lanes.oldest_ns().map_or(now, |oldest| oldest.min(now)))?;
         }
         Ok(())
+    }
+}
+
+fn nodes_of(map: &PodMap) -> BTreeSet<String> {
+    map.pods.values().map(|pod| pod.assignment.node.to_string()).collect()
+}
+
+/// Whether records of a lane are missing while no agent runs: its node is configured, or it still has records to send.
+/// The others are of nodes that were deleted, and a record would make them appear again.
+fn missed_something(lane: &LaneStatus, nodes: &BTreeSet<String>) -> bool {
+    // One entry can have several processes: the further ones are named NODE@NAMESPACE.
+    let entry = lane.node.rsplit_once('@').map_or("", |(entry, _)| entry);
+    nodes.contains(&lane.node) || nodes.contains(entry) || lane.pending_records > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::unbounded;
+
+    use super::*;
+    use crate::{
+        cluster::pods::tests::{pod, snapshot},
+        config::NodeConfig,
+    };
+
+    /// Lanes with records after an agent restarted, of these.
+    fn told(nodes: &[&str], pods: Option<Arc<PodMap>>, lanes: &[&str]) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let open = || SharedLanes::open(&folder, 1 << 20, Some(1 << 20), lanes.iter().copied()).unwrap();
+        let before = open();
+        assert!(before.push("pending", records::unknown_loss("test", 1, 2)));
+        before.close();
+        drop(before);
+        folder.set_settled_ns(1).unwrap();
+        let named = |name: &&str| NodeConfig { name: (*name).to_owned(), ..NodeConfig::default() };
+        let config = Config::new(dir.path().to_owned(), nodes.iter().map(named).collect());
+        let cluster = pods.map(|kept| Cluster { maps: never(), reports: watch::channel(Report::default()).0, kept });
+        let lanes = open();
+        Worker::new(&config, folder.clone(), lanes.clone(), unbounded().0, unbounded().0, cluster).unwrap();
+        lanes.close();
+        let told = lanes.status().into_iter().filter(|lane| lane.pending_records > 0);
+        told.map(|lane| format!("{} {}", lane.node, lane.pending_records)).collect()
+    }
+
+    #[test]
+    fn a_restart_is_no_news_of_nodes_that_are_gone() {
+        let lanes = ["default/octez", "default/gone", "pending"];
+        let kept = |generation| {
+            let mut map = PodMap::default();
+            map.apply(snapshot(generation, vec![pod("a", 'a')]), true).unwrap();
+            Arc::new(map)
+        };
+        assert_eq!(told(&[], Some(kept(1)), &lanes), ["default/octez 1", "pending 2"]);
+        let all = ["default/gone 1", "default/octez 1", "pending 2"];
+        assert_eq!(told(&[], Some(Arc::default()), &lanes), all, "nobody knows which are gone");
+        let lanes = ["9732", "9732@4026531840", "gone", "gone@4026531840", "pending"];
+        assert_eq!(told(&["9732", "new"], None, &lanes), ["9732 1", "9732@4026531840 1", "pending 2"]);
     }
 }

@@ -11,6 +11,7 @@ use super::{
     hosts::Hosts,
     index::Selectors,
     input::{Key, NodeInput, PodInput, SecretInput},
+    losses::Losses,
     output::{Happening, Outcome},
     plan::Plan,
     restarts::Restarts,
@@ -58,6 +59,7 @@ struct Node {
     written: TezosNodeStatus,
     written_ns: i64,
     restarts: BTreeMap<Box<str>, Restarts>,
+    losses: Losses,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ impl Engine {
             node.written.clone_from(&node.input.status);
             node.written_ns = i64::MIN;
             node.restarts.clear();
+            node.losses = Losses::default();
         }
         self.looping.clear();
         self.events.clear();
@@ -123,6 +126,7 @@ impl Engine {
                 plan: Plan::default(),
                 selected: BTreeSet::new(),
                 restarts: BTreeMap::new(),
+                losses: Losses::default(),
                 input,
             };
             self.nodes.insert(key.clone(), node);

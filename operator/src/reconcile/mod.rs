@@ -16,6 +16,7 @@ mod hosts;
 mod index;
 mod input;
 mod judge;
+mod losses;
 mod output;
 mod plan;
 mod reason;

@@ -163,6 +163,15 @@ impl Engine {
         let (status, looping) =
             judge::status(&node.input, &node.plan, &node.status, &self.hosts, &mut node.restarts, now_ns);
         self.events.extend(Happening::of_change(key, &node.input.uid, &node.status, &status));
+        if let Some(note) = node.losses.note(&node.status.pods, &status.pods, now_ns) {
+            self.events.push(Happening {
+                node: key.clone(),
+                uid: node.input.uid.clone(),
+                good: false,
+                reason: "RecordsDropped".to_owned(),
+                note,
+            });
+        }
         if looping {
             self.looping.insert(key.clone());
         } else {

@@ -114,3 +114,37 @@ fn a_node_made_again_under_its_name_starts_afresh() {
     assert_eq!(world.ready("tezos/main"), ("False", "ContainerNotFound"));
     assert!(world.told().contains(&"tezos/main RecordingStopped".to_owned()));
 }
+
+#[test]
+fn records_that_are_dropped_are_told_but_not_again_and_again() {
+    let mut world = world();
+    world.engine.apply_pod(&key("q"), octez("u1", "host-1"));
+    let lost = |first, second| {
+        let report = |uid, records_lost| PodReport { records_lost, ..recording(uid, "tezos/main") };
+        says([report("u0", first), report("u1", second)])
+    };
+    world.step().report("host-1", lost(0, 0)).wait(3);
+    world.told();
+    world.report("host-1", lost(80, 0));
+    assert_eq!(world.statuses["tezos/main"].pods[0].records_lost, 0, "counts alone are not written at once");
+    let event = world.events.pop().unwrap();
+    assert_eq!((&*event.reason, event.good), ("RecordsDropped", false));
+    assert_eq!(event.note, "records were dropped: 80 on host host-1; /v2/stats of the node says why");
+    // It goes on, and is summed up ten minutes later.
+    for lost_so_far in 81..=200 {
+        world.report("host-1", lost(lost_so_far, 3)).wait(2);
+    }
+    assert!(world.told().is_empty());
+    world.wait(600);
+    assert!(world.events[0].note.contains(" 123 on host host-1"), "{:?}", world.events);
+    assert_eq!(world.told(), ["tezos/main RecordsDropped"]);
+    // The first pod goes, and what the spool dropped is in the report of the other one. The agent begins to count anew.
+    world.now += 1000 * SECOND;
+    world.engine.delete_pod(&key("p"));
+    world.report("host-1", says([PodReport { records_lost: 203, ..recording("u1", "tezos/main") }])).wait(3);
+    world.report("host-1", says([recording("u1", "tezos/main")])).wait(3);
+    assert!(!world.told().contains(&"tezos/main RecordsDropped".to_owned()));
+    world.report("host-1", says([PodReport { records_lost: 1, ..recording("u1", "tezos/main") }])).wait(3);
+    assert_eq!(world.told(), ["tezos/main RecordsDropped"]);
+    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
+}
