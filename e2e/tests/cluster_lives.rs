@@ -1,7 +1,10 @@
 //! Lives in a cluster: of the node's process and pod, of the agent, the aggregator and the operator.
 
+use std::time::{Duration, Instant};
+
 use chainscope_e2e::cluster::release::{RELEASE, pods_of};
 use chainscope_e2e::cluster::scene::{HANDSHAKE, NODE, Scene};
+use chainscope_e2e::harness::stats::Account;
 use chainscope_e2e::harness::wait;
 
 /// What each side says.
@@ -9,10 +12,22 @@ const MESSAGES: u64 = 3_000;
 /// A second: half a minute of conversation.
 const RATE: u64 = 100;
 /// Everything that is said on one connection.
-const ALL: u64 = 2 * MESSAGES + HANDSHAKE;
+const ALL: u64 = all(MESSAGES);
+
+const fn all(messages: u64) -> u64 {
+    2 * messages + HANDSHAKE
+}
+
+/// Waits until each side has said that many messages.
+fn until_said(scene: &Scene, messages: u64) {
+    let said = || (scene.transcript().len() as u64 >= 2 * messages).then_some(());
+    wait::until_within(wait::PATIENCE * 3, "the conversation's end", said);
+}
 
 #[test]
-fn an_aggregator_that_is_killed_and_one_that_is_away_cost_nothing() {
+fn an_aggregator_that_is_killed_and_one_that_is_away_for_a_minute_cost_nothing() {
+    // Some 10 seconds, and the minute.
+    const MESSAGES: u64 = 75 * RATE;
     let scene = Scene::new(1, &[]);
     scene.play_load(MESSAGES, RATE);
     scene.until_count(500);
@@ -20,21 +35,43 @@ fn an_aggregator_that_is_killed_and_one_that_is_away_cost_nothing() {
     scene.until_count(1_500);
 
     // Away until everything is said: it waits in the agent's spool.
-    let scale = |replicas: u8| {
-        let name = format!("statefulset/{RELEASE}-aggregator");
-        scene.cluster.kubectl(&format!("scale {name} --namespace {RELEASE} --replicas {replicas}"));
-    };
-    scale(0);
-    scene.cluster.until("the aggregator to be gone", &pods_of("aggregator"), |found| {
-        found["items"].as_array()?.is_empty().then_some(())
-    });
-    wait::until("the conversation's end", || (scene.transcript().len() as u64 >= ALL - HANDSHAKE).then_some(()));
-    scale(1);
-    scene.until_count(ALL);
-    assert_eq!(scene.assert_true_messages(), ALL);
+    scene.cluster.scale_aggregator(0);
+    until_said(&scene, MESSAGES);
+    scene.cluster.scale_aggregator(1);
+    scene.until_count(all(MESSAGES));
+    assert_eq!(scene.assert_true_messages(), all(MESSAGES));
     assert_eq!(scene.reader.connections(NODE).len(), 1);
     let nodes = scene.reader.get("/nodes");
     assert_eq!((&nodes[0]["loss"]["records"], &nodes[0]["loss"]["bytes"]), (&0.into(), &0.into()), "{nodes}");
+    Account::read(&scene.reader, NODE).assert_conserved();
+}
+
+#[test]
+fn an_agent_that_is_killed_has_lost_nothing_of_its_spool() {
+    const MESSAGES: u64 = 10 * RATE;
+    let scene = Scene::new(1, &[]);
+    scene.play_load(MESSAGES, RATE);
+    scene.until_count(200);
+    scene.cluster.scale_aggregator(0);
+    until_said(&scene, MESSAGES);
+    // What the agent still has in memory comes to the spool within a second.
+    let mut since = (0.0, Instant::now());
+    let spooled = wait::until("the spool to be complete", || {
+        let now = scene.cluster.metric("agent", "chainscope_agent_spool_records")?;
+        // Of what goes on there is an account now and then.
+        if now > since.0 + 5.0 {
+            since = (now, Instant::now());
+        }
+        (since.1.elapsed() > Duration::from_secs(3)).then_some(now)
+    });
+    assert!(spooled >= MESSAGES as f64, "{spooled} records");
+    scene.cluster.kill("agent");
+    assert_eq!(scene.cluster.metric("agent", "chainscope_agent_spool_dropped_records_total"), Some(0.0));
+    scene.cluster.scale_aggregator(1);
+    scene.until_count(all(MESSAGES));
+    assert_eq!(scene.assert_true_messages(), all(MESSAGES));
+    assert_eq!(scene.reader.connections(NODE).len(), 1, "one session is one connection");
+    assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
 }
 
 #[test]
@@ -47,7 +84,7 @@ fn sessions_live_through_an_agent_that_is_killed() {
     let before = scene.count();
     assert!(before >= 500, "{before}");
     scene.until_count(before + 500);
-    wait::until("the conversation's end", || (scene.transcript().len() as u64 >= ALL - HANDSHAKE).then_some(()));
+    until_said(&scene, MESSAGES);
     assert!(scene.assert_true_messages() <= ALL);
     assert_eq!(scene.reader.connections(NODE).len(), 1, "one session is one connection");
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());

@@ -120,6 +120,34 @@ impl Cluster {
         })
     }
 
+    /// A metric of the first pod of a part of the release, added up over its labels; none while it does not answer.
+    #[must_use]
+    pub fn metric(&self, component: &str, name: &str) -> Option<f64> {
+        let pods = self.find(&pods_of(component))?;
+        let address = pods["items"][0]["status"]["podIP"].as_str()?.parse().ok()?;
+        let way = self.forward(SocketAddr::new(address, METRICS));
+        let (_, page) = Api::new(way.port()).ask("/metrics").filter(|(status, _)| *status == 200)?;
+        let value = |line: &str| {
+            let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
+            rest.rsplit(' ').next()?.parse::<f64>().ok()
+        };
+        Some(page.lines().filter_map(value).sum())
+    }
+
+    /// Has that many aggregators, none or one, and waits until there is none.
+    ///
+    /// # Panics
+    /// If it goes on.
+    pub fn scale_aggregator(&self, replicas: u8) {
+        let name = format!("statefulset/{RELEASE}-aggregator");
+        self.kubectl(&format!("scale {name} --namespace {RELEASE} --replicas {replicas}"));
+        if replicas == 0 {
+            self.until("the aggregator to be gone", &pods_of("aggregator"), |found| {
+                found["items"].as_array()?.is_empty().then_some(())
+            });
+        }
+    }
+
     /// Kills the program of a pod of the release with SIGKILL, and waits until its container runs again.
     ///
     /// # Panics
