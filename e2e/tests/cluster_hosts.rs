@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chainscope_e2e::cluster::Cluster;
-use chainscope_e2e::cluster::release::{RELEASE, pods_of};
+use chainscope_e2e::cluster::release::{RELEASE, find_condition, pods_of};
 use chainscope_e2e::cluster::scene::{NODE, Scene};
 use chainscope_e2e::harness::wait;
 use chainscope_proto::v1::configuration_client::ConfigurationClient;
@@ -42,7 +42,12 @@ async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
             .to_string(),
         );
         cluster.condition("tezos", "rolling", "Recording", "True");
-        cluster.condition("tezos", "other", "IdentityResolved", "True");
+        // The peers have another one, and their sessions say so.
+        cluster.until("the identity to be a wrong one", "tezosnode other --namespace tezos", |found| {
+            let condition = find_condition(found, "IdentityResolved")?;
+            let message = condition["message"].as_str()?;
+            (condition["reason"] == "IdentityNotRead" && message.contains("of another node")).then_some(())
+        });
     });
 
     let (mine, foreign) =
