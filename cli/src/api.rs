@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 /// One server.
+#[derive(Clone)]
 pub(crate) struct Api {
     base: String,
     agent: ureq::Agent,

@@ -4,8 +4,14 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     net::SocketAddr,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
     time::Duration,
 };
 
@@ -56,7 +62,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     )?;
     terminal::line("A peer connects. Every line is a message on its encrypted connections: → sent, ← received.\n")?;
 
-    let shown = show(&api, args.messages.or((!terminal::is_interactive()).then_some(SHOWN)))?;
+    let shown = show(&running, &api, args.messages.or((!terminal::is_interactive()).then_some(SHOWN)))?;
     terminal::line("\nWhich code holds the demo node's memory, from its entry points inward:\n")?;
     if let Err(error) = observed.and_then(|()| memory::show_own(&running, &api, OBSERVED)) {
         terminal::line(&format!("{error:#}"))?;
@@ -65,21 +71,31 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     running.stop()
 }
 
-/// Prints messages until there were enough.
-fn show(api: &Api, most: Option<u64>) -> anyhow::Result<u64> {
-    let mut shown = 0;
-    let ended = p2p::follow(api, Vec::new(), Some(0), |row| {
-        if most.is_some_and(|most| shown >= most) {
-            bail!(Enough);
+/// Prints messages until there were enough, or somebody presses Ctrl-C; returns how many.
+fn show(running: &run::Running, api: &Api, most: Option<u64>) -> anyhow::Result<u64> {
+    let shown = Arc::new(AtomicU64::new(0));
+    let left = Arc::new(AtomicU64::new(most.unwrap_or(u64::MAX)));
+    let (done, ended) = tokio::sync::oneshot::channel();
+    let print = {
+        let (api, shown, left) = (api.clone(), Arc::clone(&shown), Arc::clone(&left));
+        move || {
+            p2p::follow(&api, Vec::new(), Some(0), |row| {
+                if shown.load(Ordering::Relaxed) >= left.load(Ordering::Relaxed) {
+                    bail!(Enough);
+                }
+                p2p::show(row, false)?;
+                shown.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            })
         }
-        p2p::show(row, false)?;
-        shown += 1;
-        Ok(())
-    });
+    };
+    // Nobody is there to be told if somebody pressed Ctrl-C.
+    thread::spawn(move || done.send(print()).is_ok());
+    let ended = running.wait_for(ended)?;
+    left.store(0, Ordering::Relaxed);
     match ended {
-        Err(error) if error.is::<Enough>() => Ok(shown),
-        Err(error) => Err(error),
-        Ok(()) => Ok(shown),
+        Some(Ok(Err(error))) if !error.is::<Enough>() => Err(error),
+        _ => Ok(shown.load(Ordering::Relaxed)),
     }
 }
 
@@ -125,6 +141,8 @@ impl DemoNode {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for us: its memory is to be shown.
+            .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         let out = child.stdout.take().context("the demo node has no standard output")?;

@@ -115,6 +115,16 @@ impl Running {
         })
     }
 
+    /// Waits until it is done, or until somebody presses Ctrl-C: then nothing came of it.
+    pub(crate) fn wait_for<T>(&self, done: impl Future<Output = T>) -> anyhow::Result<Option<T>> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                stopped = stop_signal() => stopped.map(|()| None),
+                done = done => Ok(Some(done)),
+            }
+        })
+    }
+
     /// Stops recording, stores what is on the way, stops serving.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
         let Self { runtime, agent, aggregator } = self;
