@@ -49,13 +49,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     }
     let running = start(&config)?;
     info!("API on http://{}, its description at /docs", reachable(running.address()));
-    running.runtime.block_on(async {
-        tokio::select! {
-            stopped = stop_signal() => stopped,
-            // It ends by itself on an error only; stopping says which.
-            () = running.agent.ended() => Ok(()),
-        }
-    })?;
+    running.wait_for(std::future::pending::<()>())?;
     info!("stopping");
     running.stop()
 }
@@ -106,13 +100,7 @@ impl Running {
 
     /// Waits so long, or until somebody presses Ctrl-C.
     pub(crate) fn wait(&self, at_most: Duration) -> anyhow::Result<()> {
-        self.runtime.block_on(async {
-            tokio::select! {
-                stopped = stop_signal() => stopped,
-                () = self.agent.ended() => Ok(()),
-                () = tokio::time::sleep(at_most) => Ok(()),
-            }
-        })
+        self.wait_for(async { tokio::time::sleep(at_most).await }).map(drop)
     }
 
     /// Waits until it is done, or until somebody presses Ctrl-C: then nothing came of it.
@@ -120,6 +108,8 @@ impl Running {
         self.runtime.block_on(async {
             tokio::select! {
                 stopped = stop_signal() => stopped.map(|()| None),
+                // It ends by itself on an error only; stopping says which.
+                () = self.agent.ended() => Ok(None),
                 done = done => Ok(Some(done)),
             }
         })
