@@ -7,7 +7,7 @@ use std::{io, net::SocketAddr, path::PathBuf};
 #[non_exhaustive]
 pub enum Error {
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,

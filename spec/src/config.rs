@@ -49,7 +49,7 @@ pub enum Capture {
     Auto,
     /// At the socket layer: Linux 6.3 or newer; other programs on the machine are not slowed down.
     Sock,
-    /// At the end of system calls: Linux 5.17 or newer.
+    /// At the end of system calls: Linux 5.17, or an older one with `bpf_loop` backported.
     Syscall,
 }
 

@@ -15,9 +15,9 @@
 //! (`src/bpf/walk.h` tells how), and by frame pointer where a file has none. They are loaded once for a file, and again
 //! when a process maps something new, forks or executes.
 //!
-//! **Kernels.** 5.17 or later with BTF, on x86-64; run on 6.18 only. **Rights.** `CAP_BPF`, `CAP_PERFMON`; to read the
-//! files of processes of others also `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`. With `CAP_SYS_ADMIN` what was resident
-//! before is known page by page; without, as what the kernel counts and nobody allocated.
+//! **Kernels.** 5.17 or later, or one with `bpf_loop` backported, with BTF, on x86-64; run on 6.18 only. **Rights.**
+//! `CAP_BPF`, `CAP_PERFMON`; to read the files of processes of others also `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`. With
+//! `CAP_SYS_ADMIN` what was resident before is known page by page; without, as what the kernel counts and nobody allocated.
 
 mod before;
 mod kernel;
