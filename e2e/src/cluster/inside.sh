@@ -45,7 +45,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 # Mounts of pods reach the host and back.
 mount --make-rshared /
 
-sysctl -qw net.ipv4.ip_forward=1
-sysctl -qw net.bridge.bridge-nf-call-iptables=1 2>/dev/null || true
+echo 1 >/proc/sys/net/ipv4/ip_forward
+[ ! -e /proc/sys/net/bridge ] || echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables
 touch "$folder/ready"
 exec sleep infinity
