@@ -100,30 +100,33 @@ fn one_socket_that_connects_twice(mode: CaptureMode) {
 }
 
 fn reset_by_the_peer(mode: CaptureMode) {
+    reset(mode, ClosedBy::Reset, |puppet, fd, peer| {
+        // What it has not read makes its end a reset.
+        drop(peer);
+        assert_eq!(puppet.tell(&format!("receive {fd} 10 1 0 read")), [-i64::from(libc::ECONNRESET)]);
+        None
+    });
+}
+
+fn reset_by_the_process(mode: CaptureMode) {
+    reset(mode, ClosedBy::Local, |puppet, fd, peer| {
+        puppet.must(&format!("linger0 {fd}"));
+        Some(peer)
+    });
+}
+
+/// The process says 100 bytes which the peer does not read, and closes the connection after this was done. A peer that is
+/// given back is there until then.
+fn reset(mode: CaptureMode, by: ClosedBy, first: impl FnOnce(&mut Puppet, i64, TcpStream) -> Option<TcpStream>) {
     let (mut recorder, mut puppet, listener, address) = responder(mode);
     let peer = TcpStream::connect(address).expect("it listens");
     let fd = puppet.must(&format!("accept {listener}"));
     assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-    // 100 bytes unread: closing sends a reset.
-    drop(peer);
-    assert_eq!(puppet.tell(&format!("receive {fd} 10 1 0 read")), [-i64::from(libc::ECONNRESET)]);
+    let _peer = first(&mut puppet, fd, peer);
     puppet.must(&format!("close {fd}"));
     let opened = recorder.until_opened(puppet.pid(), 1);
     let closed = recorder.until_closed(opened.socket);
-    assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Reset, 100, 0));
-    puppet.end();
-}
-
-fn reset_by_the_process(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
-    let _peer = TcpStream::connect(address).expect("it listens");
-    let fd = puppet.must(&format!("accept {listener}"));
-    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-    puppet.must(&format!("linger0 {fd}"));
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    let closed = recorder.until_closed(opened.socket);
-    assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Local, 100, 0));
+    assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (by, 100, 0));
     puppet.end();
 }
 

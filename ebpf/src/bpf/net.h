@@ -209,11 +209,10 @@ struct {
 	__type(value, struct cursor);
 } cursors SEC(".maps");
 
-/* Which program about the lives of sockets this processor is running. */
-enum { STATE, DESTROY, LIVES };
+/* Whether this processor is running `on_state`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, LIVES);
+	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u32);
 } runs SEC(".maps");

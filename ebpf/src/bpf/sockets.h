@@ -32,9 +32,10 @@ static __always_inline u32 current_pid(void)
 	return bpf_get_current_pid_tgid() >> 32;
 }
 
-static __always_inline u32 *running(u32 which)
+static __always_inline u32 *running(void)
 {
-	return bpf_map_lookup_elem(&runs, &which);
+	u32 zero = 0;
+	return bpf_map_lookup_elem(&runs, &zero);
 }
 
 static __always_inline u64 new_id(void)
