@@ -10,11 +10,12 @@ use crate::{
     account::HOLDING_FULL,
     clock::Clock,
     cluster::pods::PodMap,
+    holding::Held,
     identity::ProcessKeys,
     interpreter::Target,
     memory,
     reader::Command,
-    targets::{Change, Found, Owner, Plan},
+    targets::{Assignment, Change, Found, Owner, Plan, matching::ProcessFacts},
 };
 
 impl Worker {
@@ -112,16 +113,16 @@ impl Worker {
             self.holding.discard(pid);
         }
         let held = self.holding.take(pid);
-        let node = Arc::clone(&assignment.node);
-        self.lanes.open_lane(&node)?;
+        self.lanes.open_lane(&assignment.node)?;
         if !is_gone {
             self.ends.remove(&pid);
             if assignment.memory {
-                let (node, label) = (Arc::clone(&node), Arc::clone(&assignment.label));
+                let (node, label) = (Arc::clone(&assignment.node), Arc::clone(&assignment.label));
                 self.profile(memory::Command::Watch { pid, node, label });
             }
         }
         let exe = Clean(&facts.exe.to_string_lossy()).to_string();
+        let node = &assignment.node;
         tracing::info!(%node, pid, exe, netns = facts.netns, event, held = was_held, "observing");
         let pod = match owner {
             Owner::Pod(uid) => Some(uid),
@@ -132,14 +133,29 @@ impl Worker {
         }
         self.figures.lock().spoil();
         let (network, memory) = (assignment.network, assignment.memory);
-        self.observed.insert(pid, Observed { node: Arc::clone(&node), pod, network, memory });
-        if !network {
+        self.observed.insert(pid, Observed { node: Arc::clone(node), pod, network, memory });
+        if network {
+            let detail = format!("{exe} in network namespace {}", facts.netns);
+            self.record(&facts, assignment, is_gone, held, (event, detail));
+        } else {
             if is_gone {
                 self.end(pid, EXITED);
             }
             self.leave_network(pid);
-            return Ok(());
         }
+        Ok(())
+    }
+
+    /// Records what a process says and hears, beginning with what was held of it.
+    fn record(
+        &mut self,
+        facts: &ProcessFacts,
+        assignment: Assignment,
+        is_gone: bool,
+        held: Option<Held>,
+        (event, detail): (&'static str, String),
+    ) {
+        let pid = facts.pid;
         if !is_gone {
             let listens = assignment.p2p_port.filter(|port| facts.listens.contains(port));
             self.send(Command::AddProcess {
@@ -151,30 +167,27 @@ impl Worker {
         let mut keys = ProcessKeys::new(self.proc.clone(), pid, assignment.identity);
         keys.look();
         self.interpreter.start_target(Target {
-            node,
+            node: assignment.node,
             label: assignment.label,
             pid,
             p2p_port: assignment.p2p_port,
             store: assignment.store,
             keys: Box::new(keys),
         });
-        let detail = format!("{exe} in network namespace {}", facts.netns);
         if is_gone {
             self.interpreter.tell(pid, event, detail);
         } else {
             self.unsaid.insert(pid, (event, detail));
         }
-        if let Some(held) = held {
-            self.interpreter.add_dropped(pid, HOLDING_FULL, held.dropped_bytes);
-            held.replay(&mut |event| self.interpreter.event(event));
-            if let Some(account) = &held.settled {
-                if let Some(account) = account {
-                    self.interpreter.account(pid, account.clone());
-                }
-                self.end(pid, EXITED);
+        let Some(held) = held else { return };
+        self.interpreter.add_dropped(pid, HOLDING_FULL, held.dropped_bytes);
+        held.replay(&mut |event| self.interpreter.event(event));
+        if let Some(account) = &held.settled {
+            if let Some(account) = account {
+                self.interpreter.account(pid, account.clone());
             }
+            self.end(pid, EXITED);
         }
-        Ok(())
     }
 
     /// Ends the observation of a process, if it is observed.
