@@ -11,6 +11,8 @@ use std::{
     path::Path,
     process::Command,
     sync::mpsc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use chainscope_proto::v1::Record;
@@ -24,6 +26,8 @@ const MB: u64 = 1 << 20;
 /// Bytes that the store leaves free, and those that it keeps aside.
 const MIN_FREE: u64 = 32 * MB;
 const RESERVE: u64 = 8 * MB;
+/// An engine that gave nothing back for so long has no work left.
+const AT_REST: Duration = Duration::from_secs(2);
 
 /// A file system in memory, gone when dropped.
 struct SmallDisk(tempfile::TempDir);
@@ -57,7 +61,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let unmounted = Command::new("umount").arg(self.path()).status();
-        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+        assert!(unmounted.is_ok_and(|status| status.success()) || thread::panicking());
     }
 }
 
@@ -80,11 +84,19 @@ fn feed(server: &Server, count: u64) {
     }
 }
 
-/// Somebody else's file, so large that only `left` bytes stay free.
+/// Somebody else's file, so large that only `left` bytes stay free: also when the engine has done the work that it has begun,
+/// which takes space and gives it back.
 fn fill(server: &Server, disk: &SmallDisk, left: u64) {
     let mut file = File::create(disk.path().join("foreign")).unwrap();
     let zeros = vec![0; 64 << 10];
-    while server.store.disk().unwrap().free_bytes > left && file.write_all(&zeros).is_ok() {}
+    let mut filled = Instant::now();
+    while filled.elapsed() < AT_REST {
+        if server.store.disk().unwrap().free_bytes > left && file.write_all(&zeros).is_ok() {
+            filled = Instant::now();
+        } else {
+            thread::park_timeout(Duration::from_millis(50));
+        }
+    }
 }
 
 /// Delivers messages `next` to `next` + 20 while the disk is full: not before the foreign file is gone.
@@ -144,7 +156,7 @@ fn what_is_dropped_and_does_not_become_free_is_not_followed_by_all() {
     let (reading, has_begun) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let store = server.store.clone();
-    let reader = std::thread::spawn(move || {
+    let reader = thread::spawn(move || {
         store.each_message("n", &MessageQuery::default(), &mut |_, _| {
             let _ = reading.send(());
             let _ = released.recv();

@@ -7,7 +7,9 @@ mod common;
 use std::{collections::BTreeMap, io::Read as _, time::Duration};
 
 use chainscope_aggregator::{MemoryKeep, NodeConfig};
-use chainscope_proto::v1::{FunctionCategory, MemoryKind, MemoryMapping, MemoryState, record_reply::Reply};
+use chainscope_proto::v1::{
+    FunctionCategory, MemoryKind, MemoryMapping, MemoryState, ReasonCount, record_reply::Reply,
+};
 use chainscope_store::{MemorySnapshot, SnapshotLimits};
 use chainscope_testing::{
     memory::{FrameName, Recorder, in_parts},
@@ -93,6 +95,26 @@ fn the_contracts_example_to_the_letter() {
     assert_eq!(server.json("/v1/tree?kind=anon")["cacheValue"], 0);
     let cache = server.json("/v1/tree?kind=cache");
     assert_eq!((&cache["value"], &cache["cacheValue"]), (&json!(2_189_352), &json!(2_189_352)));
+}
+
+#[test]
+fn what_a_host_lost_is_counted_once_for_its_processes() {
+    let server = Server::start();
+    let mut agent = server.agent(&[]);
+    let state = |pid, count| {
+        let mut state = recorder(pid).keyframe();
+        state.totals.as_mut().unwrap().lost = vec![ReasonCount { reason: "call tree full".into(), count }];
+        state
+    };
+    agent.memory([state(1, 40), state(2, 40)]);
+    let lost = || {
+        let page = server.get("/metrics").body;
+        page.lines().find(|line| line.starts_with("chainscope_memory_lost{")).map(str::to_owned)
+    };
+    assert_eq!(lost().unwrap(), r#"chainscope_memory_lost{node="9732"} 40"#);
+    // Another process was asked later.
+    agent.memory([state(3, 50)]);
+    assert_eq!(lost().unwrap(), r#"chainscope_memory_lost{node="9732"} 50"#);
 }
 
 #[test]

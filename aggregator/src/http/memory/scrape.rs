@@ -1,5 +1,7 @@
 //! What `/metrics` says of the memory of nodes: sums over the processes that are shown, by kind.
 
+use std::collections::BTreeMap;
+
 use chainscope_profile::{Data, Kind};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -29,12 +31,9 @@ pub(crate) fn scrape(app: &App, registry: &mut Registry) {
     let (attributed, before, unattributed) = (ByKind::default(), ByKind::default(), ByKind::default());
     let (targets, stacks, lost) = (ByNode::default(), ByNode::default(), ByNode::default());
     for node in app.memory.nodes().into_iter().filter(|node| app.nodes.knows(node)) {
-        let all = app.memory.targets(&node);
-        let shown: Vec<&Data> = all
-            .iter()
-            .filter(|target| target.standing != Standing::Ended)
-            .map(|target: &Target| &*target.data)
-            .collect();
+        let mut all = app.memory.targets(&node);
+        all.retain(|target| target.standing != Standing::Ended);
+        let shown: Vec<&Data> = all.iter().map(|target| &*target.data).collect();
         for kind in Kind::ALL {
             let labels = KindLabels { node: node.clone(), kind: kind.name() };
             let sum = |of: &dyn Fn(&Data) -> i64| shown.iter().map(|data| of(data)).fold(0i64, i64::saturating_add);
@@ -49,9 +48,7 @@ pub(crate) fn scrape(app: &App, registry: &mut Registry) {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         targets.get_or_create(&labels).set(count(shown.len()));
         stacks.get_or_create(&labels).set(count(shown.iter().map(|data| data.stacks()).sum()));
-        let lost_of = |data: &Data| data.totals.lost.iter().map(|each| each.count).fold(0u64, u64::saturating_add);
-        let sum = shown.iter().map(|data| lost_of(data)).fold(0u64, u64::saturating_add);
-        lost.get_or_create(&labels).set(i64::try_from(sum).unwrap_or(i64::MAX));
+        lost.get_or_create(&labels).set(i64::try_from(lost_on_hosts(&all)).unwrap_or(i64::MAX));
     }
     for (name, help, family) in [
         ("memory_attributed", "Resident memory held by known stacks", attributed),
@@ -62,5 +59,16 @@ pub(crate) fn scrape(app: &App, registry: &mut Registry) {
     }
     registry.register("memory_targets", "Processes whose memory is observed", targets);
     registry.register("memory_stacks", "Distinct stacks that hold memory", stacks);
-    registry.register("memory_lost", "Pages or events of these processes that could not be accounted for", lost);
+    registry.register("memory_lost", "Pages or events that could not be accounted for, on the hosts of the node", lost);
+}
+
+/// What is lost is counted for a host: each of its processes says the same, or what it said last.
+fn lost_on_hosts(targets: &[Target]) -> u64 {
+    let mut hosts: BTreeMap<&str, u64> = BTreeMap::new();
+    for target in targets {
+        let lost = target.data.totals.lost.iter().map(|each| each.count).fold(0, u64::saturating_add);
+        let most = hosts.entry(&target.agent).or_default();
+        *most = lost.max(*most);
+    }
+    hosts.into_values().fold(0, u64::saturating_add)
 }
