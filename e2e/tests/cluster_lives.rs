@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use chainscope_e2e::cluster::release::{RELEASE, pods_of};
+use chainscope_e2e::cluster::release::{RELEASE, find_condition, pods_of};
 use chainscope_e2e::cluster::scene::{HANDSHAKE, NODE, Scene};
 use chainscope_e2e::harness::stats::Account;
 use chainscope_e2e::harness::wait;
@@ -98,20 +98,41 @@ fn processes_and_pods_that_restart_are_followed() {
     let scene = Scene::new(1, &[]);
     scene.play_load(1_000_000, RATE);
     scene.until_count(200);
-    for life in 2..=3 {
-        // The shell starts it again; the container does not end.
-        scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
-        wait::until("a connection of the new process", || (scene.reader.connections(NODE).len() >= life).then_some(()));
+    let until_connected = |lives: usize| {
+        wait::until("a connection of the new process", || {
+            (scene.reader.connections(NODE).len() >= lives).then_some(())
+        });
         let before = scene.count();
         scene.until_count(before + 200);
+    };
+    for life in 2..=4 {
+        // The shell starts it again; the container does not end.
+        scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
+        until_connected(life);
+        if life < 4 {
+            scene.cluster.condition("tezos", "rolling", "NodeProcessRunning", "True");
+        }
     }
-    scene.cluster.condition("tezos", "rolling", "NodeProcessRunning", "True");
+    assert_eq!(scene.cluster.condition("tezos", "rolling", "NodeProcessRunning", "False"), "RestartLoop");
     scene.cluster.kubectl("delete pod rolling-node-0 --namespace tezos");
-    wait::until("a connection of the new pod", || (scene.reader.connections(NODE).len() >= 4).then_some(()));
-    let before = scene.count();
-    scene.until_count(before + 200);
+    until_connected(5);
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
     scene.cluster.condition("tezos", "rolling", "Ready", "True");
+
+    // Without an agent on its host nobody records the pod; without pods there is nothing to record.
+    let nowhere = r#"{"spec":{"template":{"spec":{"nodeSelector":{"nobody":"has"}}}}}"#;
+    scene
+        .cluster
+        .kubectl(&format!("patch daemonset {RELEASE}-agent --namespace {RELEASE} --type merge --patch {nowhere}"));
+    let reason = scene.cluster.condition("tezos", "rolling", "Recording", "False");
+    assert!(["AgentMissing", "AgentSilent"].contains(&&*reason), "{reason}");
+    scene.cluster.condition("tezos", "rolling", "Ready", "False");
+    scene.cluster.kubectl("scale statefulset rolling-node --namespace tezos --replicas 0");
+    let status = scene.cluster.until("no pods", "tezosnode rolling --namespace tezos", |found| {
+        let condition = find_condition(found, "Ready")?;
+        (condition["reason"] == "NoPodsSelected").then(|| condition["status"].clone())
+    });
+    assert_eq!(status, "False");
 }
 
 #[test]

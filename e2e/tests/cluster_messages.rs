@@ -32,7 +32,7 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
     let stranger = scene.door.api.with_token(&cluster.token("tezos", "stranger"));
     assert_eq!(status(&stranger), 403);
     assert_eq!(stranger.get("/nodes"), json!([]), "a node is shown to who may not read it");
-    check_rights(cluster);
+    cluster.assert_rights_are_used();
     check_pod_security(cluster);
 
     cluster.test_release();
@@ -59,34 +59,6 @@ fn check_messages(api: &Api) {
             let wanted = expect::message(kind, &expected["decoded"]);
             assert_eq!(expect::difference(&wanted, &details["message"]), None, "{row}");
         }
-    }
-}
-
-/// Rights of the operator that the chart gives and that nobody notes here, each with its reason.
-const UNUSED: &[(&str, &str, &str)] = &[
-    ("leases", "create", "the chart makes the Lease; the operator makes it anew if someone deleted it"),
-    ("secrets", "create", "an apply (patch) that makes something is checked for it, which the audit log does not note"),
-    ("configmaps", "create", "as for secrets"),
-];
-
-/// What each account used it was given, and what it was given it used, but for [`UNUSED`].
-fn check_rights(cluster: &Cluster) {
-    for account in ["operator", "aggregator", "agent"] {
-        let name = format!("{RELEASE}-{account}");
-        let granted = cluster.granted(RELEASE, &name);
-        let (used, refused) = cluster.used(RELEASE, &name);
-        assert_eq!(refused, BTreeSet::new(), "{account} was refused");
-        let more: Vec<_> = used.difference(&granted).collect();
-        assert!(more.is_empty(), "{account} used what only others gave it: {more:?}");
-        let unused: BTreeSet<_> = granted.difference(&used).map(|(_, resource, verb)| (&**resource, &**verb)).collect();
-        let excused = UNUSED.iter().filter(|_| account == "operator").map(|&(resource, verb, _)| (resource, verb));
-        assert_eq!(
-            unused,
-            excused.collect(),
-            "{account} has rights without a use, or uses one that is said to have none"
-        );
-        // The agent has no token for the API server at all.
-        assert_eq!(account == "agent", granted.is_empty() && used.is_empty(), "{account}: {granted:?}, {used:?}");
     }
 }
 

@@ -1,24 +1,45 @@
 //! Where secrets are not: a node's key, and the key of a session that follows from it.
 
-use std::collections::BTreeMap;
-
 use chainscope_e2e::cluster::release::pods_of;
 use chainscope_e2e::cluster::scene::{NODE, Scene};
-use chainscope_e2e::harness::search::{contains, needles};
-use chainscope_e2e::harness::{files_below, vectors};
+use chainscope_e2e::harness::files_below;
+use chainscope_e2e::harness::search::{Places, assert_no_secret};
+
+/// Messages of the session, both ways.
+const SESSION: u64 = 38;
+/// Folders of a host: agents' spools, journals and kept configurations; volumes, of which one is the aggregator's; everybody's logs.
+const FOLDERS: [&str; 3] = ["lib/chainscope", "lib/volumes", "log/pods"];
 
 #[test]
 fn no_secret_leaves_the_agent_and_none_is_in_a_core_dump() {
-    let scene = Scene::new(2, &[]);
+    let scene = Scene::new(2, &["operator.secretNamespaces={tezos}"]);
     scene.play_session("outgoing-all-messages");
-    scene.until_count(38);
+    scene.until_count(SESSION);
+    // The same session once more, opened with the identity of a Secret.
+    let cluster = &scene.cluster;
+    let vectors = "vectors/tezos/synthetic-two-way/identity.json";
+    cluster.kubectl(&format!("create secret generic keys --namespace tezos --from-file identity.json={vectors}"));
+    cluster.kubectl(
+        r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"identity":{"secretRef":{"name":"keys"}}}}"#,
+    );
+    cluster.kubectl("delete pod --namespace tezos --selector app=peer");
+    cluster.kubectl("delete pod --namespace tezos rolling-node-0");
+    scene.until_count(2 * SESSION);
+    cluster.condition("tezos", "rolling", "IdentityResolved", "True");
+    cluster.assert_rights_are_used();
 
-    let mut places: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    assert_no_secret(&everything_written(&scene), &FOLDERS.map(|folder| (folder, NODE)));
+    assert_no_core_dumps(&scene);
+}
+
+/// Answers of the API, resources, and files of all hosts, by their place.
+fn everything_written(scene: &Scene) -> Places {
+    let mut places = Places::new();
     let mut paths: Vec<String> = ["/nodes", "/openapi.json"].map(str::to_owned).to_vec();
     for path in ["/v2/p2p?limit=1000", "/v2/stats?", "/v3/connections?", "/v3/chunks?limit=1000", "/v3/messages?"] {
         paths.push(format!("{path}&node_name={NODE}"));
     }
-    paths.extend((0..38).map(|id| format!("/v2/p2p/{id}?node_name={NODE}")));
+    paths.extend((0..scene.count()).map(|id| format!("/v2/p2p/{id}?node_name={NODE}")));
     for path in paths {
         let (status, body) = scene.reader.ask(&path).unwrap_or_else(|| panic!("no answer to {path}"));
         assert_eq!(status, 200, "{path}: {body}");
@@ -28,9 +49,8 @@ fn no_secret_leaves_the_agent_and_none_is_in_a_core_dump() {
         let found = scene.cluster.find(resource).unwrap_or_else(|| panic!("no {resource}"));
         places.insert(resource.to_owned(), found.to_string().into_bytes());
     }
-    // Agents' spools, journals and kept configurations; volumes, of which one is the aggregator's; everybody's logs.
     for host in 0..2 {
-        for folder in ["lib/chainscope", "lib/volumes", "log"] {
+        for folder in FOLDERS {
             for file in files_below(&scene.host_folder(host, folder)) {
                 if let Ok(bytes) = std::fs::read(&file) {
                     places.insert(file.display().to_string(), bytes);
@@ -38,25 +58,7 @@ fn no_secret_leaves_the_agent_and_none_is_in_a_core_dump() {
             }
         }
     }
-    for part in ["lib/chainscope/", "lib/volumes/", "/log/pods/chainscope_chainscope-agent"] {
-        assert!(places.keys().any(|place| place.contains(part)), "nothing of {part} was searched");
-    }
-
-    let secret = vectors::json("synthetic-two-way/identity.json");
-    let expected = vectors::json("synthetic-two-way/outgoing-all-messages.expected.json");
-    for (name, key) in [("secret key", &secret["secret_key"]), ("precomputed key", &expected["precomputed_key"])] {
-        for needle in needles(key) {
-            for (place, bytes) in &places {
-                assert!(!contains(bytes, &needle), "the {name} is in {place}");
-            }
-        }
-    }
-    // The search itself works: what is no secret is found by it.
-    let public = needles(&secret["public_key"]);
-    let found = places.values().any(|bytes| public.iter().any(|needle| contains(bytes, needle)));
-    assert!(found, "the search finds nothing");
-
-    assert_no_core_dumps(&scene);
+    places
 }
 
 /// The agents' and the operator's memory holds identities: it is never written to a disk.

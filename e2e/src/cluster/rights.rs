@@ -5,11 +5,44 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::Cluster;
+use super::release::RELEASE;
 
 /// A verb on a resource: API group, resource with its subresource, verb.
 pub type Right = (String, String, String);
 
+/// Rights of the operator that the chart gives and that nobody notes here, each with its reason.
+const UNUSED: &[(&str, &str, &str)] = &[
+    ("leases", "create", "the chart makes the Lease; the operator makes it anew if someone deleted it"),
+    ("secrets", "create", "an apply (patch) that makes something is checked for it, which the audit log does not note"),
+    ("configmaps", "create", "as for secrets"),
+];
+
 impl Cluster {
+    /// Fails unless each account of the release used only what it was given, and all of that but for [`UNUSED`].
+    ///
+    /// # Panics
+    /// If that is not so.
+    pub fn assert_rights_are_used(&self) {
+        for account in ["operator", "aggregator", "agent"] {
+            let name = format!("{RELEASE}-{account}");
+            let granted = self.granted(RELEASE, &name);
+            let (used, refused) = self.used(RELEASE, &name);
+            assert_eq!(refused, BTreeSet::new(), "{account} was refused");
+            let more: Vec<_> = used.difference(&granted).collect();
+            assert!(more.is_empty(), "{account} used what only others gave it: {more:?}");
+            let unused: BTreeSet<_> =
+                granted.difference(&used).map(|(_, resource, verb)| (&**resource, &**verb)).collect();
+            let excused = UNUSED.iter().filter(|_| account == "operator").map(|&(resource, verb, _)| (resource, verb));
+            assert_eq!(
+                unused,
+                excused.collect(),
+                "{account} has rights without a use, or uses one that is said to have none"
+            );
+            // The agent has no token for the API server at all.
+            assert_eq!(account == "agent", granted.is_empty() && used.is_empty(), "{account}: {granted:?}, {used:?}");
+        }
+    }
+
     /// Every right that a ServiceAccount has by bindings of its own, in whatever namespace.
     ///
     /// # Panics

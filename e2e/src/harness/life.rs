@@ -35,9 +35,15 @@ impl Life {
     /// If it is not.
     #[must_use]
     pub fn start(exe: &Path, api: &Api) -> Self {
-        let life = Self { program: Program::start("life", &mut Command::new(exe)), answers: 0 };
+        let life = Self::unobserved(exe);
         wait::until("the process to be observed", || life.shown(api));
         life
+    }
+
+    /// Starts it only.
+    #[must_use]
+    pub fn unobserved(exe: &Path) -> Self {
+        Self { program: Program::start("life", &mut Command::new(exe)), answers: 0 }
     }
 
     /// Its process id.

@@ -1,13 +1,44 @@
 //! Searching everything that was written for a key.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
+
+use super::vectors;
+
+/// What was written, by its place: a file, or an answer.
+pub type Places = BTreeMap<String, Vec<u8>>;
+
+/// Fails where the secret key of the synthetic session's node is found, or the key that follows from it; and where the search
+/// itself does not work: it has to find the public key, and each of `marks` (a part of a place's name, and what is there).
+///
+/// # Panics
+/// If that is so.
+pub fn assert_no_secret(places: &Places, marks: &[(&str, &str)]) {
+    let identity = vectors::json("synthetic-two-way/identity.json");
+    let expected = vectors::json("synthetic-two-way/outgoing-all-messages.expected.json");
+    for (name, key) in [("secret key", &identity["secret_key"]), ("precomputed key", &expected["precomputed_key"])] {
+        for needle in needles(key) {
+            for (place, bytes) in places {
+                assert!(!contains(bytes, &needle), "the {name} is in {place}");
+            }
+        }
+    }
+    let public = needles(&identity["public_key"]);
+    let found = places.values().any(|bytes| public.iter().any(|needle| contains(bytes, needle)));
+    assert!(found, "the search finds no public key");
+    for (part, mark) in marks {
+        let found = places.iter().any(|(place, bytes)| place.contains(part) && contains(bytes, mark.as_bytes()));
+        assert!(found, "the search finds no {mark} in {part}");
+    }
+}
 
 /// The ways a key could be written: raw, hexadecimal in both cases, base58, lists of numbers or of two-digit texts, halves, backwards.
 ///
 /// # Panics
 /// If it is no hexadecimal text of 32 bytes.
 #[must_use]
-pub fn needles(key: &Value) -> Vec<Vec<u8>> {
+fn needles(key: &Value) -> Vec<Vec<u8>> {
     let hexadecimal = key.as_str().expect("hex");
     let raw = hex::decode(hexadecimal).expect("hex");
     let numbers = raw.iter().map(u8::to_string).collect::<Vec<_>>();
@@ -29,6 +60,6 @@ pub fn needles(key: &Value) -> Vec<Vec<u8>> {
 
 /// Whether the bytes hold the needle.
 #[must_use]
-pub fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle)
 }
