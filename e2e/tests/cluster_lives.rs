@@ -105,6 +105,12 @@ fn processes_and_pods_that_restart_are_followed() {
         let before = scene.count();
         scene.until_count(before + 200);
     };
+    let status_because = |kind: &str, reason: &str| {
+        scene.cluster.until(&format!("{kind} to be {reason}"), "tezosnode rolling --namespace tezos", |found| {
+            let condition = find_condition(found, kind).filter(|condition| condition["reason"] == reason)?;
+            condition["status"].as_str().map(str::to_owned)
+        })
+    };
     for life in 2..=4 {
         // The shell starts it again; the container does not end.
         scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
@@ -113,7 +119,7 @@ fn processes_and_pods_that_restart_are_followed() {
             scene.cluster.condition("tezos", "rolling", "NodeProcessRunning", "True");
         }
     }
-    assert_eq!(scene.cluster.condition("tezos", "rolling", "NodeProcessRunning", "False"), "RestartLoop");
+    assert_eq!(status_because("NodeProcessRunning", "RestartLoop"), "False");
     scene.cluster.kubectl("delete pod rolling-node-0 --namespace tezos");
     until_connected(5);
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
@@ -124,14 +130,10 @@ fn processes_and_pods_that_restart_are_followed() {
     let agents = format!("daemonset {RELEASE}-agent --namespace {RELEASE}");
     scene.cluster.kubectl(&format!("patch {agents} --type merge --patch {nowhere}"));
     for kind in ["Recording", "Ready"] {
-        assert_eq!(scene.cluster.condition("tezos", "rolling", kind, "Unknown"), "AgentSilent");
+        assert_eq!(status_because(kind, "AgentSilent"), "Unknown");
     }
     scene.cluster.kubectl("scale statefulset rolling-node --namespace tezos --replicas 0");
-    let status = scene.cluster.until("no pods", "tezosnode rolling --namespace tezos", |found| {
-        let condition = find_condition(found, "Ready")?;
-        (condition["reason"] == "NoPodsSelected").then(|| condition["status"].clone())
-    });
-    assert_eq!(status, "False");
+    assert_eq!(status_because("Ready", "NoPodsSelected"), "False");
 }
 
 #[test]
