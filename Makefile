@@ -46,6 +46,8 @@ images: build ## the images of the chart as OCI archives, without a container en
 lint: setup ## format, clippy, licences and sources of the dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@# Scenarios that make test leaves out are no targets of all-targets.
+	$(CARGO) clippy --workspace --test 'cluster*' -- -D warnings
 	scripts/tool cargo-deny 0.20.2
 	PATH="$$(scripts/tool --bin):$$PATH" cargo deny --offline check bans licenses sources
 
