@@ -33,6 +33,7 @@
 mod check;
 mod error;
 mod event;
+mod load;
 mod maps;
 pub mod memory;
 mod probe;

@@ -13,6 +13,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use crate::check;
 use crate::error::Error;
 use crate::event::{Event, SocketId, Verdict};
+use crate::load::in_spite_of_signals;
 use crate::maps::{Globals, KernelAccount, ListenKey, Listener, Orphan, ProgramKey, RawAccount, SocketState};
 use crate::record;
 use crate::ring::Ring;
@@ -391,7 +392,8 @@ fn tracepoint_program<'a>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut BtfTr
 }
 
 fn load(bpf: &mut Ebpf, name: &str, tracepoint: &str, btf: &Btf) -> Result<(), Box<dyn std::error::Error>> {
-    Ok(tracepoint_program(bpf, name)?.load(tracepoint, btf)?)
+    let program = tracepoint_program(bpf, name)?;
+    Ok(in_spite_of_signals(|| program.load(tracepoint, btf))?)
 }
 
 fn choose_mode(forced: Option<CaptureMode>, names: &HashSet<&str>, release: &str) -> Result<CaptureMode, Error> {

@@ -1,8 +1,10 @@
 //! Threads, forks, and probes that come and go: nothing is doubled and nothing is left.
+#![allow(unsafe_code)]
 
 mod memory_common;
 
 use std::path::Path;
+use std::time::Duration;
 
 use chainscope_ebpf::memory::{Kind, MemoryEvent, MemoryOptions, MemoryProbe, Scope, StackEnd};
 use chainscope_testing::wait;
@@ -45,6 +47,29 @@ fn held() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("our own").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our own");
     (descriptors, maps.lines().filter(|line| line.contains("bpf-map") || line.contains("[perf_event]")).count())
+}
+
+/// The kernel stops checking a program when a signal comes: it is loaded again.
+#[test]
+fn signals_do_not_stop_the_start() {
+    const SIGNALS: u32 = 8;
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing; both threads live until the scope ends.
+    let loading = unsafe {
+        let handler: extern "C" fn(libc::c_int) = nothing;
+        assert_ne!(libc::signal(libc::SIGUSR1, handler as libc::sighandler_t), libc::SIG_ERR);
+        libc::pthread_self()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..SIGNALS {
+                std::thread::park_timeout(Duration::from_millis(100));
+                // SAFETY: as above.
+                assert_eq!(unsafe { libc::pthread_kill(loading, libc::SIGUSR1) }, 0);
+            }
+        });
+        probe();
+    });
 }
 
 fn own_memory() -> u64 {

@@ -8,6 +8,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::error::Error;
+use crate::load::in_spite_of_signals;
 
 /// The object that build.rs compiled, aligned as the ELF reader wants it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CHAINSCOPE_PAGE_BASE_BPF"));
@@ -93,11 +94,11 @@ fn by_alignment(pages: &[u64], frames: u32) -> Option<u64> {
 fn attach(bpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
     match bpf.program_mut(name) {
         Some(Program::RawTracePoint(program)) => {
-            program.load()?;
+            in_spite_of_signals(|| program.load())?;
             program.attach("mm_page_alloc").map(drop)
         }
         Some(Program::TracePoint(program)) => {
-            program.load()?;
+            in_spite_of_signals(|| program.load())?;
             program.attach("kmem", "mm_page_alloc").map(drop)
         }
         _ => Err(ProgramError::NotLoaded),

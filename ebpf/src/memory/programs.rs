@@ -9,6 +9,7 @@ use super::kernel::NODE_BITS;
 use super::{machine, page_base};
 use crate::check;
 use crate::error::Error;
+use crate::load::in_spite_of_signals;
 
 /// The object that build.rs compiled, aligned as the ELF reader wants it.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CHAINSCOPE_MEMORY_BPF"));
@@ -100,7 +101,7 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
     let moves = MOVES.into_iter().filter(|(_, tracepoint)| check::has_tracepoint(&names, tracepoint));
     let programs: Vec<_> = moves.chain(PROGRAMS).collect();
     for name in programs.iter().map(|(name, _)| *name).chain([INSPECT, SWEEP, ADOPT]) {
-        let loaded = program(&mut bpf, name).and_then(RawTracePoint::load);
+        let loaded = program(&mut bpf, name).and_then(|program| in_spite_of_signals(|| program.load()));
         loaded.map_err(|error| Error::from_loader(name.to_owned(), &error, 0))?;
     }
     Ok(Object { bpf, nodes, cpus, frames, programs })
