@@ -11,11 +11,16 @@
 #include "owners.h"
 
 #define HUGE_ORDER 9
-#define PAGE_STRUCT 64
+#define PAGE_STRUCT 64 /* sizeof(struct page); the loader makes sure */
 
 static __always_inline struct page *page_at(u64 frame)
 {
 	return (void *)(page_base + frame * PAGE_STRUCT);
+}
+
+static __always_inline u64 frame_of(u64 page)
+{
+	return (page - page_base) / PAGE_STRUCT;
 }
 
 /* ---- large folios ---- */

@@ -22,12 +22,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define PF_USER_WORKER 0x4000
 #define PF_KTHREAD 0x200000
 
-/* sizeof(struct page) is 64; the loader makes sure. */
-static __always_inline u64 frame_of(u64 page)
-{
-	return (page - page_base) >> 6;
-}
-
 /* ---- pages ---- */
 
 /* By an interrupt that found the process running, not by the process. */
@@ -111,7 +105,7 @@ int on_free(u64 *args)
 	u32 frame = frame_of(args[0]), order = args[1];
 	struct numbers *all = numbers();
 
-	if (all && all->collapsing && !order && collapsed(frame))
+	if (all && all->collapsing && collapsed(frame, order))
 		return 0;
 	if (set_owners(frame, order, 0) && order)
 		bpf_map_delete_elem(&folios, &frame);

@@ -135,9 +135,9 @@ int on_arrive_huge(u64 *args)
 /* ---- collapse ---- */
 
 /*
- * A thread allocates a huge page, isolates the small ones, copies and frees them one by one, and says how it went. The
- * owners of the freed ones go to the huge page's frames in that order: sums by stack are right, and which of its frames is
- * whose is as good as the kernel tells.
+ * A thread allocates a huge page, isolates the small ones, copies and frees them one by one, and says how it went. Those of
+ * a folio (a huge page of which a part was given back, say) it frees as one. The owners of the freed ones go to the huge
+ * page's frames in that order: sums by stack are right, and which of its frames is whose is as good as the kernel tells.
  */
 struct collapse {
 	u32 frame; /* of the huge page */
@@ -157,24 +157,46 @@ static __always_inline void maybe_collapse(u64 thread, u32 frame)
 	bpf_map_update_elem(&collapses, &thread, &c, BPF_ANY);
 }
 
-/* A small page is freed: if that is because it was collapsed, its owner goes to the huge page. Returns 1 if so. */
-static __always_inline int collapsed(u32 frame)
-{
-	u32 *o = bpf_map_lookup_elem(&owners, &frame), to;
-	u64 thread = bpf_get_current_pid_tgid();
-	struct account *a = account_here();
-	struct collapse *c;
+/* Frames that are freed because they were collapsed. */
+struct gathering {
+	u32 first;
+	u32 frame, next; /* of the huge page, and of that the next one to get an owner */
+	u32 moved;
+};
 
-	if (!o || *o >> KIND_SHIFT != KIND_ANON)
+static long gather_one(u32 i, struct gathering *g)
+{
+	u32 from = g->first + i, *o = bpf_map_lookup_elem(&owners, &from);
+
+	if (!o || g->next >= 1 << HUGE_ORDER)
+		return 1;
+	if ((*o & KIND_MASK) != KIND_ANON << KIND_SHIFT) /* of a folio: held, or nobody's */
 		return 0;
-	c = bpf_map_lookup_elem(&collapses, &thread);
-	if (!c || !c->active || c->next >= 1 << HUGE_ORDER)
+	__sync_fetch_and_and(o, ~ORDER_MASK);
+	g->moved += move_owner(from, g->frame + g->next);
+	g->next++;
+	return 0;
+}
+
+/* Pages are freed: if that is because they were collapsed, their owners go to the huge page. Returns 1 if that is all. */
+static __always_inline int collapsed(u32 frame, u32 order)
+{
+	u64 thread = bpf_get_current_pid_tgid();
+	struct collapse *c = bpf_map_lookup_elem(&collapses, &thread);
+	struct account *a = account_here();
+	struct gathering g = { .first = frame };
+
+	if (!c || !c->active || c->frame == frame || !a) /* the huge page itself: it was not needed */
 		return 0;
-	to = c->frame + c->next;
-	c->next++;
-	if (move_owner(frame, to) && a)
-		a->moved++;
-	return 1;
+	g.frame = c->frame;
+	g.next = c->next;
+	if (order)
+		bpf_loop_(1U << (order & 15), gather_one, &g, 0);
+	else
+		gather_one(0, &g);
+	c->next = g.next;
+	a->moved += g.moved;
+	return !order && g.moved;
 }
 
 SEC("raw_tracepoint/mm_collapse_huge_page_isolate")
@@ -183,9 +205,15 @@ int on_isolate(u64 *args)
 	u64 thread = bpf_get_current_pid_tgid();
 	struct collapse *c = bpf_map_lookup_elem(&collapses, &thread);
 	struct numbers *all = numbers();
+	u32 last, *order;
 
 	if (!c || c->active || !all)
 		return 0;
+	/* Of the last one's folio this is the last moment to tell what is mapped from what is only held. */
+	last = frame_of(args[0]);
+	order = bpf_map_lookup_elem(&folios, &last);
+	if (order)
+		inspect_frames(last, *order);
 	c->active = 1;
 	c->next = 0;
 	__sync_fetch_and_add(&all->collapsing, 1);

@@ -256,3 +256,10 @@ pub fn in_cache(path: &Path) -> u64 {
     }
     resident.iter().map(|page| u64::from(page & 1)).sum()
 }
+
+/// Pages that the kernel has moved since it started.
+pub fn moved_by_kernel() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").expect("it can be read");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("pgmigrate_success "));
+    lines.next().expect("a kernel that compacts").parse().expect("a number")
+}
