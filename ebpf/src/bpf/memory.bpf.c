@@ -104,10 +104,9 @@ int on_free(u64 *args)
 {
 	u32 frame = frame_of(args[0]), order = args[1];
 	struct numbers *all = numbers();
+	u32 moved = all && all->collapsing ? collapsed(frame, order) : 0;
 
-	if (all && all->collapsing && collapsed(frame, order))
-		return 0;
-	if (set_owners(frame, order, 0) && order)
+	if (moved + set_owners(frame, order, 0) && order)
 		bpf_map_delete_elem(&folios, &frame);
 	return 0;
 }

@@ -178,7 +178,7 @@ static long gather_one(u32 i, struct gathering *g)
 	return 0;
 }
 
-/* Pages are freed: if that is because they were collapsed, their owners go to the huge page. Returns 1 if that is all. */
+/* Pages are freed: if that is because they were collapsed, their owners go to the huge page. Returns how many had one. */
 static __always_inline int collapsed(u32 frame, u32 order)
 {
 	u64 thread = bpf_get_current_pid_tgid();
@@ -196,7 +196,7 @@ static __always_inline int collapsed(u32 frame, u32 order)
 		gather_one(0, &g);
 	c->next = g.next;
 	a->moved += g.moved;
-	return !order && g.moved;
+	return g.moved;
 }
 
 SEC("raw_tracepoint/mm_collapse_huge_page_isolate")
