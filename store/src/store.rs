@@ -429,6 +429,19 @@ impl Store {
         Ok(Disk { full: writer.full, free_bytes: writer.free_bytes()?, reserve_bytes: writer.reserve.held_bytes() })
     }
 
+    /// Whether the engine has more left to sort in than it could on a full disk, where it would never come to it: to wait
+    /// is better than to write, as long as there is space.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn is_behind(&self) -> Result<bool, Error> {
+        let (free, spare) = {
+            let writer = self.0.writer.lock();
+            (writer.free_bytes()?, writer.options.min_free_bytes)
+        };
+        Ok(free >= spare && self.0.engine.unsorted_bytes() > spare / 2)
+    }
+
     /// Memory that the engine holds; what else the store holds is small and does not grow with the records.
     pub fn memory(&self) -> Memory {
         self.0.engine.memory()

@@ -27,6 +27,10 @@ const RETRY: Duration = Duration::from_millis(500);
 /// being read.
 const PAUSES: u32 = 6;
 
+/// Time between two looks at an engine that is behind, and how often it is looked at before more is written all the same.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 150;
+
 /// Segments that are dropped beyond retention, one after the other, without more space than before.
 const IN_VAIN: u32 = 3;
 
@@ -242,6 +246,7 @@ impl Work {
         let Append { agent, epoch, batch, bytes, result, _room } = append;
         let Batch { node, first_sequence, records } = batch;
         self.welcome(&node);
+        self.let_sort();
         let appended = self.insist(|store| store.append(&node, &agent, &epoch, first_sequence, &records).map(drop));
         match appended {
             Ok(()) => {
@@ -289,6 +294,17 @@ impl Work {
         warn_limited!(error = %text, "records could not be stored");
         self.health.set(Some(text.clone()));
         SessionError::Store(text)
+    }
+
+    /// Waits for an engine that is behind. On a disk that filled up meanwhile it could not sort in what it has, and would
+    /// keep the files of everything that is dropped.
+    fn let_sort(&self) {
+        for _ in 0..LOOKS {
+            let is_behind = self.store.is_behind().unwrap_or(false);
+            if !is_behind || self.ending.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+        }
     }
 
     /// Does it; on a full disk lets the oldest records go and tries again until it works or the aggregator ends.

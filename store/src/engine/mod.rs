@@ -27,6 +27,9 @@ pub(crate) trait Engine: Send + Sync {
     /// Bytes that a range takes on disk, roughly; what is only in memory counts as 0.
     fn approximate_bytes(&self, range: Range<&[u8]>) -> u64;
 
+    /// Bytes that are in files and not sorted in yet, roughly. That takes as much free space, for all of them at once.
+    fn unsorted_bytes(&self) -> u64;
+
     /// Memory that the engine holds.
     fn memory(&self) -> Memory;
 }

@@ -14,6 +14,8 @@ use crate::{Error, StoreOptions};
 pub(crate) struct Rocks {
     db: DB,
     synced: WriteOptions,
+    /// Bytes of a file as it is first written: of one or two of the three write buffers.
+    first_file: u64,
 }
 
 impl Rocks {
@@ -22,7 +24,7 @@ impl Rocks {
         let db = DB::open(&database_options(options), dir).map_err(|error| open_error(dir, error))?;
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        Ok(Self { db, synced })
+        Ok(Self { db, synced, first_file: options.write_buffer_bytes as u64 / 2 })
     }
 }
 
@@ -115,6 +117,11 @@ impl Engine for Rocks {
 
     fn approximate_bytes(&self, range: Range<&[u8]>) -> u64 {
         self.db.get_approximate_sizes(&[rocksdb::Range::new(range.start, range.end)]).iter().sum()
+    }
+
+    fn unsorted_bytes(&self) -> u64 {
+        let files = self.db.property_int_value(properties::num_files_at_level(0)).ok().flatten().unwrap_or(0);
+        files.saturating_mul(self.first_file)
     }
 
     fn memory(&self) -> Memory {
