@@ -435,11 +435,10 @@ impl Store {
     /// # Errors
     /// The file system refuses.
     pub fn is_behind(&self) -> Result<bool, Error> {
-        let (free, spare) = {
-            let writer = self.0.writer.lock();
-            (writer.free_bytes()?, writer.options.min_free_bytes)
-        };
-        Ok(free >= spare && self.0.engine.unsorted_bytes() > spare / 2)
+        let writer = self.0.writer.lock();
+        let spare = writer.options.min_free_bytes;
+        // Asked for each batch: the file system only when there is something to wait for.
+        Ok(self.0.engine.unsorted_bytes() > spare / 2 && writer.free_bytes()? >= spare)
     }
 
     /// Memory that the engine holds; what else the store holds is small and does not grow with the records.

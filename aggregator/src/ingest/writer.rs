@@ -301,7 +301,7 @@ impl Work {
     fn let_sort(&self) {
         for _ in 0..LOOKS {
             let is_behind = self.store.is_behind().unwrap_or(false);
-            if !is_behind || self.ending.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+            if !is_behind || self.is_ending(LOOK) {
                 return;
             }
         }
@@ -323,7 +323,7 @@ impl Work {
                 Err(error) => warn_limited!(%error, "the disk is full, and dropping old records failed"),
             }
             // Agents keep what is not acknowledged, so waiting loses nothing here.
-            if self.is_ending() {
+            if self.is_ending(RETRY) {
                 return Err(error);
             }
         }
@@ -365,7 +365,7 @@ impl Work {
             self.health.set(Some(full.to_string()));
             warn_limited!(rows = evicted.rows, bytes = evicted.bytes, "the disk is full: old records were dropped");
             for _ in 0..PAUSES {
-                if self.is_ending() {
+                if self.is_ending(RETRY) {
                     return Ok(false);
                 }
                 if self.room()? > most {
@@ -389,8 +389,8 @@ impl Work {
         self.store.disk().map(|disk| disk.free_bytes.saturating_add(disk.reserve_bytes))
     }
 
-    /// Waits a little; true if the aggregator ends meanwhile.
-    fn is_ending(&self) -> bool {
-        self.ending.recv_timeout(RETRY) == Err(RecvTimeoutError::Disconnected)
+    /// Waits so long; true if the aggregator ends meanwhile.
+    fn is_ending(&self, wait: Duration) -> bool {
+        self.ending.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected)
     }
 }

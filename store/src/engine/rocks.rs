@@ -3,7 +3,7 @@
 use std::{ops::Range, path::Path};
 
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, Options, ReadOptions,
+    BlockBasedOptions, CStrLike, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, Options, ReadOptions,
     SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint, properties,
 };
 
@@ -25,6 +25,11 @@ impl Rocks {
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
         Ok(Self { db, synced, first_file: options.write_buffer_bytes as u64 / 2 })
+    }
+
+    /// A property of every RocksDB; one that is missing would say so by 0.
+    fn property(&self, name: impl CStrLike) -> u64 {
+        self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
 }
 
@@ -120,17 +125,14 @@ impl Engine for Rocks {
     }
 
     fn unsorted_bytes(&self) -> u64 {
-        let files = self.db.property_int_value(properties::num_files_at_level(0)).ok().flatten().unwrap_or(0);
-        files.saturating_mul(self.first_file)
+        self.property(properties::num_files_at_level(0)).saturating_mul(self.first_file)
     }
 
     fn memory(&self) -> Memory {
-        // Properties of every RocksDB; one that is missing would say so by 0.
-        let read = |name| self.db.property_int_value(name).ok().flatten().unwrap_or(0);
         Memory {
-            block_cache_bytes: read(properties::BLOCK_CACHE_USAGE),
-            write_buffer_bytes: read(properties::SIZE_ALL_MEM_TABLES),
-            open_files_bytes: read(properties::ESTIMATE_TABLE_READERS_MEM),
+            block_cache_bytes: self.property(properties::BLOCK_CACHE_USAGE),
+            write_buffer_bytes: self.property(properties::SIZE_ALL_MEM_TABLES),
+            open_files_bytes: self.property(properties::ESTIMATE_TABLE_READERS_MEM),
         }
     }
 }
