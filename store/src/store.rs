@@ -429,16 +429,22 @@ impl Store {
         Ok(Disk { full: writer.full, free_bytes: writer.free_bytes()?, reserve_bytes: writer.reserve.held_bytes() })
     }
 
-    /// Whether the engine has more left to sort in than it could on a full disk, where it would never come to it: to wait
-    /// is better than to write, as long as there is space.
+    /// Whether the engine has more left to sort in than it could on a full disk, where it would never come to it, and the
+    /// disk is not far from being full: to wait is better than to write, as long as there is space.
     ///
     /// # Errors
     /// The file system refuses.
     pub fn is_behind(&self) -> Result<bool, Error> {
         let writer = self.0.writer.lock();
         let spare = writer.options.min_free_bytes;
-        // Asked for each batch: the file system only when there is something to wait for.
-        Ok(self.0.engine.unsorted_bytes() > spare / 2 && writer.free_bytes()? >= spare)
+        let unsorted = self.0.engine.unsorted_bytes();
+        if unsorted <= spare / 2 {
+            // Asked for each batch: the file system only when there is something to wait for.
+            return Ok(false);
+        }
+        // Sorting in takes as much again, and more may be written meanwhile.
+        let far = spare.saturating_add(unsorted.saturating_mul(3));
+        Ok((spare..far).contains(&writer.free_bytes()?))
     }
 
     /// Memory that the engine holds; what else the store holds is small and does not grow with the records.

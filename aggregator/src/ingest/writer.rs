@@ -296,8 +296,8 @@ impl Work {
         SessionError::Store(text)
     }
 
-    /// Waits for an engine that is behind. On a disk that filled up meanwhile it could not sort in what it has, and would
-    /// keep the files of everything that is dropped.
+    /// Waits for an engine that is behind on a disk that is nearly full. On one that filled up meanwhile it could not sort in
+    /// what it has, and would keep the files of everything that is dropped.
     fn let_sort(&self) {
         for _ in 0..LOOKS {
             let is_behind = self.store.is_behind().unwrap_or(false);
