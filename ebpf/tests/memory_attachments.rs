@@ -1,0 +1,42 @@
+//! Probes that come and go leave nothing. The only test of its program: it counts what the whole process holds.
+
+mod memory_common;
+
+use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
+
+use memory_common::{Answer, Program, rollup};
+
+/// Descriptors and mappings: a program, map or link lives as long as one of them refers to it.
+fn held() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("our own").count();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own");
+    (descriptors, maps.lines().filter(|line| line.contains("bpf-map") || line.contains("[perf_event]")).count())
+}
+
+/// Anonymous pages of this process.
+fn own_memory() -> u64 {
+    rollup(std::process::id(), "Anonymous")
+}
+
+#[test]
+fn a_hundred_attachments_leave_nothing() {
+    let mut life = Program::life();
+    let mut cycle = || {
+        let mut probe = MemoryProbe::load(&MemoryOptions { nodes: 4096, ..MemoryOptions::default() }).expect("root");
+        for _ in 0..10 {
+            let target = probe.watch(life.pid()).expect("it lives");
+            life.tell("one 0 50");
+            assert!(Answer::all(&mut probe).anon(target) >= 50);
+            life.tell("unmap 0");
+            probe.forget(target);
+        }
+    };
+    cycle();
+    let before = held();
+    cycle();
+    let memory = own_memory();
+    (0..8).for_each(|_| cycle());
+    assert_eq!(held(), before);
+    assert!(own_memory() <= memory + 100, "{} pages, {memory} at the beginning", own_memory());
+    life.end();
+}
