@@ -26,7 +26,7 @@ test: build ## every test there is: unit, property, kernel (as root), API, end t
 	scripts/as-root $(CARGO) test --workspace
 	@# The same for the fallback of kernels before 6.3, of what captures in one way at a time.
 	scripts/as-root env CHAINSCOPE_CAPTURE=syscall $(CARGO) test --workspace \
-	  --test kernel --test lives --test dropped_record --test bad_input --test secrets
+	  --test kernel --test half_open --test lives --test dropped_record --test bad_input --test secrets
 
 e2e: build ## checks of the chart, and scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
 	scripts/setup-cluster

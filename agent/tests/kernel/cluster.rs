@@ -15,11 +15,13 @@ use chainscope_proto::v1::{
 use chainscope_testing::{free_port, wait::until_true};
 
 use crate::{
-    PATIENCE, Stage, capture,
+    common::{
+        PATIENCE, Stage, capture,
+        puppet::Puppet,
+        session::{identity, messages, play, steps},
+        session_out, sessions,
+    },
     operator::Operator,
-    puppet::Puppet,
-    session::{identity, messages, play, steps},
-    session_out, sessions,
 };
 
 const NODE: &str = "default/octez";

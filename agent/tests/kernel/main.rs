@@ -1,124 +1,28 @@
 //! The agent on real sockets of this machine. Needs root and a kernel with BTF; fails where these are missing.
-//!
-//! `CHAINSCOPE_CAPTURE=sock` or `syscall` chooses how bytes are taken; else the best that the kernel has.
 #![allow(clippy::unwrap_used)] // a test shows the line at which it fails
 
 mod cluster;
-mod collector;
+#[path = "../common/mod.rs"]
+mod common;
 mod operator;
-mod puppet;
-mod session;
 
 use std::{
     io::Write as _,
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use chainscope_agent::{Agent, CaptureMode, Config, NodeConfig, Running};
+use chainscope_agent::NodeConfig;
 use chainscope_proto::v1::{ConnectionState, connection_event::Event, record::Kind};
 use chainscope_testing::free_port;
-use collector::{Collector, Delivered};
-use puppet::Puppet;
-use session::{another_identity, identity, messages, play, steps};
+use common::{
+    PATIENCE, Stage, check_account,
+    puppet::Puppet,
+    session::{Peer as _, another_identity, identity, messages, play, steps},
+    session_in, session_out,
+};
 
 const REQUEST: &[u8] = b"GET /chains/main/blocks/head/header HTTP/1.1\r\nHost: localhost\r\n\r\n";
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn capture() -> Option<CaptureMode> {
-    match std::env::var("CHAINSCOPE_CAPTURE").as_deref() {
-        Ok("sock") => Some(CaptureMode::Sock),
-        Ok("syscall") => Some(CaptureMode::Syscall),
-        Ok(other) => panic!("CHAINSCOPE_CAPTURE: {other}"),
-        Err(_) => None,
-    }
-}
-
-struct Stage {
-    dir: tempfile::TempDir,
-    identity: PathBuf,
-    collector: Collector,
-}
-
-impl Stage {
-    fn new() -> Self {
-        // What an agent says is shown when a test fails.
-        let _ = tracing_subscriber::fmt().with_test_writer().with_env_filter("info").try_init();
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("identity.json");
-        std::fs::write(&path, identity()).unwrap();
-        Self { identity: path, collector: Collector::default(), dir }
-    }
-
-    fn node(&self) -> NodeConfig {
-        NodeConfig { name: "node".to_owned(), identity: Some(self.identity.clone()), ..NodeConfig::default() }
-    }
-
-    fn on_port(&self, port: u16) -> NodeConfig {
-        NodeConfig { p2p_port: Some(port), ..self.node() }
-    }
-
-    fn start(&self, node: NodeConfig) -> Running {
-        let config =
-            Config { capture: capture(), ring_bytes: 8 << 20, ..Config::new(self.dir.path().join("data"), vec![node]) };
-        Agent::start(config, self.collector.link()).unwrap()
-    }
-
-    fn found(&self, pid: u32) {
-        self.collector.wait("the target", |delivered| {
-            let events = delivered.target_events("node");
-            events
-                .iter()
-                .any(|event| event.pid == pid && matches!(event.event.as_str(), "found" | "started"))
-                .then_some(())
-        });
-    }
-
-    /// Waits for so many whole sessions of the node.
-    fn whole_sessions(&self, node: &str, count: usize) {
-        self.collector.wait("whole sessions", |delivered| (sessions(delivered, node) == count).then_some(()));
-    }
-}
-
-/// Connections whose messages are those of the session, neither more nor less.
-fn sessions(delivered: &Delivered, node: &str) -> usize {
-    let all = delivered.messages(node);
-    let mut keys: Vec<u64> = all.iter().map(|message| message.0).collect();
-    keys.dedup();
-    keys.into_iter().filter(|key| of_connection(delivered, node, *key) == messages()).count()
-}
-
-fn of_connection(delivered: &Delivered, node: &str, key: u64) -> Vec<(bool, u64, Vec<u8>)> {
-    let of = delivered.messages(node).into_iter().filter(|message| message.0 == key);
-    of.map(|(_, incoming, first, digest)| (incoming, first, digest)).collect()
-}
-
-/// The node connects to this process, and the session is played.
-fn session_out(node: &mut Puppet) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let connection = node.connect(listener.local_addr().unwrap().port());
-    let mut peer = listener.accept().unwrap().0;
-    play(node, connection, &mut peer, &steps());
-}
-
-/// This process connects to the node, and the session is played.
-fn session_in(node: &mut Puppet, port: u16) {
-    let mut peer = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let connection = node.accept(1);
-    play(node, connection, &mut peer, &steps());
-}
-
-fn check_account(delivered: &Delivered) {
-    let account = delivered.account("node").unwrap();
-    let dropped: u64 = account.bytes_dropped.iter().map(|reason| reason.count).sum();
-    assert_eq!(
-        account.bytes_seen,
-        account.bytes_captured + account.bytes_left_alone + dropped + account.bytes_in_ring,
-        "{account:?}"
-    );
-    assert_eq!((dropped, account.bytes_in_ring), (0, 0), "{account:?}");
-}
 
 #[test]
 fn a_node_that_listens_already_is_found_by_its_port() {
@@ -177,7 +81,7 @@ fn accepted_connections_are_the_node_s_and_other_protocols_are_left_alone() {
         client.write_all(REQUEST).unwrap();
         node.read(connection, REQUEST.len());
         node.write(connection, &[b'x'; 10_000]);
-        session::Peer::take(&mut client, 10_000);
+        client.take(10_000);
     };
     let left_alone = stage.collector.wait("the connection to be left alone", |delivered| {
         let left_alone = delivered.account("node").map_or(0, |account| account.bytes_left_alone);
@@ -382,44 +286,4 @@ fn put(path: &Path, content: &str) {
     let beside = path.with_extension("new");
     std::fs::write(&beside, content).unwrap();
     std::fs::rename(beside, path).unwrap();
-}
-
-#[test]
-fn ten_thousand_half_open_connections_take_bounded_memory() {
-    let stage = Stage::new();
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let limit = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-    let mut node = Puppet::start();
-    let port = node.listen(0);
-    let agent = stage.start(stage.on_port(port));
-    stage.found(node.pid());
-    let before = resident_bytes();
-    // The half of a connection message, and then silence.
-    let opening: Vec<u8> = [&[0x00, 0x67][..], &[7; 60]].concat();
-    let mut half_open = Vec::new();
-    for _ in 0..10_000 {
-        let mut peer = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        peer.write_all(&opening).unwrap();
-        let connection = node.accept(1);
-        node.read(connection, opening.len());
-        half_open.push(peer);
-    }
-    session_in(&mut node, port);
-    stage.whole_sessions("node", 1);
-    stage
-        .collector
-        .wait("the account of all", |delivered| (delivered.account("node")?.connections == 10_001).then_some(()));
-    let grown = resident_bytes().saturating_sub(before);
-    println!("10,000 half-open connections: {} KiB more", grown >> 10);
-    assert!(grown < 64 << 20, "{grown} bytes more");
-    agent.shutdown(PATIENCE).unwrap();
-    drop(half_open);
-    check_account(&stage.collector.now());
-}
-
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * rustix::param::page_size() as u64
 }

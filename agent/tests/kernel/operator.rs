@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, runtime::Runtime, sync::watch};
 use tokio_stream::{Stream, StreamExt as _, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::PATIENCE;
+use crate::common::PATIENCE;
 
 #[derive(Clone)]
 struct Service {

@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout)] // shares and amounts that were seen
 #![allow(clippy::unwrap_used)] // a test shows the line at which it fails
 
-#[path = "../kernel/collector.rs"]
+#[path = "../common/collector.rs"]
 #[allow(dead_code)]
 mod collector;
 mod program;

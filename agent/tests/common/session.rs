@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use crate::puppet::Puppet;
+use super::puppet::Puppet;
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way");
 

@@ -141,7 +141,7 @@ impl Drop for Puppet {
     }
 }
 
-const ARGUMENTS: [&str; 4] = ["puppet::dance", "--exact", "--ignored", "--nocapture"];
+const ARGUMENTS: [&str; 4] = ["common::puppet::dance", "--exact", "--ignored", "--nocapture"];
 
 /// Not a test: the puppet's own life.
 #[test]
