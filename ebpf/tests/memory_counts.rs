@@ -321,6 +321,27 @@ fn files_that_are_read_and_shared_memory() {
     assert_gone(&mut probe, target);
 }
 
+/// Page tables are memory of the kernel, of which it keeps a count for each process too.
+#[test]
+fn page_tables_are_of_who_filled_them() {
+    let mut probe = probe();
+    let mut life = Program::life();
+    let target = probe.watch(life.pid()).expect("it lives");
+    let before = memory_common::page_tables(life.pid());
+    life.tell("sparse 0 1000");
+    let answer = assert_exact(&mut probe, target, &life);
+    let tables = memory_common::page_tables(life.pid()) - before;
+    assert!(tables >= 1000, "{tables}");
+    let program = life.path().to_owned();
+    let held = |answer: &Answer, kind: Kind| answer.inside(target, kind, &program, "hold_sparse");
+    assert_near(held(&answer, Kind::Anonymous), 1000);
+    assert_eq!(held(&answer, Kind::Kernel), tables);
+    life.tell("unmap 0");
+    wait::until_true("the page tables to be given back", || held(&Answer::all(&mut probe), Kind::Kernel) == 0);
+    life.end();
+    assert_gone(&mut probe, target);
+}
+
 #[test]
 fn a_deep_recursion_is_cut_and_says_so() {
     let mut probe = probe();

@@ -60,6 +60,16 @@ APART void hold_huge(struct area *a, long pages)
 	touch(start, pages);
 	__asm__ volatile("");
 }
+/* Each page is in a page table of its own. */
+APART void hold_sparse(struct area *a, long pages)
+{
+	a->start = map(pages * 512);
+	a->pages = pages * 512;
+	madvise(a->start, a->pages * PAGE, MADV_NOHUGEPAGE);
+	for (long i = 0; i < pages; i++)
+		touch(a->start + i * 512 * PAGE, 1);
+	__asm__ volatile("");
+}
 APART long read_file(const char *path)
 {
 	static _Thread_local char buffer[1 << 16];
@@ -207,6 +217,8 @@ int main(void)
 			hold_heap(i, n);
 		else if (!strcmp(word, "huge"))
 			hold_huge(a, n);
+		else if (!strcmp(word, "sparse"))
+			hold_sparse(a, n);
 		else if (!strcmp(word, "deep"))
 			result = deep(m, a, n);
 		else if (!strcmp(word, "share"))

@@ -103,7 +103,17 @@ impl Program {
 
 /// A number of `smaps_rollup`, in pages.
 pub fn rollup(pid: u32, name: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process lives");
+    pages_in(&format!("/proc/{pid}/smaps_rollup"), name)
+}
+
+/// Pages of a process's page tables, as the kernel counts them.
+pub fn page_tables(pid: u32) -> u64 {
+    pages_in(&format!("/proc/{pid}/status"), "VmPTE")
+}
+
+/// A number of kibibytes in a file of a live process, in pages.
+fn pages_in(path: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string(path).expect("the process lives");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("such a line");
     let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
     kib / 4
