@@ -1,0 +1,143 @@
+//! Files that are damaged, of another epoch or cannot be written: what is gone is a loss, what is whole is sent.
+
+use proptest::prelude::*;
+
+use super::{segment::Header, *};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn hostile_bytes_are_read_to_the_first_that_is_no_record(
+        sizes in prop::collection::vec(0..200_usize, 0..8),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 1..=255_u8), 0..3),
+        cut in any::<prop::sample::Index>(),
+        noise in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let mut bytes = Header { ordinal: 3, last: 3 }.encode().to_vec();
+        let mut ends = vec![bytes.len()];
+        for (id, size) in sizes.iter().enumerate() {
+            segment::put(&mut bytes, 3, 0, &fact(id as i64, *size));
+            ends.push(bytes.len());
+        }
+        let mut hurt = bytes.clone();
+        hurt.truncate(cut.index(bytes.len() + 1));
+        hurt.extend_from_slice(&noise);
+        for (place, flip) in &flips {
+            if !hurt.is_empty() {
+                let place = place.index(hurt.len());
+                hurt[place] ^= flip;
+            }
+        }
+        // As far as the bytes are the old ones, the records are.
+        let same = bytes.iter().zip(&hurt).take_while(|(a, b)| a == b).count();
+        let scan = segment::scan(&hurt.into());
+        let whole = ends.iter().filter(|end| **end <= same).count();
+        prop_assert_eq!(scan.header.is_some(), whole > 0);
+        prop_assert_eq!(scan.records, whole.saturating_sub(1) as u64);
+        prop_assert_eq!(scan.good, whole.checked_sub(1).map_or(0, |last| ends[last] as u64));
+    }
+}
+
+#[test]
+fn a_damaged_part_that_was_sent_becomes_losses_under_the_same_numbers() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 4_000_000);
+    fill(&mut spool, "a", 0, 5);
+    spool.welcome(&[], &spool.names());
+    while spool.next_batch(&BTreeSet::new()).is_some() {}
+    let path = files_of(&spool, "a").swap_remove(0);
+    assert_eq!(path.extension().unwrap(), "out");
+    let whole = segment::scan(&fs::read(&path).unwrap().into()).records;
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[30_000] ^= 1;
+    // Once it is found while it is sent, once when the spool is opened.
+    for is_reopened in [false, true] {
+        fs::write(&path, &bytes).unwrap();
+        if is_reopened {
+            spool = open(dir.path(), 4_000_000);
+        }
+        let mut durable = Durable::default();
+        spool.welcome(&[], &spool.names());
+        while let Some(batch) = spool.next_batch(&BTreeSet::new()) {
+            durable.take(&batch);
+        }
+        let lane = durable.lane("a");
+        assert_eq!(lane.len(), 50);
+        let lost = losses(lane);
+        assert_eq!(lost.len() as u64, whole - 2, "the third record and what follows in the file");
+        assert!(lost.iter().all(|loss| loss.records == 1 && loss.reason == "spool damaged"), "{lost:?}");
+        assert_eq!(lane[usize::try_from(whole).unwrap()].time_ns, whole as i64, "the others have their numbers");
+    }
+}
+
+#[test]
+fn a_damaged_part_that_was_never_sent_becomes_a_loss_of_unknown_amount() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 4_000_000);
+    fill(&mut spool, "a", 0, 5);
+    let path = files_of(&spool, "a").swap_remove(0);
+    assert_eq!(path.extension().unwrap(), "seg");
+    let mut bytes = fs::read(&path).unwrap();
+    let whole = segment::scan(&bytes.clone().into()).records;
+    for (place, left) in [(30_000, 2), (3, 0)] {
+        bytes[place] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let mut again = open(dir.path(), 4_000_000);
+        let mut durable = Durable::default();
+        again.welcome(&[], &again.names());
+        while let Some(batch) = again.next_batch(&BTreeSet::new()) {
+            durable.take(&batch);
+        }
+        // Not acknowledged, so that the second round finds the files again.
+        let lane = durable.lane("a");
+        assert_eq!(lane.len() as u64, 50 - whole + left + 1);
+        let lost = losses(lane);
+        assert!(lost.len() == 1 && lost[0].amount_unknown, "{lost:?}");
+        for file in files_of(&again, "a") {
+            fs::remove_file(file).unwrap();
+        }
+        drop(again);
+        let mut fresh = open(dir.path(), 4_000_000);
+        fill(&mut fresh, "a", 0, 5);
+        assert_eq!(files_of(&fresh, "a")[0], path);
+        bytes = fs::read(&path).unwrap();
+    }
+}
+
+#[test]
+fn the_spool_of_another_epoch_is_told_as_a_loss() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 2_000_000);
+    fill(&mut spool, "a", 0, 1);
+    drop(spool);
+    let mut spool = Spool::open(dir.path(), &Epoch([8; 16]), 2_000_000, NOW).unwrap();
+    spool.open_lane("a", false).unwrap();
+    spool.open_lane("b", false).unwrap();
+    assert_eq!(fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
+    let mut durable = Durable::default();
+    deliver(&mut spool, &mut durable);
+    let lost = losses(durable.lane("a"));
+    assert!(lost.len() == 1 && lost[0].amount_unknown && lost[0].reason == "spool of another epoch", "{lost:?}");
+    assert!(durable.lane("b").is_empty());
+}
+
+#[test]
+fn what_cannot_be_written_is_counted_and_told_later() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 2_000_000);
+    let folder = spool.lanes["a"].dir().to_owned();
+    let away = dir.path().join("away");
+    fs::rename(&folder, &away).unwrap();
+    spool.append("a", &[fact(1, 10), fact(2, 10)]);
+    spool.append("a", &[fact(3, 10)]);
+    assert_eq!(spool.owed_ns(), Some(1));
+    assert_eq!(spool.status()[0].dropped.records, 3);
+    fs::rename(&away, &folder).unwrap();
+    spool.append("a", &[fact(4, 10)]);
+    let mut durable = Durable::default();
+    deliver(&mut spool, &mut durable);
+    let lane = durable.lane("a");
+    let lost = losses(lane);
+    assert_eq!((lost.len(), lost[0].records, lost[0].from_ns, lost[0].to_ns), (1, 3, 1, 3));
+    assert_eq!((lane.len(), lane[1].time_ns), (2, 4));
+}

@@ -1,0 +1,103 @@
+//! The spool against a model aggregator and a model disk: whatever is dropped, killed or cut, numbers are dense, a resend
+//! is the same, and each record that entered arrives once or is counted in one loss.
+
+mod damage;
+mod lanes;
+mod model;
+mod room;
+
+use std::collections::BTreeMap;
+
+use chainscope_proto::v1::{Chunk, Loss, record::Kind};
+
+use super::*;
+
+const NODES: [&str; 2] = ["a", "b"];
+const EPOCH: Epoch = Epoch([7; 16]);
+const NOW: i64 = 1_000_000;
+
+/// In memory where there is such a place: what a sync is good for is not tried here, how often it is done costs time.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn fact(id: i64, size: usize) -> Record {
+    let chunk = Chunk { plain: vec![b'x'; size].into(), ..Chunk::default() };
+    Record { time_ns: id, target: "t".to_owned(), kind: Some(Kind::Chunk(chunk)) }
+}
+
+fn losses(records: &[Record]) -> Vec<&Loss> {
+    records.iter().filter_map(|r| if let Some(Kind::Loss(loss)) = &r.kind { Some(loss) } else { None }).collect()
+}
+
+fn open(dir: &Path, limit: u64) -> Spool {
+    let mut spool = Spool::open(dir, &EPOCH, limit, NOW).unwrap();
+    for node in NODES {
+        spool.open_lane(node, true).unwrap();
+    }
+    spool
+}
+
+fn sync(spool: &mut Spool) {
+    for (node, sync) in spool.unsynced() {
+        sync.run().unwrap();
+        spool.synced(&node, true);
+    }
+}
+
+/// What the aggregator keeps of each lane.
+#[derive(Default)]
+struct Durable(BTreeMap<String, Vec<Record>>);
+
+impl Durable {
+    fn take(&mut self, batch: &Batch) -> u64 {
+        let lane = self.0.entry(batch.node.clone()).or_default();
+        assert!(batch.first_sequence <= lane.len() as u64, "a hole before {}", batch.first_sequence);
+        for (place, record) in batch.records.iter().enumerate() {
+            match lane.get(usize::try_from(batch.first_sequence).unwrap() + place) {
+                Some(known) => assert_eq!(known, record, "a resend differs"),
+                None => lane.push(record.clone()),
+            }
+        }
+        lane.len() as u64
+    }
+
+    fn marks(&self) -> Vec<LaneMark> {
+        let mark =
+            |(node, lane): (&String, &Vec<Record>)| LaneMark { node: node.clone(), next_sequence: lane.len() as u64 };
+        self.0.iter().map(mark).collect()
+    }
+
+    fn lane(&self, node: &str) -> &[Record] {
+        self.0.get(node).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Sends and acknowledges everything; the records that arrived of a lane.
+fn deliver(spool: &mut Spool, durable: &mut Durable) {
+    sync(spool);
+    spool.tell_owed();
+    sync(spool);
+    spool.welcome(&durable.marks(), &spool.names());
+    while let Some(batch) = spool.next_batch(&BTreeSet::new()) {
+        let mark = durable.take(&batch);
+        spool.acknowledge(&batch.node, mark).unwrap();
+    }
+    assert!(spool.is_empty());
+}
+
+fn files_of(spool: &Spool, node: &str) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(spool.lanes[node].dir()).unwrap().map(|item| item.unwrap().path()).collect();
+    files.retain(|path| !path.ends_with("node"));
+    files.sort();
+    files
+}
+
+/// So many segments of 100 KB, ten records each.
+fn fill(spool: &mut Spool, node: &str, from: i64, segments: i64) {
+    for id in from..from + 10 * segments {
+        spool.append(node, &[fact(id, 10_000)]);
+        sync(spool);
+    }
+}
