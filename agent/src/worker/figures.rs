@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use chainscope_proto::v1::{HostStatus, PodReport, SpoolReport};
 
-use super::{NOTE_EVERY, Worker};
+use super::{Worker, rounds::NOTE_EVERY};
 use crate::{
     cluster::{Report, report},
     holding::Discarded,
