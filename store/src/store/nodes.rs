@@ -1,0 +1,66 @@
+//! The nodes, and how much is kept of each.
+
+use super::Store;
+use crate::{Totals, keys, view::NodeView};
+
+/// A node and what is kept of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Id of the oldest message that is kept.
+    pub first_id: u64,
+    /// Id that the next message will get.
+    pub next_id: u64,
+    /// Messages kept.
+    pub rows: u64,
+    /// Bytes kept, before compression.
+    pub bytes: u64,
+    /// Segments kept.
+    pub segments: u64,
+    /// Least time of what is kept, nanoseconds since 1970.
+    pub first_time_ns: Option<i64>,
+    /// Greatest time of what is kept.
+    pub last_time_ns: Option<i64>,
+    /// Counts since its database was made.
+    pub totals: Totals,
+}
+
+impl Store {
+    /// Every node, by name.
+    pub fn nodes(&self) -> Vec<NodeInfo> {
+        self.0.views.all().iter().map(|view| NodeInfo::of(view)).collect()
+    }
+
+    /// Id of the first message that is kept and of the next one to come. Both 0 for a node that is not known.
+    pub fn visible(&self, node: &str) -> (u64, u64) {
+        self.0.views.get(node).map_or((0, 0), |view| (view.first_id, view.next_id))
+    }
+
+    /// Bytes on disk of a node's messages, chunks and indexes, roughly; what is only in memory counts as 0.
+    pub fn disk_bytes(&self, node: &str) -> u64 {
+        let Some(view) = self.0.views.get(node) else { return 0 };
+        let of_table = |table| {
+            let start = keys::node(table, view.number);
+            self.0.engine.approximate_bytes(&start..&keys::after_prefix(&start))
+        };
+        keys::SEGMENTED.into_iter().map(of_table).sum()
+    }
+}
+
+impl NodeInfo {
+    fn of(view: &NodeView) -> Self {
+        let with_facts = || view.segments.iter().filter(|segment| segment.facts > 0);
+        Self {
+            name: view.name.clone(),
+            first_id: view.first_id,
+            next_id: view.next_id,
+            rows: view.next_id - view.first_id,
+            bytes: view.segments.iter().map(|segment| segment.bytes).sum(),
+            segments: view.segments.len() as u64,
+            first_time_ns: with_facts().map(|segment| segment.least_ns).min(),
+            last_time_ns: with_facts().map(|segment| segment.greatest_ns).max(),
+            totals: view.totals,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What can be read of a node: each call sees one moment.
+
+use std::ops::ControlFlow;
+
+use chainscope_proto::v1::{MemoryState, Record};
+
+use super::Store;
+use crate::{
+    Account, ChunkQuery, Connection, ConnectionQuery, Error, FactQuery, MemorySnapshot, MessageQuery, facts, keys,
+    keys::ChunkPlace, memory, query,
+};
+
+impl Store {
+    /// Messages with their ids.
+    ///
+    /// # Errors
+    /// The query's budget is used up or its deadline passed: nothing is cut silently. Damage.
+    pub fn messages(&self, node: &str, query: &MessageQuery) -> Result<Vec<(u64, Record)>, Error> {
+        let mut answer = Vec::new();
+        self.each_message(node, query, &mut |id, record| {
+            answer.push((id, record));
+            ControlFlow::Continue(())
+        })?;
+        Ok(answer)
+    }
+
+    /// As [`Self::messages`], one by one, until `each` breaks off.
+    ///
+    /// # Errors
+    /// As [`Self::messages`].
+    pub fn each_message(
+        &self,
+        node: &str,
+        query: &MessageQuery,
+        each: &mut dyn FnMut(u64, Record) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        self.reader(node).map_or(Ok(()), |reader| query::run(&reader, query, each))
+    }
+
+    /// One message.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn message(&self, node: &str, id: u64) -> Result<Option<Record>, Error> {
+        let Some(reader) = self.reader(node) else { return Ok(None) };
+        Ok(facts::message(&reader, id)?.map(|(_, record)| record))
+    }
+
+    /// The chunks of a message, by counter; `None` if there is no such message.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn message_chunks(&self, node: &str, id: u64) -> Result<Option<Vec<Record>>, Error> {
+        let mut chunks = Vec::new();
+        let known = self.each_message_chunk(node, id, &mut |chunk| {
+            chunks.push(chunk);
+            ControlFlow::Continue(())
+        })?;
+        Ok(known.then_some(chunks))
+    }
+
+    /// As [`Self::message_chunks`], one by one: a message may be larger than memory. False if there is no such message.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn each_message_chunk(
+        &self,
+        node: &str,
+        id: u64,
+        each: &mut dyn FnMut(Record) -> ControlFlow<()>,
+    ) -> Result<bool, Error> {
+        self.reader(node).map_or(Ok(false), |reader| facts::message_chunks(&reader, id, each))
+    }
+
+    /// Connections of which at least one event is kept.
+    ///
+    /// # Errors
+    /// The query's budget; damage.
+    pub fn connections(&self, node: &str, query: &ConnectionQuery) -> Result<Vec<Connection>, Error> {
+        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::connections(&reader, query))
+    }
+
+    /// One connection.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn connection(&self, node: &str, key: u64) -> Result<Option<Connection>, Error> {
+        self.reader(node).map_or(Ok(None), |reader| facts::connection(&reader, key))
+    }
+
+    /// Chunks by connection, counter and side (local before remote).
+    ///
+    /// # Errors
+    /// The query's budget; damage.
+    pub fn chunks(&self, node: &str, query: &ChunkQuery) -> Result<Vec<Record>, Error> {
+        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::chunks(&reader, query))
+    }
+
+    /// One chunk.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn chunk(&self, node: &str, connection: u64, incoming: bool, counter: u64) -> Result<Option<Record>, Error> {
+        let place = ChunkPlace { connection, counter, incoming };
+        self.reader(node).map_or(Ok(None), |reader| facts::chunk(&reader, place))
+    }
+
+    /// Losses with their ids.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn losses(&self, node: &str, query: &FactQuery) -> Result<Vec<(u64, Record)>, Error> {
+        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::rows(&reader, keys::LOSS, query))
+    }
+
+    /// Events of targets with their ids.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn target_events(&self, node: &str, query: &FactQuery) -> Result<Vec<(u64, Record)>, Error> {
+        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::rows(&reader, keys::TARGET_EVENT, query))
+    }
+
+    /// The latest account of each agent, epoch and target.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn accounts(&self, node: &str) -> Result<Vec<Account>, Error> {
+        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::accounts(&reader))
+    }
+
+    /// Snapshots of a node's memory of a time (first included, last excluded; nanoseconds since 1970), oldest first.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn memory_snapshots(&self, node: &str, from_ns: i64, to_ns: i64) -> Result<Vec<MemorySnapshot>, Error> {
+        self.reader(node).map_or(Ok(Vec::new()), |reader| memory::list(&reader, from_ns, to_ns))
+    }
+
+    /// The latest snapshot of a node's memory at or before a moment, and its states in the order in which they were put.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn memory_at(&self, node: &str, time_ns: i64) -> Result<Option<(MemorySnapshot, Vec<MemoryState>)>, Error> {
+        self.reader(node).map_or(Ok(None), |reader| memory::at_or_before(&reader, time_ns))
+    }
+}
