@@ -32,6 +32,11 @@ impl Held {
         let [anon, cache, kernel] = &self.columns;
         [kib(anon), kib(cache), kib(kernel)]
     }
+
+    /// Whether any stack that ends at a node holds something.
+    fn is_at(&self, node: usize) -> bool {
+        self.columns.iter().any(|column| column.get(node).is_some_and(|count| *count != 0))
+    }
 }
 
 /// A call tree with what its stacks hold.
@@ -111,6 +116,12 @@ impl Stacks {
     /// What the stacks that end at a node hold, now and at the earlier moment.
     pub(crate) fn held(&self, node: usize) -> ([i64; 3], [i64; 3]) {
         (self.now.at(node), self.then.as_ref().map_or([0; 3], |then| then.at(node)))
+    }
+
+    /// Whether stacks that end at a node hold anything, now or at the earlier moment. Of most nodes none does, and then
+    /// there is nothing to be weighed.
+    pub(crate) fn is_held(&self, node: usize) -> bool {
+        self.now.is_at(node) || self.then.as_ref().is_some_and(|then| then.is_at(node))
     }
 
     /// Frames of the stack that ends at a node, innermost first.

@@ -223,6 +223,8 @@ struct Build<'a> {
     items: Vec<Item>,
     /// Items of the children that are being found.
     behind: Vec<Item>,
+    /// Numbers of the slots that are shown.
+    shown: Vec<u32>,
     /// For each frame, where its slot is, if `seen` says that it is of this group.
     slot_of: Vec<u32>,
     seen: Vec<u32>,
@@ -238,6 +240,7 @@ impl<'a> Build<'a> {
             nodes: Vec::new(),
             items: Vec::new(),
             behind: Vec::new(),
+            shown: Vec::new(),
             slot_of: vec![0; stacks.frames.len()],
             seen: vec![0; stacks.frames.len()],
             group: 0,
@@ -290,7 +293,8 @@ impl<'a> Build<'a> {
             unknown.cache = unknown.cache.saturating_sub(weight.cache);
         };
         rest.iter().for_each(|(_, weight)| take(*weight));
-        let mut shown: Vec<u32> = Vec::new();
+        let mut shown = std::mem::take(&mut self.shown);
+        shown.clear();
         for (number, slot) in slots.iter().enumerate().filter(|(_, slot)| frame(slot).is_resolved()) {
             take(slot.weight);
             if slot.weight.keep >= threshold {
@@ -300,6 +304,7 @@ impl<'a> Build<'a> {
             }
         }
         if shown.is_empty() && rest.is_empty() {
+            self.shown = shown;
             return;
         }
         shown.sort_unstable_by(|left, right| {
@@ -308,8 +313,8 @@ impl<'a> Build<'a> {
         });
         let first = self.nodes.len() as u32;
         let mut place = 0;
-        for number in shown {
-            let slot = &mut slots[number as usize];
+        for number in &shown {
+            let slot = &mut slots[*number as usize];
             slot.place = place;
             place += slot.count;
             let node = self.nodes.len() as u32;
@@ -328,6 +333,7 @@ impl<'a> Build<'a> {
         let count = self.nodes.len() as u32 - first;
         let node = &mut self.nodes[task.node as usize];
         (node.first, node.count) = (first, count);
+        self.shown = shown;
         self.scatter(walk, task, slots, place);
     }
 

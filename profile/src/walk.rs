@@ -50,8 +50,8 @@ pub(crate) struct Inwards<'a, W> {
 
 impl<W: Fn(usize) -> Weight> Walk for Inwards<'_, W> {
     fn start(&self) -> Vec<Item> {
-        let all = 0..self.stacks.parents.len();
-        let items = all.map(|node| Item { node: node as u32, weight: (self.weigh)(node) });
+        let held = (0..self.stacks.parents.len()).filter(|node| self.stacks.is_held(*node));
+        let items = held.map(|node| Item { node: node as u32, weight: (self.weigh)(node) });
         items.filter(|item| !item.weight.is_zero()).collect()
     }
 
@@ -87,7 +87,9 @@ impl Outwards {
         let mut weights = vec![Weight::default(); nodes];
         // Children before their parents: what arrives at a node is complete.
         for at in (1..nodes).rev() {
-            weights[at].add(weigh(at));
+            if stacks.is_held(at) {
+                weights[at].add(weigh(at));
+            }
             let weight = weights[at];
             if !weight.is_zero() {
                 weights[stacks.parents[at] as usize].add(weight);

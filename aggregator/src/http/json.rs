@@ -34,11 +34,27 @@ pub(crate) fn write(out: &mut dyn Write, value: &impl Serialize) -> io::Result<(
     Ok(value.serialize(&mut Serializer::with_formatter(out, Harmless))?)
 }
 
+/// Writes a string as [`write`] does. One that needs no escape, as most names do, is copied as it is.
+pub(crate) fn write_text(out: &mut Vec<u8>, text: &str) {
+    // Without an early end: so all bytes of a word are looked at at once.
+    let is_plain = text
+        .bytes()
+        .fold(true, |is_plain, byte| is_plain & matches!(byte, b' '..=b'~') & (byte != b'"') & (byte != b'\\'));
+    if is_plain {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        // Writing to memory does not fail.
+        let _ = write(out, &text);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::write;
+    use super::{write, write_text};
 
     fn text(value: &str) -> String {
         let mut out = Vec::new();
@@ -52,6 +68,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn it_is_written_one_way(value in "[ -~]*|.*|[\u{0}-\u{a0}]*") {
+            let mut out = Vec::new();
+            write_text(&mut out, &value);
+            prop_assert_eq!(String::from_utf8(out).unwrap(), text(&value));
+        }
+
         #[test]
         fn it_means_the_same(value in any::<String>()) {
             let text = text(&value);

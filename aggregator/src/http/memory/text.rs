@@ -1,7 +1,5 @@
 //! A tree as JSON, block by block and without recursion: an answer of any size and depth is written in bounded memory.
 
-use std::io::Write as _;
-
 use axum::body::Bytes;
 use chainscope_profile::{Label, Tree};
 
@@ -69,11 +67,16 @@ impl TreeText {
                 out.push(b',');
             }
             other => {
-                // Writing to memory does not fail; these names need no escape.
-                let _ = write!(out, "\"name\":\"{}\",", other.pseudo().unwrap_or_default());
+                out.extend_from_slice(b"\"name\":");
+                json::write_text(out, other.pseudo().unwrap_or_default());
+                out.push(b',');
             }
         }
-        let _ = write!(out, "\"value\":{},\"cacheValue\":{}", node.value, node.cache);
+        for (member, value) in [(&b"\"value\":"[..], node.value), (b",\"cacheValue\":", node.cache)] {
+            out.extend_from_slice(member);
+            // Writing to memory does not fail.
+            let _ = json::write(out, &value);
+        }
         match node.label {
             Label::Root | Label::Frame(_) => {
                 out.extend_from_slice(b",\"frames\":[");
@@ -99,15 +102,20 @@ impl TreeText {
             let frame = self.tree.frame(number);
             let start = self.text.len();
             let text = &mut self.text;
-            // Writing to memory does not fail.
-            let _ = write!(text, "{{\"offset\":\"{:08x}\",\"executable\":", frame.offset as u32);
-            let _ = json::write(text, &&*frame.executable);
+            text.extend_from_slice(b"{\"offset\":\"");
+            text.extend_from_slice(&hex_digits(frame.offset as u32));
+            text.extend_from_slice(b"\",\"executable\":");
+            json::write_text(text, &frame.executable);
             text.extend_from_slice(b",\"functionName\":");
-            let _ = json::write(text, &frame.function.as_deref());
-            let _ = write!(text, ",\"functionCategory\":\"{}\"", frame.category.name());
-            for (is_so, mark) in [(frame.inlined, "inlined"), (frame.deleted, "deleted")] {
+            match &frame.function {
+                Some(function) => json::write_text(text, function),
+                None => text.extend_from_slice(b"null"),
+            }
+            text.extend_from_slice(b",\"functionCategory\":");
+            json::write_text(text, frame.category.name());
+            for (is_so, mark) in [(frame.inlined, &b",\"inlined\":true"[..]), (frame.deleted, b",\"deleted\":true")] {
                 if is_so {
-                    let _ = write!(text, ",\"{mark}\":true");
+                    text.extend_from_slice(mark);
                 }
             }
             text.push(b'}');
@@ -115,4 +123,12 @@ impl TreeText {
         }
         *place
     }
+}
+
+/// Eight of them.
+fn hex_digits(value: u32) -> [u8; 8] {
+    let mut digits = [0; 8];
+    // Four bytes are eight digits.
+    let _ = hex::encode_to_slice(value.to_be_bytes(), &mut digits);
+    digits
 }
