@@ -16,14 +16,14 @@ use tokio::sync::{oneshot, watch};
 use crate::{
     Config, Error,
     check::{require_fit, require_fit_for_pods},
-    cluster::{self, Client, Reach, Report},
+    delivery::lanes::{LaneStatus, shared::SharedLanes},
+    delivery::uplink::{self, Link},
     folder::Folder,
-    lanes::{LaneStatus, shared::SharedLanes},
     memory::{Board, Memory},
-    monitor::Monitor,
-    reader::{BATCHES, Reader},
+    metrics::Monitor,
+    network::reader::{BATCHES, Reader},
+    operator::{self, Client, Reach, Report},
     targets::proc::Proc,
-    uplink::{self, Link},
     worker::{Cluster, Worker},
 };
 
@@ -89,7 +89,7 @@ impl Agent {
         let reach = Reach::default();
         let (client, cluster) = match &config.cluster {
             Some(operator) => {
-                let kept = cluster::read_kept(&folder)?;
+                let kept = operator::read_kept(&folder)?;
                 if let Some(map) = &kept {
                     tracing::info!(pods = map.pods.len(), "the last configuration was kept");
                     reach.set_configured();

@@ -8,7 +8,7 @@ use chainscope_spec as spec;
 /// Which bytes of a chunk are sent on.
 pub use chainscope_spec::Stored as Store;
 
-use crate::{Error, cluster::ClusterConfig};
+use crate::{Error, operator::ClusterConfig};
 
 /// Configuration of one agent.
 #[derive(Debug, Clone)]

@@ -13,40 +13,32 @@
 //! interpreter, the journal) is pure and tested without a kernel; what asks the machine is a thin shell around it.
 //!
 //! Secrets: identities are read through the target's own root, live in memory that wipes itself, and go nowhere.
-//! A program that hosts an agent calls [`protect_process`](chainscope_quiet::protect_process) first.
+//! A program that hosts an agent calls [`protect_process`](chainscope_hygiene::protect_process) first.
 
-mod account;
 mod agent;
 mod check;
 mod clock;
-mod cluster;
 mod config;
+mod delivery;
 mod error;
 mod folder;
-mod holding;
-mod identity;
-mod interpreter;
-mod journal;
-mod lanes;
 mod memory;
-mod monitor;
-mod reader;
-mod rooted;
-mod spool;
+mod metrics;
+mod network;
+mod operator;
 mod symbols;
 mod targets;
-mod unfit;
-mod uplink;
+mod unsupported;
 mod worker;
 
 pub use agent::{Agent, Running, Status};
 pub use chainscope_ebpf::{CaptureMode, Finding};
 pub use check::{require_fit, self_check};
-pub use cluster::ClusterConfig;
 pub use config::{Config, NodeConfig, Store, TargetLimits};
+pub use delivery::lanes::{Dropped, LaneStatus};
+pub use delivery::uplink::{Link, Remote, Uplink};
 pub use error::Error;
-pub use lanes::{Dropped, LaneStatus};
-pub use monitor::Monitor;
+pub use metrics::Monitor;
+pub use operator::ClusterConfig;
 pub use targets::pods::Watch;
-pub use unfit::Unfit;
-pub use uplink::{Link, Remote, Uplink};
+pub use unsupported::Unfit;

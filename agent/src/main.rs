@@ -72,7 +72,7 @@ struct Arguments {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn main() -> anyhow::Result<()> {
-    chainscope_quiet::protect_process()?;
+    chainscope_hygiene::protect_process()?;
     let arguments = Arguments::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt()

@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{RecordReply, RecordRequest};
-use chainscope_quiet::warn_limited;
 use chainscope_tls::{Acceptor, Folder, Protocol, Remote};
 use tokio::{
     net::TcpListener,

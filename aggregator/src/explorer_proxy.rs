@@ -17,7 +17,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header},
     response::{IntoResponse as _, Response},
 };
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use chainscope_tls::Token;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{body::Incoming, client, server::conn::http1, service::service_fn};

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use chainscope_store::Store;
 
 use crate::{Error, catalog::Catalog, clock::now_ns, regularly::Regular};

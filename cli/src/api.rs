@@ -80,7 +80,7 @@ impl Api {
                 .ok()
                 .and_then(|problem| problem.get("detail").and_then(Value::as_str).map(str::to_owned))
                 .unwrap_or(text);
-            bail!("{url}: {status}: {}", chainscope_quiet::Harmless(detail.trim()));
+            bail!("{url}: {status}: {}", chainscope_hygiene::Escaped(detail.trim()));
         }
         Ok(body)
     }

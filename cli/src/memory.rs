@@ -52,7 +52,7 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
         bail!("there is no process {pid}");
     }
-    chainscope_quiet::protect_process()?;
+    chainscope_hygiene::protect_process()?;
     logs::start(None, "warn")?;
     let folder = tempfile::tempdir()?;
     let mut config = Config::for_memory_of(pid);

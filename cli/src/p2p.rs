@@ -1,7 +1,7 @@
 //! `chainscope p2p`: the messages of a node, a line each.
 
 use anyhow::Context as _;
-use chainscope_quiet::Harmless;
+use chainscope_hygiene::Escaped;
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Deserialize;
 
@@ -96,8 +96,8 @@ fn line(row: &Row) -> String {
     let arrow = if row.incoming { '←' } else { '→' };
     let kind = row.kind.as_deref().unwrap_or(&row.category);
     let preview = row.message_preview.as_deref().unwrap_or("(not decoded)");
-    let (id, remote, kind) = (row.id, Harmless(&row.remote_addr).to_string(), Harmless(kind).to_string());
-    format!("{time} {id:>7} {arrow} {remote:<24} {kind:<28} {}", Harmless(preview))
+    let (id, remote, kind) = (row.id, Escaped(&row.remote_addr).to_string(), Escaped(kind).to_string());
+    format!("{time} {id:>7} {arrow} {remote:<24} {kind:<28} {}", Escaped(preview))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ It records the node that listens for peers on port 9732; for that node alone, `c
 const DRAIN: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
-    chainscope_quiet::protect_process()?;
+    chainscope_hygiene::protect_process()?;
     if args.check {
         return check();
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use chainscope_quiet::Harmless;
+use chainscope_hygiene::Escaped;
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, Header};
 
@@ -64,7 +64,7 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
     bundle.add("notes.txt", notes.as_bytes())?;
     bundle.archive.into_inner()?.finish()?.sync_all()?;
     for note in notes.lines() {
-        terminal::line(&Harmless(note).to_string())?;
+        terminal::line(&Escaped(note).to_string())?;
     }
     terminal::line(&format!("wrote {}", args.output.display()))
 }

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 
 fn start(options: Options) -> anyhow::Result<()> {
     // Identities pass through this memory: none of it goes to a file.
-    chainscope_quiet::protect_process()?;
+    chainscope_hygiene::protect_process()?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     server::{ClientHello, ResolvesServerCert},

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use futures::{FutureExt as _, Stream, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use rustls::{ServerConfig, server::ResolvesServerCert};
 use tokio::{

@@ -17,10 +17,10 @@ use std::{
 };
 
 use chainscope_ebpf::memory::{Health, Kind, MappingKind, Resident, TargetReading};
+use chainscope_hygiene::Escaped;
 use chainscope_proto::v1::{
     MemoryAck, MemoryKind, MemoryKindTotals, MemoryMapping, MemoryState, MemoryTarget, MemoryTotals, ReasonCount,
 };
-use chainscope_quiet::Harmless;
 
 use super::{
     dictionary::{Dictionary, Mark},
@@ -264,7 +264,7 @@ impl Profile {
     fn process(&self) -> MemoryTarget {
         MemoryTarget {
             pid: self.subject.pid,
-            name: Harmless(&self.subject.name).to_string(),
+            name: Escaped(&self.subject.name).to_string(),
             started_ns: self.started_ns,
             ended_ns: self.ended.map_or(0, |(time, _)| time),
             ended_by: self.ended.map_or_else(String::new, |(_, by)| by.to_owned()),
@@ -283,9 +283,9 @@ impl Profile {
             return;
         }
         if is_refused {
-            chainscope_quiet::warn_limited!(
+            chainscope_hygiene::warn_limited!(
                 node = %self.subject.node,
-                reason = %chainscope_quiet::Clean(&ack.refused),
+                reason = %chainscope_hygiene::EscapedTruncated(&ack.refused),
                 "the aggregator does not take this memory profile"
             );
             self.is_refused = true;
@@ -361,8 +361,8 @@ fn name_of(mapping: &MappingKind) -> String {
         MappingKind::Heap => "[heap]".to_owned(),
         MappingKind::Stack => "[stack]".to_owned(),
         MappingKind::Anonymous => "[anon]".to_owned(),
-        MappingKind::File(path) => Harmless(&path.to_string_lossy()).to_string(),
-        MappingKind::Other(name) => Harmless(name).to_string(),
+        MappingKind::File(path) => Escaped(&path.to_string_lossy()).to_string(),
+        MappingKind::Other(name) => Escaped(name).to_string(),
     };
     name.chars().take(MAX_MAPPING).collect()
 }

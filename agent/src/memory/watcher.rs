@@ -11,7 +11,7 @@ use chainscope_ebpf::{
     Error,
     memory::{MemoryEvent, Reading, Scope, TargetId},
 };
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError};
 
 use super::{board::Board, probe::Probe, profile::Subject};

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use chainscope_quiet::Harmless;
+use chainscope_hygiene::Escaped;
 use cpp_demangle::{BorrowedSymbol, DemangleOptions, ParseOptions};
 
 use super::ocaml;
@@ -71,7 +71,7 @@ impl Bounded {
 }
 
 fn harmless(name: &str) -> String {
-    Harmless(name).to_string()
+    Escaped(name).to_string()
 }
 
 /// The beginning of a text, of so many bytes at most.

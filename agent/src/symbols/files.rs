@@ -13,8 +13,8 @@ use super::{
     elf::{DebugLink, Elf},
 };
 use crate::{
-    rooted::{Root, open_executable, open_regular},
     targets::proc::Proc,
+    targets::rooted::{Root, open_executable, open_regular},
 };
 
 /// Where debug files are installed.

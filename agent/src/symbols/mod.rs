@@ -30,7 +30,7 @@ use std::{
 
 pub(crate) use category::Category;
 use category::Owner;
-use chainscope_quiet::{Clean, Harmless};
+use chainscope_hygiene::{Escaped, EscapedTruncated};
 use module::Names;
 
 use crate::targets::proc::Proc;
@@ -303,7 +303,7 @@ impl Open {
                 Ok(names) => Reading::Read(Box::new(names)),
                 Err(cause) => {
                     let path = mapped.path.to_string_lossy();
-                    tracing::info!(path = %Clean(&path), %cause, "no names of this file");
+                    tracing::info!(path = %EscapedTruncated(&path), %cause, "no names of this file");
                     Reading::Unreadable
                 }
             };
@@ -329,7 +329,7 @@ fn find(proc: &Proc, mapped: &MappedFile, processes: &[u32]) -> Option<files::Fo
 /// Never empty.
 fn base_name(path: &Path) -> Arc<str> {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_else(|| path.to_string_lossy());
-    let mut name = Harmless(&name).to_string();
+    let mut name = Escaped(&name).to_string();
     while name.len() > MAX_FILE_NAME {
         name.pop();
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use blazesym::symbolize::{Input, Symbolized, Symbolizer, source};
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 
 use super::{
     MappedFile,

@@ -10,7 +10,7 @@ use super::{
     cgroup::ContainerId,
     matching::{Entry, Names, ProcessFacts, entry_of},
 };
-use crate::{config::NodeConfig, identity::Source};
+use crate::{config::NodeConfig, targets::identity::Source};
 
 /// Least time between two questions for containers because of a process: each holds up the interpreter.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);

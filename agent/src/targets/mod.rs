@@ -7,9 +7,11 @@
 mod cgroup;
 mod docker;
 pub(crate) mod entries;
+pub(crate) mod identity;
 pub(crate) mod matching;
 pub(crate) mod pods;
 pub(crate) mod proc;
+pub(crate) mod rooted;
 mod roster;
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,7 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-use crate::identity::Source;
+use crate::targets::identity::Source;
 
 /// What a process is observed as.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,7 +89,7 @@ impl System for Machine {
         match docker::containers_named(Path::new(docker::SOCKET), name) {
             Ok(containers) => containers,
             Err(cause) => {
-                chainscope_quiet::warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
+                chainscope_hygiene::warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
                 Vec::new()
             }
         }

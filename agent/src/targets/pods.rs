@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Judgement, Live, Owner, Place, Standing, matching::ProcessFacts};
-use crate::cluster::pods::{Pod, PodMap};
+use crate::operator::pods::{Pod, PodMap};
 
 /// What is waited for in pods before anything is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

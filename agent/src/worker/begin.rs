@@ -13,15 +13,15 @@ use super::{Cluster, Worker};
 use crate::{
     Error,
     clock::Clock,
-    cluster::{pods::PodMap, report::Ledger},
     config::Config,
+    delivery::lanes::{LaneStatus, shared::SharedLanes},
     folder::Folder,
-    holding::Holding,
-    interpreter::{Interpreter, records},
-    journal::{self, Waiting},
-    lanes::{LaneStatus, shared::SharedLanes},
     memory,
-    reader::Command,
+    network::holding::Holding,
+    network::interpreter::{Interpreter, records},
+    network::journal::{self, Waiting},
+    network::reader::Command,
+    operator::{pods::PodMap, report::Ledger},
     targets::{Machine, Plan, Roster, entries::EntryPlan, pods::PodPlan, proc::Proc},
 };
 
@@ -122,11 +122,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        cluster::{
+        config::NodeConfig,
+        operator::{
             Report,
             pods::tests::{pod, snapshot},
         },
-        config::NodeConfig,
     };
 
     /// Lanes with records after an agent restarted, of these.

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use chainscope_quiet::Clean;
+use chainscope_hygiene::EscapedTruncated;
 
 use super::{EXITED, End, Observed, RELEASED, Worker};
 use crate::{
     Error,
-    account::HOLDING_FULL,
     clock::Clock,
-    cluster::pods::PodMap,
-    holding::Held,
-    identity::ProcessKeys,
-    interpreter::Target,
     memory,
-    reader::Command,
+    network::account::HOLDING_FULL,
+    network::holding::Held,
+    network::interpreter::Target,
+    network::reader::Command,
+    operator::pods::PodMap,
+    targets::identity::ProcessKeys,
     targets::{Assignment, Change, Found, Owner, Plan, matching::ProcessFacts},
 };
 
@@ -121,7 +121,7 @@ impl Worker {
                 self.profile(memory::Command::Watch { pid, node, label });
             }
         }
-        let exe = Clean(&facts.exe.to_string_lossy()).to_string();
+        let exe = EscapedTruncated(&facts.exe.to_string_lossy()).to_string();
         let node = &assignment.node;
         tracing::info!(%node, pid, exe, netns = facts.netns, event, held = was_held, "observing");
         let pod = match owner {

@@ -6,9 +6,9 @@ use chainscope_proto::v1::{HostStatus, PodReport, SpoolReport};
 
 use super::{Worker, rounds::NOTE_EVERY};
 use crate::{
-    cluster::{Report, report},
-    holding::Discarded,
-    interpreter::Tally,
+    network::holding::Discarded,
+    network::interpreter::Tally,
+    operator::{Report, report},
     targets::Plan,
 };
 

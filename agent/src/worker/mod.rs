@@ -22,13 +22,13 @@ use tokio::sync::watch;
 
 use crate::{
     Error,
-    cluster::{Report, pods::PodMap, report::Ledger},
+    delivery::lanes::shared::SharedLanes,
     folder::Folder,
-    holding::Holding,
-    interpreter::{Interpreter, Sink},
-    lanes::shared::SharedLanes,
     memory,
-    reader::{Batch, Command, News},
+    network::holding::Holding,
+    network::interpreter::{Interpreter, Sink},
+    network::reader::{Batch, Command, News},
+    operator::{Report, pods::PodMap, report::Ledger},
     targets::{Machine, Plan, Roster, proc::Proc},
 };
 

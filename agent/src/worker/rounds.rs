@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::Journal;
-use chainscope_quiet::warn_limited;
 use prost::Message as _;
 
 use super::{EXITED, Worker};
-use crate::{Error, interpreter::records, reader::Command};
+use crate::{Error, network::interpreter::records, network::reader::Command};
 
 /// How often ends of processes are looked for.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec},
     authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::{
     VERSIONS,
     v1::{CatalogRequest, CatalogUpdate, configuration_client::ConfigurationClient},
 };
-use chainscope_quiet::{Clean, warn_limited};
 use chainscope_tls::{Remote, Token};
 use prost::Message as _;
 use tokio::time::{sleep, timeout};
@@ -30,7 +30,7 @@ const LARGEST: usize = 64 << 20;
 enum Ended {
     #[error(transparent)]
     Link(#[from] chainscope_tls::Error),
-    #[error("the operator: {}", Clean(.0.message()))]
+    #[error("the operator: {}", EscapedTruncated(.0.message()))]
     Status(Box<Status>),
     #[error(transparent)]
     Update(#[from] UpdateError),

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::{
     VERSIONS,
     v1::{CatalogNode, CatalogUpdate, MemorySnapshots},
 };
-use chainscope_quiet::{Clean, warn_limited};
 use chainscope_store::{Retention, SnapshotLimits};
 use serde::{Deserialize, Serialize};
 
@@ -140,7 +140,7 @@ impl Kept {
         for node in nodes {
             let name = node.node.clone();
             if let Err(why) = check_name(&name) {
-                warn_limited!(node = %Clean(&name), why, "the operator names a node that cannot be");
+                warn_limited!(node = %EscapedTruncated(&name), why, "the operator names a node that cannot be");
             } else if after.nodes.len() >= most && !after.nodes.contains_key(&name) {
                 warn_limited!(node = name, most, "the operator names more nodes than this aggregator takes");
             } else {

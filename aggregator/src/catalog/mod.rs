@@ -23,8 +23,8 @@ use std::{
     time::Duration,
 };
 
+use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::CatalogUpdate;
-use chainscope_quiet::warn_limited;
 use chainscope_store::{NodeInfo, Retention, Store};
 use parking_lot::{Mutex, RwLock};
 

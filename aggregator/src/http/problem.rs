@@ -4,7 +4,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use chainscope_quiet::{Clean, warn_limited};
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_store::Error as StoreError;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -121,7 +121,7 @@ impl From<Unclear> for Problem {
             problem
         };
         match unclear {
-            Unclear::Unknown(name) => Self::not_found(format!("no such node: \"{}\"", Clean(&name))),
+            Unclear::Unknown(name) => Self::not_found(format!("no such node: \"{}\"", EscapedTruncated(&name))),
             Unclear::NoNodes => Self::not_found("no node is configured, and none has sent records yet"),
             Unclear::Unsaid(nodes) => {
                 let list = nodes.join(", ");
@@ -129,7 +129,10 @@ impl From<Unclear> for Problem {
             }
             Unclear::Ambiguous(name, nodes) => {
                 let list = nodes.join(", ");
-                with(Self::parameter("node_name", format!("\"{}\" fits several nodes: {list}", Clean(&name))), nodes)
+                with(
+                    Self::parameter("node_name", format!("\"{}\" fits several nodes: {list}", EscapedTruncated(&name))),
+                    nodes,
+                )
             }
             Unclear::Many(_) | Unclear::Bad(..) => Self::parameter("node_name", "no node can be called so"),
         }

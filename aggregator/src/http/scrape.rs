@@ -8,8 +8,8 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use chainscope_hygiene::EscapedTruncated;
 use chainscope_proto::v1::{NetworkAccount, ReasonCount, Record, record::Kind};
-use chainscope_quiet::Clean;
 use chainscope_store::{Error as StoreError, NodeInfo, Store};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -49,7 +49,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<String, Proble
     }
     app.read(|store, _| Ok(store.generation())).await?;
     Ok(match app.ingest.shared().writer.health().trouble() {
-        Some(trouble) => format!("ok, but records cannot be stored: {}\n", Clean(&trouble)),
+        Some(trouble) => format!("ok, but records cannot be stored: {}\n", EscapedTruncated(&trouble)),
         None => "ok\n".to_owned(),
     })
 }

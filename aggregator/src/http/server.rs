@@ -3,7 +3,7 @@
 use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, http::Request};
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use chainscope_tls::Acceptor;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use chainscope_quiet::Clean;
+use chainscope_hygiene::EscapedTruncated;
 
 /// Why a session with an agent ended. The text is meant for the agent's log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,11 @@ pub enum SessionError {
         why: &'static str,
     },
     /// The hello's agent is not the host of the token.
-    #[error("the agent {} shows a token of host {}: it may speak for its own host only", Clean(agent), Clean(host))]
+    #[error(
+        "the agent {} shows a token of host {}: it may speak for its own host only",
+        EscapedTruncated(agent),
+        EscapedTruncated(host)
+    )]
     OtherHost {
         /// The agent's name.
         agent: String,
@@ -40,8 +44,8 @@ pub enum SessionError {
     #[error(
         "no common version: agent {} (build {}) speaks {agent_least} to {agent_greatest}, this aggregator (build {build}) \
          {least} to {greatest}: bring the older one to within one version of the newer",
-        Clean(agent),
-        Clean(agent_build)
+        EscapedTruncated(agent),
+        EscapedTruncated(agent_build)
     )]
     NoCommonVersion {
         /// The agent's name.
@@ -62,7 +66,7 @@ pub enum SessionError {
     /// Records of a lane are missing.
     #[error(
         "a hole in the lane of node {}: sequence {expected} should come next, the batch begins with {found}",
-        Clean(node)
+        EscapedTruncated(node)
     )]
     Hole {
         /// The lane's node.
@@ -73,7 +77,7 @@ pub enum SessionError {
         found: u64,
     },
     /// Sequence numbers end.
-    #[error("the batch of node {} goes beyond the last possible sequence", Clean(node))]
+    #[error("the batch of node {} goes beyond the last possible sequence", EscapedTruncated(node))]
     Overflow {
         /// The lane's node.
         node: String,

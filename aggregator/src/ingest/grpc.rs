@@ -2,8 +2,8 @@
 
 use std::pin::Pin;
 
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::v1::{RecordReply, RecordRequest, ingest_server};
-use chainscope_quiet::{Clean, warn_limited};
 use chainscope_tls::{Acceptor, incoming};
 use futures::Stream;
 use tokio::net::TcpListener;
@@ -31,7 +31,7 @@ impl ingest_server::Ingest for Service {
         let proof = match &self.trust {
             None => None,
             Some(trust) => Some(trust.prove(request.metadata()).await.inspect_err(|status| {
-                warn_limited!(?peer, code = ?status.code(), reason = %Clean(status.message()), "an agent was refused");
+                warn_limited!(?peer, code = ?status.code(), reason = %EscapedTruncated(status.message()), "an agent was refused");
             })?),
         };
         // A cut connection ends the requests; what came before is stored all the same, and the rest is sent again.

@@ -23,8 +23,8 @@ mod writer;
 
 use std::{sync::Arc, time::Duration};
 
+use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{RecordReply, RecordRequest};
-use chainscope_quiet::warn_limited;
 use chainscope_store::Store;
 use futures::Stream;
 use tokio::{

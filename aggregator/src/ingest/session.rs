@@ -2,6 +2,7 @@
 
 use std::{future::pending, pin::pin, sync::Arc, time::Instant};
 
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::{
     VERSIONS,
     v1::{
@@ -9,7 +10,6 @@ use chainscope_proto::{
         record_reply, record_request::Request,
     },
 };
-use chainscope_quiet::{Clean, warn_limited};
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
 use tokio::{sync::mpsc, time::sleep_until};
@@ -245,7 +245,7 @@ fn check_hello(hello: &Hello) -> Result<(), SessionError> {
 /// node would hold up all others of its host.
 pub(super) fn register(shared: &Shared, node: &str) -> Result<(), String> {
     let Err(unclear) = shared.nodes.register(node) else { return Ok(()) };
-    let name = Clean(node);
+    let name = EscapedTruncated(node);
     let reason = match unclear {
         Unclear::Many(most) => {
             format!("node {name} would be one more than the {most} nodes that this aggregator takes")

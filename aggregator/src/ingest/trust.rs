@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use chainscope_hygiene::EscapedTruncated;
 use chainscope_proto::v1::Batch;
-use chainscope_quiet::Clean;
 use tonic::{Status, metadata::MetadataMap};
 
 use super::{SessionError, Shared, session::register};
@@ -61,7 +61,7 @@ impl IngestTrust {
             Status::unauthenticated(format!("the token is expired, or not for the audience {AUDIENCE}"))
         })?;
         if identity.user != self.account {
-            let text = format!("{} is not the agents' account {}", Clean(&identity.user), self.account);
+            let text = format!("{} is not the agents' account {}", EscapedTruncated(&identity.user), self.account);
             return Err(Status::permission_denied(text));
         }
         let host = identity.extra(HOST).ok_or_else(|| {
@@ -159,7 +159,7 @@ impl Admission {
 
 fn why_not(catalog: &Catalog, node: &str, host: &str) -> String {
     match catalog.is_known() {
-        true => format!("no pod of {} is on host {}", Clean(node), Clean(host)),
+        true => format!("no pod of {} is on host {}", EscapedTruncated(node), EscapedTruncated(host)),
         false => "the operator has not said yet which nodes there are".to_owned(),
     }
 }

@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::Batch;
-use chainscope_quiet::warn_limited;
 use chainscope_store::{Error as StoreError, Store};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use parking_lot::Mutex;

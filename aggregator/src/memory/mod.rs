@@ -20,9 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chainscope_hygiene::warn_limited;
 use chainscope_profile::{Data, Fault, Limits, Profile, Taken};
 use chainscope_proto::v1::{MemoryAck, MemoryState};
-use chainscope_quiet::warn_limited;
 use parking_lot::{Mutex, RwLock};
 
 use self::rounds::Rounds;

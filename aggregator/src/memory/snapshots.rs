@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
+use chainscope_hygiene::warn_limited;
 use chainscope_profile::{Data, Kind, Limits, Profile, Taken, encode};
 use chainscope_proto::v1::MemoryState;
-use chainscope_quiet::warn_limited;
 use chainscope_store::{Error as StoreError, MemorySnapshot, SnapshotLimits, Store};
 
 use super::{Memory, Standing, Target};

@@ -28,7 +28,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(args: Args) -> anyhow::Result<()> {
     // Tokens are in this memory: none of it goes to a file.
-    chainscope_quiet::protect_process()?;
+    chainscope_hygiene::protect_process()?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let _writing = logs::start(args.serve.audit_log.as_deref())?;
     let ended = runtime.block_on(async {

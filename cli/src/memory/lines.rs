@@ -5,7 +5,7 @@
 use std::{fmt::Write as _, thread};
 
 use anyhow::{Context as _, anyhow};
-use chainscope_quiet::Harmless;
+use chainscope_hygiene::Escaped;
 use serde::Deserialize;
 
 use crate::terminal;
@@ -104,7 +104,7 @@ fn each_line(root: &Node, is_difference: bool, each: &mut dyn FnMut(&str) -> any
 fn split(node: &Node) -> Option<String> {
     let (mappings, when) = if node.now.is_empty() { (&node.at_attach, "at attach") } else { (&node.now, "now") };
     let each = mappings.iter().filter(|each| each.value > 0).take(MAPPINGS);
-    let each = each.map(|each| format!("{} {}", Harmless(&each.mapping), size(each.value, false).trim_start()));
+    let each = each.map(|each| format!("{} {}", Escaped(&each.mapping), size(each.value, false).trim_start()));
     let all: Vec<String> = each.collect();
     (!all.is_empty()).then(|| format!("{when}: {}", all.join(", ")))
 }
@@ -113,12 +113,12 @@ fn title(node: &Node) -> String {
     match &node.name {
         None => "all".to_owned(),
         Some(Name::Text(text)) if text == "underThreshold" => "(smaller ones)".to_owned(),
-        Some(Name::Text(text)) => Harmless(text).to_string(),
+        Some(Name::Text(text)) => Escaped(text).to_string(),
         Some(Name::Frame { function_name: Some(function), executable, .. }) => {
-            format!("{} [{}]", Harmless(function), Harmless(executable))
+            format!("{} [{}]", Escaped(function), Escaped(executable))
         }
         Some(Name::Frame { function_name: None, executable, offset }) => {
-            format!("{}@{}", Harmless(executable), Harmless(offset))
+            format!("{}@{}", Escaped(executable), Escaped(offset))
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use chainscope_quiet::warn_limited;
+use chainscope_hygiene::warn_limited;
 use k8s_openapi::{
     ByteString,
     api::{

@@ -77,7 +77,7 @@ pub async fn publish(client: Client, instance: String, mut happenings: mpsc::Rec
         let api: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
         if let Err(error) = api.create(&PostParams::default(), &event).await {
             // A namespace that is being deleted takes none.
-            chainscope_quiet::warn_limited!(error = %error, "cannot make an Event");
+            chainscope_hygiene::warn_limited!(error = %error, "cannot make an Event");
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_node_that_flaps_does_not_drown_the_others() {
-        let (flapping, quiet) = (Key::new("a", "flapping"), Key::new("a", "quiet"));
+        let (flapping, quiet) = (Key::new("a", "flapping"), Key::new("a", "hygiene"));
         let mut limiter = Limiter::default();
         let now = 1_700_000_000_000_000_000;
         let made = (0..100).filter(|_| limiter.may(&flapping, now)).count();

@@ -96,8 +96,8 @@ pub async fn elect(
             Ok(Ok(true)) => renewed = Some(began),
             // Another one holds it: nothing to wait for.
             Ok(Ok(false)) => renewed = None,
-            Ok(Err(error)) => chainscope_quiet::warn_limited!(error = %error, "cannot renew the Lease; trying again"),
-            Err(_) => chainscope_quiet::warn_limited!("the API server does not answer about the Lease; trying again"),
+            Ok(Err(error)) => chainscope_hygiene::warn_limited!(error = %error, "cannot renew the Lease; trying again"),
+            Err(_) => chainscope_hygiene::warn_limited!("the API server does not answer about the Lease; trying again"),
         }
         let leads = renewed.is_some_and(|renewed| renewed.elapsed() < DEADLINE);
         leading.send_if_modified(|before| {

@@ -86,7 +86,7 @@ async fn forward<K, T>(
             Ok(Event::Delete(object)) => Seen::Gone(take(object).0),
             Ok(Event::InitDone) => Seen::End,
             Err(error) => {
-                chainscope_quiet::warn_limited!(error = %error, "cannot watch {what}; trying again");
+                chainscope_hygiene::warn_limited!(error = %error, "cannot watch {what}; trying again");
                 continue;
             }
         };
@@ -142,7 +142,7 @@ async fn secret(client: Client, key: Key, changes: mpsc::Sender<Change>) {
             }
             // What was read stays as it is while the API server is away.
             Err(error) => {
-                chainscope_quiet::warn_limited!(error = %error, secret = %key, "cannot watch a Secret; trying again");
+                chainscope_hygiene::warn_limited!(error = %error, secret = %key, "cannot watch a Secret; trying again");
                 continue;
             }
         };

@@ -93,7 +93,7 @@ async fn apply(api: &Api<TezosNode>, write: &StatusWrite) -> Written {
         Ok(_) => Written::Stored,
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Written::Gone,
         Err(error) => {
-            chainscope_quiet::warn_limited!(error = %error, node = %write.key, "cannot write a status; trying again");
+            chainscope_hygiene::warn_limited!(error = %error, node = %write.key, "cannot write a status; trying again");
             Written::Failed
         }
     }

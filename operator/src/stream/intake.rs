@@ -42,7 +42,7 @@ fn bounded(report: PodReport, pod: &ObservedPod) -> PodReport {
 /// The beginning of a text, without what a terminal would obey.
 fn text(text: &str, characters: usize) -> String {
     let shown: String = text.chars().take(characters).collect();
-    let harmless = chainscope_quiet::Harmless(&shown).to_string();
+    let harmless = chainscope_hygiene::Escaped(&shown).to_string();
     harmless.chars().take(characters).collect()
 }
 

@@ -20,12 +20,12 @@ mod session;
 
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use chainscope_hygiene::EscapedTruncated;
 use chainscope_proto::v1::{
     CatalogNode, CatalogRequest, CatalogUpdate, HostHello, HostReport, HostUpdate, ObservedPod,
     configuration_server::{Configuration, ConfigurationServer},
     host_report, observed_pod,
 };
-use chainscope_quiet::Clean;
 use chainscope_tls::Acceptor;
 use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 pub use metrics::Metrics;
@@ -160,11 +160,11 @@ impl Configuration for Service {
             let opened = registry.open(&agent.host);
             let ends = Ends { superseded: opened.superseded(), ..ends };
             let (host, pod) = (agent.host, agent.pod);
-            tracing::info!(%host, %pod, build = %Clean(&build), "an agent is here");
+            tracing::info!(%host, %pod, build = %EscapedTruncated(&build), "an agent is here");
             let mut audience = Host { host, version, opened, metrics };
             let metrics = audience.metrics.clone();
             let status = run(&mut audience, desired, reports, ends.first(), out, &metrics).await;
-            tracing::info!(host = %audience.host, %pod, reason = %Clean(status.message()), "an agent's stream ended");
+            tracing::info!(host = %audience.host, %pod, reason = %EscapedTruncated(status.message()), "an agent's stream ended");
             status
         })))
     }
@@ -175,12 +175,12 @@ impl Configuration for Service {
         let CatalogRequest { least_version, greatest_version, build } = request.into_inner();
         let version = negotiate(VERSIONS, (least_version, greatest_version), "aggregator")
             .inspect_err(|_| self.metrics.refused("no common version"))?;
-        tracing::info!(build = %Clean(&build), "an aggregator is here");
+        tracing::info!(build = %EscapedTruncated(&build), "an aggregator is here");
         let (desired, metrics) = (self.desired.clone(), self.metrics.clone());
         let ends = self.ends(expires, CancellationToken::new());
         Ok(Response::new(updates(move |out| async move {
             let status = run(&mut Catalog { version }, desired, stream::pending(), ends.first(), out, &metrics).await;
-            tracing::info!(reason = %Clean(status.message()), "an aggregator's stream ended");
+            tracing::info!(reason = %EscapedTruncated(status.message()), "an aggregator's stream ended");
             status
         })))
     }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use chainscope_quiet::{Clean, warn_limited};
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use futures::future::BoxFuture;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::{Api, Client, api::PostParams};
@@ -191,7 +191,7 @@ impl Gate {
         }
         if review.username != account {
             self.metrics.refused("wrong account");
-            let who = Clean(&review.username);
+            let who = EscapedTruncated(&review.username);
             return Err(Status::permission_denied(format!("{who} is not the account of the {role} ({account})")));
         }
         Ok((review, claims.expires))
@@ -220,13 +220,13 @@ impl Gate {
 
     fn unavailable(&self, reason: &str) -> Status {
         self.metrics.reviewed("failed");
-        warn_limited!(reason = %Clean(reason), "a token could not be reviewed");
+        warn_limited!(reason = %EscapedTruncated(reason), "a token could not be reviewed");
         Status::unavailable("the token cannot be reviewed at the moment: the API server does not answer as it should")
     }
 
     fn unauthenticated(&self, reason: &str) -> Status {
         self.metrics.refused("bad token");
-        Status::unauthenticated(format!("the API server refuses the token: {}", Clean(reason)))
+        Status::unauthenticated(format!("the API server refuses the token: {}", EscapedTruncated(reason)))
     }
 
     fn recall(&self, key: &[u8; 32]) -> Option<Result<Arc<Review>, String>> {

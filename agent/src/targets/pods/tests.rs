@@ -6,7 +6,7 @@ use chainscope_proto::v1::{HostUpdate, MemoryOptions, NetworkOptions, ObservedPo
 
 use super::*;
 use crate::{
-    cluster::pods::tests::{OTHER_UID, UID, place, pod, snapshot},
+    operator::pods::tests::{OTHER_UID, UID, place, pod, snapshot},
     targets::{Change, ContainerId, Life, Plan, Roster, System},
 };
 

@@ -1,0 +1,315 @@
+//! From the probe's events to records: one conversation a socket, bounded in number and bytes.
+//!
+//! ```text
+//!   Event ──▶ Session (Conversation) ──▶ outputs ──▶ Record ──▶ lane of the node
+//!                    │                                   
+//!                    └─▶ Verdict: keep the socket, or leave it alone in the kernel
+//! ```
+//!
+//! No I/O but through the traits [`Sink`] and [`Keys`], so that tests feed it events without a kernel.
+//!
+//! A connection is told of in the records when it is known to be one of the node's protocol, or when it came in on the
+//! node's P2P port, whatever it said. Other sockets of the process (RPC, DNS) leave no record, only counted bytes.
+
+mod bounds;
+mod observed;
+pub(crate) mod records;
+mod session;
+mod targets;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use chainscope_ebpf::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
+use chainscope_proto::v1::{Journal, Record};
+use chainscope_tezos::Keyring;
+pub(crate) use observed::Tally;
+use observed::{ConnectionKeys, Observed};
+use session::{Context, Session};
+
+use crate::{
+    clock::Clock,
+    config::{Store, TargetLimits},
+    network::account::{GIVEN_UP, UNKNOWN_SOCKET},
+    network::journal::{self, Waiting},
+    targets::identity::{News, ProcessKeys, Source},
+};
+
+/// Where records go.
+pub(crate) trait Sink {
+    /// Takes a fact; false if there was no room.
+    fn push(&mut self, node: &str, record: Record) -> bool;
+    /// Takes a state record, which replaces the target's last one.
+    fn merge(&mut self, node: &str, record: Record);
+}
+
+/// Identities of one process.
+pub(crate) trait Keys: Keyring {
+    /// What is new since the last call.
+    fn take_news(&mut self) -> Vec<News>;
+    /// Looks whether there is an identity now.
+    fn look(&mut self) {}
+    /// Identities come from elsewhere from now on.
+    fn set_source(&mut self, _source: Source) {}
+    /// The peer id of the identity in use, or why there is none.
+    fn state(&self) -> Result<&str, &str> {
+        Err("")
+    }
+}
+
+impl Keys for ProcessKeys {
+    fn take_news(&mut self) -> Vec<News> {
+        Self::take_news(self)
+    }
+
+    fn look(&mut self) {
+        Self::look(self);
+    }
+
+    fn set_source(&mut self, source: Source) {
+        Self::set_source(self, source);
+    }
+
+    fn state(&self) -> Result<&str, &str> {
+        Self::state(self).as_deref().map_err(String::as_str)
+    }
+}
+
+/// A process under observation.
+pub(crate) struct Target {
+    pub(crate) node: Arc<str>,
+    /// The process, for people.
+    pub(crate) label: Arc<str>,
+    pub(crate) pid: u32,
+    pub(crate) p2p_port: Option<u16>,
+    pub(crate) store: Store,
+    pub(crate) keys: Box<dyn Keys + Send>,
+}
+
+/// The interpreter of all targets.
+pub(crate) struct Interpreter<S> {
+    sink: S,
+    pub(crate) clock: Clock,
+    limits: TargetLimits,
+    targets: HashMap<u32, Observed>,
+    sessions: HashMap<SocketId, Session>,
+    keys: BTreeMap<Arc<str>, ConnectionKeys>,
+    waiting: Waiting,
+    /// Bytes of sockets whose opening is not told yet: told late where the ring was full.
+    orphans: HashMap<SocketId, u64>,
+    verdicts: Vec<(SocketId, Verdict)>,
+    /// Something was recorded since the last [`Self::take_activity`].
+    is_active: bool,
+    /// The handshake of a session ended since the last [`Self::take_new_session`].
+    has_new_session: bool,
+}
+
+/// Sockets without a told opening that are counted one by one.
+const MAX_ORPHANS: usize = 4096;
+
+impl<S: Sink> Interpreter<S> {
+    pub(crate) fn new(sink: S, clock: Clock, limits: TargetLimits, waiting: Waiting) -> Self {
+        Self {
+            sink,
+            clock,
+            limits,
+            targets: HashMap::new(),
+            sessions: HashMap::new(),
+            keys: BTreeMap::new(),
+            waiting,
+            orphans: HashMap::new(),
+            verdicts: Vec::new(),
+            is_active: false,
+            has_new_session: false,
+        }
+    }
+
+    pub(crate) fn is_target(&self, pid: u32) -> bool {
+        self.targets.contains_key(&pid)
+    }
+
+    /// What the kernel is to do with sockets.
+    pub(crate) fn take_verdicts(&mut self) -> Vec<(SocketId, Verdict)> {
+        std::mem::take(&mut self.verdicts)
+    }
+
+    /// Whether anything was recorded since the last call.
+    pub(crate) fn take_activity(&mut self) -> bool {
+        std::mem::take(&mut self.is_active)
+    }
+
+    /// Whether a session began since the last call that the journal does not have yet.
+    pub(crate) fn take_new_session(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_session)
+    }
+
+    /// Takes an event about a socket; the others are not the interpreter's.
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Opened(opened) => self.opened(opened),
+            Event::Inode { socket, inode } => {
+                if let Some(session) = self.sessions.get_mut(socket) {
+                    session.set_inode(*inode);
+                }
+            }
+            Event::Data(data) => self.data(data),
+            Event::Closed(closed) => self.closed(closed),
+            _ => {}
+        }
+    }
+
+    fn opened(&mut self, opened: &Opened) {
+        let Some(observed) = self.targets.get_mut(&opened.pid) else {
+            self.orphans.remove(&opened.socket);
+            self.verdicts.push((opened.socket, Verdict::LeaveAlone));
+            return;
+        };
+        if self.sessions.contains_key(&opened.socket) {
+            return;
+        }
+        if let Some(bytes) = self.orphans.remove(&opened.socket) {
+            *observed.totals.bytes_dropped.entry(UNKNOWN_SOCKET).or_default() += bytes;
+        }
+        let time = self.clock.real(opened.time_ns);
+        let node = Arc::clone(&observed.target.node);
+        let is_late = opened.sent_offset > 0 || opened.received_offset > 0;
+        let resumed = is_late.then(|| self.waiting.take(&node, opened)).flatten();
+        let mut session = match resumed.and_then(|saved| Session::resumed(opened, &saved)) {
+            Some(session) => session,
+            None => {
+                let wanted = u64::try_from(time).unwrap_or(0);
+                let key = self.keys.entry(Arc::clone(&node)).or_default().give(wanted);
+                Session::new(opened, key, time, observed.target.p2p_port)
+            }
+        };
+        observed.totals.connections += 1;
+        observed.totals.connections_open += 1;
+        observed.undecided.push_back(opened.socket);
+        observed.recount(&mut session);
+        self.sessions.insert(opened.socket, session);
+        self.bound_undecided(opened.pid);
+    }
+
+    fn data(&mut self, data: &Data<'_>) {
+        let Some(session) = self.sessions.get_mut(&data.socket) else {
+            if self.orphans.len() < MAX_ORPHANS || self.orphans.contains_key(&data.socket) {
+                *self.orphans.entry(data.socket).or_default() += data.bytes.len() as u64;
+            }
+            return;
+        };
+        let Some(observed) = self.targets.get_mut(&session.pid) else { return };
+        if session.is_given_up() {
+            *observed.totals.bytes_dropped.entry(GIVEN_UP).or_default() += data.bytes.len() as u64;
+            return;
+        }
+        let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+        let was_settled = session.is_settled();
+        session.data(data, &mut context);
+        self.has_new_session |= !was_settled && session.is_settled();
+        self.is_active = true;
+        let pid = session.pid;
+        self.settle(pid, data.socket);
+        self.tell_news(pid);
+    }
+
+    fn closed(&mut self, closed: &Closed) {
+        self.orphans.remove(&closed.socket);
+        let Some(mut session) = self.sessions.remove(&closed.socket) else { return };
+        let pid = session.pid;
+        if let Some(observed) = self.targets.get_mut(&pid) {
+            let by = match closed.by {
+                ClosedBy::Local => "local",
+                ClosedBy::Remote => "remote",
+                ClosedBy::Reset => "reset",
+                ClosedBy::Unknown => "unknown",
+            };
+            let time = self.clock.real(closed.time_ns);
+            let ends = Some((closed.sent_offset, closed.received_offset));
+            let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+            session.finish(ends, by, time, &mut context);
+            observed.end(&mut session);
+            self.is_active = true;
+        }
+        self.tell_news(pid);
+    }
+
+    /// Ends the observation of everything at the end of this process. Sessions that the journal can go on with stay
+    /// open in the records.
+    pub(crate) fn stop(&mut self) -> Journal {
+        let journal = self.journal();
+        let kept: HashSet<(String, u64)> =
+            journal.sessions.iter().map(|session| (session.node.clone(), session.connection)).collect();
+        let time = self.clock.now();
+        for (_, mut session) in std::mem::take(&mut self.sessions) {
+            let Some(observed) = self.targets.get_mut(&session.pid) else { continue };
+            let is_kept = kept.contains(&(observed.target.node.to_string(), session.key));
+            if !is_kept {
+                let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+                session.finish(None, "capture ended", time, &mut context);
+            }
+            // As it stands: pending bytes stay pending.
+            observed.end(&mut session);
+        }
+        let pids: Vec<u32> = self.targets.keys().copied().collect();
+        for pid in pids {
+            self.send_account(pid);
+        }
+        self.targets.clear();
+        journal
+    }
+
+    /// Sessions that could be gone on with after a restart, and those of the last run that were not seen yet.
+    pub(crate) fn journal(&self) -> Journal {
+        let live = self.sessions.values().filter_map(|session| {
+            let observed = self.targets.get(&session.pid)?;
+            session.journalled(&observed.target.node)
+        });
+        journal::assemble(live, &self.waiting)
+    }
+
+    /// Drops waiting sessions of namespaces whose sockets are listed and do not hold them any more; their connections
+    /// ended unseen.
+    pub(crate) fn drop_vanished(&mut self, netns: u32, inodes: &HashSet<u64>) {
+        let time = self.clock.now();
+        for session in self.waiting.drop_vanished(netns, inodes) {
+            let record = records::closed(time, "", session.connection, "unknown", 0, 0);
+            self.push(&session.node, record);
+        }
+    }
+
+    /// Namespaces in which sessions of the last run wait for their sockets.
+    pub(crate) fn waiting_namespaces(&self) -> Vec<u32> {
+        self.waiting.namespaces()
+    }
+
+    /// A record that is not about one session.
+    pub(crate) fn push(&mut self, node: &str, record: Record) {
+        self.is_active = true;
+        if !self.sink.push(node, record) {
+            chainscope_hygiene::warn_limited!(node, "records are dropped: the aggregator is too slow or away");
+        }
+    }
+
+    /// Nodes under observation.
+    pub(crate) fn nodes(&self) -> Vec<Arc<str>> {
+        let mut nodes: Vec<Arc<str>> =
+            self.targets.values().map(|observed| Arc::clone(&observed.target.node)).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// What a session needs of its surroundings for one event.
+fn context<'a, S: Sink>(
+    sink: &'a mut S,
+    observed: &'a mut Observed,
+    clock: &'a Clock,
+    verdicts: &'a mut Vec<(SocketId, Verdict)>,
+) -> Context<'a, S> {
+    Context { sink, target: &mut observed.target, totals: &mut observed.totals, clock, verdicts }
+}

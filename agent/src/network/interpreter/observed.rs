@@ -1,0 +1,116 @@
+//! An observed process with what is counted for it, and the keys of a node's connections.
+
+use std::collections::{HashSet, VecDeque};
+
+use chainscope_ebpf::{KernelAccount, SocketId};
+use chainscope_proto::v1::{NetworkAccount, ReasonCount};
+
+use super::{Target, session::Session};
+use crate::network::account::Totals;
+
+/// What is known of a target at one moment, for reports.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) messages: u64,
+    pub(crate) connections_open: u64,
+    pub(crate) bytes_seen: u64,
+    pub(crate) bytes_lost: u64,
+    pub(crate) records_lost: u64,
+    pub(crate) last_record_ns: i64,
+    pub(crate) peer_id: String,
+    pub(crate) identity_error: String,
+}
+
+/// A target with what is counted for it.
+pub(super) struct Observed {
+    pub(super) target: Target,
+    pub(super) totals: Totals,
+    pub(super) kernel: KernelAccount,
+    /// When `kernel` was read, nanoseconds since 1970.
+    pub(super) kernel_ns: i64,
+    /// Sockets whose handshake is not complete, oldest first; settled ones are taken out lazily.
+    pub(super) undecided: VecDeque<SocketId>,
+    pub(super) undecided_count: usize,
+    pub(super) undecided_bytes: u64,
+    /// Its account as it was sent last.
+    pub(super) sent: NetworkAccount,
+}
+
+impl Observed {
+    pub(super) fn new(target: Target, now_ns: i64) -> Self {
+        Self {
+            target,
+            totals: Totals::default(),
+            kernel: KernelAccount::default(),
+            kernel_ns: now_ns,
+            undecided: VecDeque::new(),
+            undecided_count: 0,
+            undecided_bytes: 0,
+            sent: NetworkAccount::default(),
+        }
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        let account = &self.sent;
+        let sum = |reasons: &[ReasonCount]| reasons.iter().map(|reason| reason.count).sum::<u64>();
+        let (peer_id, identity_error) = match self.target.keys.state() {
+            Ok(peer_id) => (peer_id.to_owned(), String::new()),
+            Err(trouble) => (String::new(), trouble.to_owned()),
+        };
+        Tally {
+            messages: account.messages_sent,
+            connections_open: account.connections_open,
+            bytes_seen: account.bytes_seen,
+            bytes_lost: sum(&account.bytes_dropped),
+            records_lost: sum(&account.messages_dropped) + account.chunks_dropped,
+            last_record_ns: self.totals.last_record_ns,
+            peer_id,
+            identity_error,
+        }
+    }
+
+    /// Counts a session in, anew or out, as it stands now.
+    pub(super) fn recount(&mut self, session: &mut Session) {
+        let before = session.counted.take();
+        let after = (!session.is_settled()).then(|| session.account().pending);
+        self.undecided_count = self.undecided_count + usize::from(after.is_some()) - usize::from(before.is_some());
+        self.undecided_bytes = self.undecided_bytes + after.unwrap_or(0) - before.unwrap_or(0);
+        session.counted = after;
+    }
+
+    /// Adds a session that left the table to the totals.
+    pub(super) fn end(&mut self, session: &mut Session) {
+        if let Some(counted) = session.counted.take() {
+            self.undecided_count -= 1;
+            self.undecided_bytes -= counted;
+        }
+        self.totals.ended += session.account();
+        self.totals.connections_open -= 1;
+    }
+}
+
+/// Connection keys of a node: real-time nanoseconds of the start, each given once.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionKeys {
+    given: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+/// Keys remembered a node. A clash needs two sockets in one nanosecond, or the clock set back to that very one.
+const REMEMBERED_KEYS: usize = 1 << 16;
+
+impl ConnectionKeys {
+    pub(super) fn give(&mut self, wanted: u64) -> u64 {
+        let mut key = wanted;
+        while !self.given.insert(key) {
+            key += 1;
+        }
+        self.order.push_back(key);
+        if self.order.len() > REMEMBERED_KEYS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.given.remove(&oldest);
+        }
+        key
+    }
+}

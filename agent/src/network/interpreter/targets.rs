@@ -1,0 +1,140 @@
+//! Targets of the interpreter: their beginning and end, what changes about them, and their accounts.
+
+use std::sync::Arc;
+
+use chainscope_ebpf::{KernelAccount, SocketId};
+use chainscope_proto::v1::{Record, record::Kind};
+use chainscope_tezos::Account;
+
+use super::{Interpreter, Sink, Tally, Target, context, observed::Observed, records};
+use crate::{
+    config::Store,
+    network::account,
+    targets::identity::{News, Source},
+};
+
+impl<S: Sink> Interpreter<S> {
+    /// Begins to observe a process.
+    pub(crate) fn start_target(&mut self, target: Target) {
+        let (node, pid) = (Arc::clone(&target.node), target.pid);
+        for key in self.waiting.keys_of(&node) {
+            self.keys.entry(Arc::clone(&node)).or_default().give(key);
+        }
+        let observed = Observed::new(target, self.clock.now());
+        self.targets.insert(pid, observed);
+        self.tell_news(pid);
+    }
+
+    /// A target is to be observed as something else from now on: of the same node.
+    pub(crate) fn update_target(&mut self, pid: u32, p2p_port: Option<u16>, store: Store, identity: Source) {
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        (observed.target.p2p_port, observed.target.store) = (p2p_port, store);
+        observed.target.keys.set_source(identity);
+        self.tell_news(pid);
+    }
+
+    /// Looks for identities: of targets that have none, or of all, which may have changed.
+    pub(crate) fn look_for_identities(&mut self, all: bool) {
+        let pids: Vec<u32> = self.targets.keys().copied().collect();
+        for pid in pids {
+            let Some(observed) = self.targets.get_mut(&pid) else { continue };
+            if all || observed.target.keys.state().is_err() {
+                observed.target.keys.look();
+                self.tell_news(pid);
+            }
+        }
+    }
+
+    /// Counts bytes of a target that were captured and thrown away before they came here.
+    pub(crate) fn add_dropped(&mut self, pid: u32, reason: &'static str, bytes: u64) {
+        if let Some(observed) = self.targets.get_mut(&pid)
+            && bytes > 0
+        {
+            *observed.totals.bytes_dropped.entry(reason).or_default() += bytes;
+        }
+    }
+
+    /// What is known of a target, as of its last account.
+    pub(crate) fn tally(&self, pid: u32) -> Option<Tally> {
+        self.targets.get(&pid).map(Observed::tally)
+    }
+
+    /// Tells something about a target.
+    pub(crate) fn tell(&mut self, pid: u32, event: &str, detail: String) {
+        let Some(observed) = self.targets.get(&pid) else { return };
+        let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
+        self.push(&node, records::target_event(self.clock.now(), &label, event, pid, detail));
+    }
+
+    /// Ends the observation of a process: its connections end with it. Returns what there was to know of it.
+    pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) -> Option<Tally> {
+        let sockets: Vec<SocketId> =
+            self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
+        let time = self.clock.now();
+        for socket in sockets {
+            let Some(mut session) = self.sessions.remove(&socket) else { continue };
+            let Some(observed) = self.targets.get_mut(&pid) else { continue };
+            let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
+            session.finish(None, by, time, &mut context);
+            observed.end(&mut session);
+        }
+        self.send_account(pid);
+        let observed = self.targets.remove(&pid)?;
+        let (tally, target) = (observed.tally(), observed.target);
+        self.push(&target.node, records::target_event(time, &target.label, event, pid, String::new()));
+        Some(tally)
+    }
+
+    /// Takes the kernel's account of a target, read after every event given so far was taken from the ring, and sends
+    /// the target's account.
+    pub(crate) fn account(&mut self, pid: u32, kernel: KernelAccount) {
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        let time = self.clock.now();
+        let node = Arc::clone(&observed.target.node);
+        let label = Arc::clone(&observed.target.label);
+        let losses = records::kernel_losses((observed.kernel_ns, time), &label, &observed.kernel, &kernel);
+        (observed.kernel, observed.kernel_ns) = (kernel, time);
+        for loss in losses {
+            self.push(&node, loss);
+        }
+        self.send_account(pid);
+    }
+
+    pub(super) fn send_account(&mut self, pid: u32) {
+        let mut live = Account::default();
+        for session in self.sessions.values().filter(|session| session.pid == pid) {
+            live += session.account();
+        }
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        let account = account::network_account(&observed.kernel, &observed.totals, &live);
+        #[cfg(any(test, debug_assertions))]
+        assert_eq!(account::broken_equation(&account), None, "{account:?}");
+        observed.sent.clone_from(&account);
+        let record = Record {
+            time_ns: self.clock.now(),
+            target: observed.target.label.to_string(),
+            kind: Some(Kind::NetworkAccount(account)),
+        };
+        self.sink.merge(&observed.target.node, record);
+    }
+
+    /// Tells what is new about a target's identity.
+    pub(super) fn tell_news(&mut self, pid: u32) {
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
+        for news in observed.target.keys.take_news() {
+            let time = self.clock.now();
+            let record = match news {
+                News::Found(peer_id) => {
+                    tracing::info!(%node, pid, peer_id, "identity read");
+                    records::target_event(time, &label, "identity", pid, peer_id)
+                }
+                News::Trouble(trouble) => {
+                    chainscope_hygiene::warn_limited!(%node, pid, "{trouble}");
+                    records::target_event(time, &label, "identity error", pid, trouble)
+                }
+            };
+            self.push(&node, record);
+        }
+    }
+}

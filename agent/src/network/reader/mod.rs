@@ -1,0 +1,371 @@
+//! The probe's thread: takes events from the ring as fast as they come and hands them on in batches.
+//!
+//! Batches go through a bounded channel. When the interpreter is behind, this thread waits, the ring fills, and the
+//! kernel counts what does not fit: memory stays bounded and the observed process never waits.
+//!
+//! Accounts are read after the ring was drained and travel in the same channel as the events, so that whoever receives
+//! one has every event that came before it.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use chainscope_ebpf::{
+    Closed, Data, Direction, Event, KernelAccount, MissingReason, NetworkProbe, Opened, SocketId, Verdict,
+};
+use chainscope_hygiene::warn_limited;
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::Error;
+
+/// Payload bytes of a batch.
+const BATCH_BYTES: usize = 512 << 10;
+/// Events of a batch.
+const BATCH_EVENTS: usize = 2048;
+/// Batches on their way to the interpreter: with [`BATCH_BYTES`] 8 MiB.
+pub(crate) const BATCHES: usize = 16;
+/// How long a poll waits: also how long a command may wait, if nothing happens.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How often accounts are read.
+const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// What the probe is to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    WatchPort {
+        netns: Option<u32>,
+        port: u16,
+    },
+    UnwatchPort {
+        netns: Option<u32>,
+        port: u16,
+    },
+    /// Capture a process; `port`: of its accepted sockets only those on this local port.
+    AddProcess {
+        pid: u32,
+        port: Option<u16>,
+        listens: Vec<(u32, u16)>,
+    },
+    /// Of the sockets that a process accepts from now on, capture only those on this local port.
+    SetPort {
+        pid: u32,
+        port: Option<u16>,
+    },
+    /// A process ended. [`News::Settled`] follows everything that it did.
+    RemoveProcess {
+        pid: u32,
+    },
+    /// Stop to capture a process that goes on, and forget its sockets. [`News::Settled`] follows everything that it did.
+    ReleaseProcess {
+        pid: u32,
+    },
+    WatchProgram(String),
+    UnwatchProgram(String),
+    Decide(SocketId, Verdict),
+}
+
+/// What a batch holds; payload lies in the batch.
+#[derive(Debug)]
+enum Item {
+    Listening { pid: u32, netns: u32, port: u16, time_ns: u64 },
+    Exec { pid: u32, time_ns: u64 },
+    Opened(Opened),
+    Inode { socket: SocketId, inode: u64 },
+    Data(Piece),
+    Closed(Closed),
+    Watched { pid: u32 },
+    Refused { pid: u32, cause: String },
+    Account { pid: u32, account: KernelAccount },
+    Settled { pid: u32, account: Option<KernelAccount> },
+}
+
+#[derive(Debug)]
+struct Piece {
+    socket: SocketId,
+    direction: Direction,
+    offset: u64,
+    bytes: Range<usize>,
+    covers: u64,
+    missing: Option<MissingReason>,
+    call_start: bool,
+    socket_call: bool,
+    time_ns: u64,
+}
+
+/// What the interpreter gets out of a batch.
+#[derive(Debug)]
+pub(crate) enum News<'a> {
+    Event(Event<'a>),
+    /// From here on the kernel captures a process that was added.
+    Watched {
+        pid: u32,
+    },
+    /// The kernel does not capture a process that was to be added.
+    Refused {
+        pid: u32,
+        cause: &'a str,
+    },
+    /// A running account, read after all events before it were taken.
+    Account {
+        pid: u32,
+        account: &'a KernelAccount,
+    },
+    /// A process that was removed did nothing after this.
+    Settled {
+        pid: u32,
+        account: Option<&'a KernelAccount>,
+    },
+}
+
+/// Events in one piece of memory, to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    items: Vec<Item>,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    fn push(&mut self, event: &Event<'_>) {
+        let item = match *event {
+            Event::Listening { pid, netns, port, time_ns } => Item::Listening { pid, netns, port, time_ns },
+            Event::Exec { pid, time_ns } => Item::Exec { pid, time_ns },
+            Event::Opened(opened) => Item::Opened(opened),
+            Event::Inode { socket, inode } => Item::Inode { socket, inode },
+            Event::Closed(closed) => Item::Closed(closed),
+            Event::Data(data) => {
+                let start = self.bytes.len();
+                self.bytes.extend_from_slice(data.bytes);
+                Item::Data(Piece {
+                    socket: data.socket,
+                    direction: data.direction,
+                    offset: data.offset,
+                    bytes: start..self.bytes.len(),
+                    covers: data.covers,
+                    missing: data.missing,
+                    call_start: data.call_start,
+                    socket_call: data.socket_call,
+                    time_ns: data.time_ns,
+                })
+            }
+        };
+        self.items.push(item);
+    }
+
+    fn is_full(&self) -> bool {
+        self.items.len() >= BATCH_EVENTS || self.bytes.len() >= BATCH_BYTES
+    }
+
+    fn clear(&mut self) {
+        self.items.clear();
+        self.bytes.clear();
+    }
+
+    /// Everything in it, in order.
+    pub(crate) fn news(&self) -> impl Iterator<Item = News<'_>> {
+        self.items.iter().map(|item| match item {
+            Item::Listening { pid, netns, port, time_ns } => {
+                News::Event(Event::Listening { pid: *pid, netns: *netns, port: *port, time_ns: *time_ns })
+            }
+            Item::Exec { pid, time_ns } => News::Event(Event::Exec { pid: *pid, time_ns: *time_ns }),
+            Item::Opened(opened) => News::Event(Event::Opened(*opened)),
+            Item::Inode { socket, inode } => News::Event(Event::Inode { socket: *socket, inode: *inode }),
+            Item::Closed(closed) => News::Event(Event::Closed(*closed)),
+            Item::Data(piece) => News::Event(Event::Data(Data {
+                socket: piece.socket,
+                direction: piece.direction,
+                offset: piece.offset,
+                bytes: self.bytes.get(piece.bytes.clone()).unwrap_or_default(),
+                covers: piece.covers,
+                missing: piece.missing,
+                call_start: piece.call_start,
+                socket_call: piece.socket_call,
+                time_ns: piece.time_ns,
+            })),
+            Item::Watched { pid } => News::Watched { pid: *pid },
+            Item::Refused { pid, cause } => News::Refused { pid: *pid, cause },
+            Item::Account { pid, account } => News::Account { pid: *pid, account },
+            Item::Settled { pid, account } => News::Settled { pid: *pid, account: account.as_ref() },
+        })
+    }
+}
+
+/// The kernel part as the reader uses it.
+pub(crate) trait Probe {
+    fn poll(&mut self, timeout: Duration, take: &mut dyn FnMut(Event<'_>)) -> Result<usize, chainscope_ebpf::Error>;
+    fn account(&self, pid: u32) -> Option<KernelAccount>;
+    fn obey(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error>;
+}
+
+impl Probe for NetworkProbe {
+    fn poll(&mut self, timeout: Duration, take: &mut dyn FnMut(Event<'_>)) -> Result<usize, chainscope_ebpf::Error> {
+        Self::poll(self, timeout, take)
+    }
+
+    fn account(&self, pid: u32) -> Option<KernelAccount> {
+        Self::account(self, pid)
+    }
+
+    fn obey(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
+        match command {
+            Command::WatchPort { netns, port } => self.watch_port(*netns, *port),
+            Command::UnwatchPort { netns, port } => self.unwatch_port(*netns, *port),
+            Command::AddProcess { pid, port, listens } => {
+                self.add_process(*pid)?;
+                self.set_port_filter(*pid, *port)?;
+                listens.iter().try_for_each(|(netns, port)| self.add_listener(*netns, *port, *pid))
+            }
+            Command::SetPort { pid, port } => self.set_port_filter(*pid, *port),
+            Command::RemoveProcess { pid } => self.remove_process(*pid),
+            Command::ReleaseProcess { pid } => self.release_process(*pid),
+            Command::WatchProgram(name) => self.watch_program(name),
+            Command::UnwatchProgram(name) => self.unwatch_program(name),
+            Command::Decide(socket, verdict) => self.decide(*socket, *verdict),
+        }
+    }
+}
+
+/// The thread's state.
+pub(crate) struct Reader<P> {
+    probe: P,
+    commands: Receiver<Command>,
+    out: Outlet,
+    /// Processes whose accounts are read.
+    pids: BTreeSet<u32>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Where batches go, and where used ones come back from.
+struct Outlet {
+    batch: Batch,
+    batches: Sender<Batch>,
+    spare: Receiver<Batch>,
+    /// The interpreter is gone.
+    is_shut: bool,
+}
+
+impl Outlet {
+    fn event(&mut self, event: &Event<'_>) {
+        self.batch.push(event);
+        if self.batch.is_full() {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.batch.items.is_empty() {
+            return;
+        }
+        let mut next = self.spare.try_recv().unwrap_or_default();
+        next.clear();
+        // Waits while the interpreter is behind.
+        self.is_shut |= self.batches.send(std::mem::replace(&mut self.batch, next)).is_err();
+    }
+}
+
+/// The process whose capture a command ends.
+fn ended_by(command: &Command) -> Option<u32> {
+    match command {
+        Command::RemoveProcess { pid } | Command::ReleaseProcess { pid } => Some(*pid),
+        _ => None,
+    }
+}
+
+impl<P: Probe> Reader<P> {
+    pub(crate) fn new(
+        probe: P,
+        commands: Receiver<Command>,
+        batches: Sender<Batch>,
+        spare: Receiver<Batch>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        let out = Outlet { batch: Batch::default(), batches, spare, is_shut: false };
+        Self { probe, commands, out, pids: BTreeSet::new(), stop }
+    }
+
+    /// Obeys what was ordered so far: afterwards the kernel watches the ports.
+    pub(crate) fn prepare(&mut self) {
+        for end in self.obey() {
+            self.settle(&end);
+        }
+    }
+
+    /// Runs until it is told to stop; then takes what the ring still holds and reads the accounts once more.
+    ///
+    /// # Errors
+    /// The ring cannot be read.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        let mut accounts_due = Instant::now() + ACCOUNT_EVERY;
+        while !self.out.is_shut {
+            let is_last = self.stop.load(Ordering::Acquire);
+            let removed = self.obey();
+            let patience = if is_last { Duration::ZERO } else { PATIENCE };
+            let out = &mut self.out;
+            self.probe.poll(patience, &mut |event| out.event(&event))?;
+            for end in removed {
+                self.settle(&end);
+            }
+            if is_last || Instant::now() >= accounts_due {
+                self.accounts();
+                accounts_due = Instant::now() + ACCOUNT_EVERY;
+            }
+            self.out.flush();
+            if is_last {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Obeys the commands that wait; returns those that end the capture of a process, for when the ring is drained.
+    fn obey(&mut self) -> Vec<Command> {
+        let mut ends = Vec::new();
+        while let Ok(command) = self.commands.try_recv() {
+            if let Some(pid) = ended_by(&command) {
+                self.pids.remove(&pid);
+                ends.push(command);
+                continue;
+            }
+            let result = self.probe.obey(&command);
+            if let Err(cause) = &result {
+                warn_limited!(?command, %cause, "the kernel part refused");
+            }
+            let Command::AddProcess { pid, .. } = command else { continue };
+            // Dismissed a moment ago, perhaps, and now meant after all.
+            ends.retain(|end| ended_by(end) != Some(pid));
+            self.out.batch.items.push(match result {
+                Ok(()) => {
+                    self.pids.insert(pid);
+                    Item::Watched { pid }
+                }
+                Err(cause) => Item::Refused { pid, cause: cause.to_string() },
+            });
+        }
+        ends
+    }
+
+    fn settle(&mut self, end: &Command) {
+        let Some(pid) = ended_by(end) else { return };
+        let account = self.probe.account(pid);
+        self.out.batch.items.push(Item::Settled { pid, account });
+        if let Err(cause) = self.probe.obey(end) {
+            warn_limited!(pid, %cause, "the kernel part did not forget a process");
+        }
+    }
+
+    fn accounts(&mut self) {
+        for pid in &self.pids {
+            if let Some(account) = self.probe.account(*pid) {
+                self.out.batch.items.push(Item::Account { pid: *pid, account });
+            }
+        }
+    }
+}
