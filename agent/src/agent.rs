@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use chainscope_ebpf::{CaptureMode, NetworkOptions, NetworkProbe};
+use chainscope_ebpf::network::{CaptureMode, NetworkOptions, NetworkProbe};
 use crossbeam_channel as channel;
 use tokio::sync::{oneshot, watch};
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use chainscope_ebpf::CaptureMode;
+use chainscope_ebpf::network::CaptureMode;
 use chainscope_spec as spec;
 
 /// Which bytes of a chunk are sent on.

@@ -32,7 +32,7 @@ mod unsupported;
 mod worker;
 
 pub use agent::{Agent, Running, Status};
-pub use chainscope_ebpf::{CaptureMode, Finding};
+pub use chainscope_ebpf::{Finding, network::CaptureMode};
 pub use check::{require_fit, self_check};
 pub use config::{Config, NodeConfig, Store, TargetLimits};
 pub use delivery::lanes::{Dropped, LaneStatus};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chainscope_ebpf::KernelAccount;
+use chainscope_ebpf::network::KernelAccount;
 use chainscope_proto::v1::{NetworkAccount, ReasonCount};
 use chainscope_tezos::Account;
 

@@ -10,7 +10,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use chainscope_ebpf::Opened;
+use chainscope_ebpf::network::Opened;
 use chainscope_proto::v1::{Journal, JournalDirection, JournalSession};
 use chainscope_tezos::{Conversation, Limits, Offsets, Role, Saved, SavedDirection};
 use prost::Message as _;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use chainscope_ebpf::KernelAccount;
+use chainscope_ebpf::network::KernelAccount;
 use chainscope_proto::v1::{self, Record, connection_event::Event as ConnectionKind, record::Kind};
 use chainscope_tezos::{Category, ChunkOut, ChunkState, Direction, GapOut, MessageOut, Role};
 

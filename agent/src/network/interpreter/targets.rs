@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chainscope_ebpf::{KernelAccount, SocketId};
+use chainscope_ebpf::network::{KernelAccount, SocketId};
 use chainscope_proto::v1::{Record, record::Kind};
 use chainscope_tezos::Account;
 

@@ -1,6 +1,6 @@
 //! What is lost is told or counted, and the equations of the account hold.
 
-use chainscope_ebpf::MissingReason;
+use chainscope_ebpf::network::MissingReason;
 use chainscope_proto::v1::Loss;
 
 use super::*;

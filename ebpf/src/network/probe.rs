@@ -10,12 +10,12 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuHashMap, PerCpuVal
 use aya::programs::{BtfTracePoint, Program};
 use aya::{Btf, Ebpf, EbpfLoader};
 
+use super::event::{Event, SocketId, Verdict};
+use super::maps::{Globals, KernelAccount, ListenKey, Listener, Orphan, ProgramKey, RawAccount, SocketState};
+use super::record;
 use crate::check;
 use crate::error::Error;
-use crate::event::{Event, SocketId, Verdict};
 use crate::load::in_spite_of_signals;
-use crate::maps::{Globals, KernelAccount, ListenKey, Listener, Orphan, ProgramKey, RawAccount, SocketState};
-use crate::record;
 use crate::ring::Ring;
 
 /// The object that build.rs compiled, aligned as the ELF reader wants it.

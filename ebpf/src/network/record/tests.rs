@@ -15,9 +15,12 @@ fn data_with_slack_behind_it() {
     let record = data_record(3, b"abcdef");
     let Some(Event::Data(data)) = parse(&record) else { panic!("not data") };
     assert_eq!(data.bytes, b"abc");
-    assert_eq!((data.socket, data.direction, data.offset), (SocketId(7), Direction::Received, 1000));
-    assert!(data.call_start && data.socket_call && data.missing.is_none());
-    assert_eq!(data.time_ns, 42);
+    assert_eq!(
+        (data.header.socket, data.header.direction, data.header.offset),
+        (SocketId(7), Direction::Received, 1000)
+    );
+    assert!(data.header.call_start && data.header.socket_call && data.header.missing.is_none());
+    assert_eq!(data.header.time_ns, 42);
 }
 
 #[test]

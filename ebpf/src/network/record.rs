@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::event::{Closed, ClosedBy, Data, Direction, Event, MissingReason, Opened, Role, SocketId};
+use super::event::{Closed, ClosedBy, Data, DataHeader, Direction, Event, MissingReason, Opened, Role, SocketId};
 
 /// `struct data_header`.
 const DATA_HEADER: usize = 40;
@@ -32,7 +32,7 @@ fn data(record: &[u8]) -> Option<Data<'_>> {
     if missing.is_none() && reason != 0 {
         return None;
     }
-    Some(Data {
+    let header = DataHeader {
         socket: SocketId(u64_at(record, 8)?),
         direction: match record.get(1)? {
             0 => Direction::Sent,
@@ -40,13 +40,13 @@ fn data(record: &[u8]) -> Option<Data<'_>> {
             _ => return None,
         },
         offset: u64_at(record, 16)?,
-        bytes,
         covers: u64_at(record, 24)?,
         missing,
         call_start: flags & CALL_START != 0,
         socket_call: flags & SOCKET_CALL != 0,
         time_ns: u64_at(record, 32)?,
-    })
+    };
+    Some(Data { header, bytes })
 }
 
 /// Everything but data has one layout.

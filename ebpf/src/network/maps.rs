@@ -1,6 +1,6 @@
 //! Tables shared with the kernel: layouts of `net.h`, and the account of a process.
 
-use crate::event::MissingReason;
+use super::event::MissingReason;
 
 const REASONS: usize = MissingReason::ALL.len() + 1;
 
@@ -80,8 +80,8 @@ pub(crate) struct SocketState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Orphan {
-    pub(crate) opened: [u8; crate::record::NOTICE],
-    pub(crate) last: [u8; crate::record::NOTICE],
+    pub(crate) opened: [u8; super::record::NOTICE],
+    pub(crate) last: [u8; super::record::NOTICE],
 }
 
 /// `struct globals`.
