@@ -63,13 +63,13 @@ pub enum SessionError {
         /// Greatest version of this aggregator.
         greatest: u32,
     },
-    /// Records of a lane are missing.
+    /// Records of a stream are missing.
     #[error(
-        "a hole in the lane of node {}: sequence {expected} should come next, the batch begins with {found}",
+        "a hole in the stream of node {}: sequence {expected} should come next, the batch begins with {found}",
         EscapedTruncated(node)
     )]
     Hole {
-        /// The lane's node.
+        /// The stream's node.
         node: String,
         /// The sequence that should have come next.
         expected: u64,
@@ -79,7 +79,7 @@ pub enum SessionError {
     /// Sequence numbers end.
     #[error("the batch of node {} goes beyond the last possible sequence", EscapedTruncated(node))]
     Overflow {
-        /// The lane's node.
+        /// The stream's node.
         node: String,
     },
     /// The store refused; trying again may help.

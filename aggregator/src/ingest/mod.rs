@@ -3,7 +3,7 @@
 //! ```text
 //! agent ══ hello, batches ══▶ session ─┐                       ┌─▶ store.append … append, then one sync
 //! agent ══ hello, batches ══▶ session ─┼─▶ bounded queue ─▶ writer
-//!       ◀═ welcome, acks ════          ┘                       └─▶ an ack a lane, and the rows become visible
+//!       ◀═ welcome, acks ════          ┘                       └─▶ an ack a stream, and the rows become visible
 //! ```
 //!
 //! [`session`] is one conversation; the gRPC service and the in-process channel pair both run it. One writer thread
@@ -166,7 +166,7 @@ where
     ReceiverStream::new(stream)
 }
 
-/// One conversation with an agent: a hello is answered by a welcome that says where its lanes stand; each batch, once it
+/// One conversation with an agent: a hello is answered by a welcome that says where its streams stand; each batch, once it
 /// is durable, by an acknowledgement (one for several, if they came fast). An error ends the stream.
 ///
 /// May be called from any thread. The session ends when `requests` does (after the last acknowledgement), when

@@ -6,7 +6,7 @@ use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::{
     VERSIONS,
     v1::{
-        Ack, Batch, Hello, LaneMark, MemoryAck, MemoryState, RecordReply, RecordRequest, Refused, Welcome,
+        Ack, Batch, Hello, HighWaterMark, MemoryAck, MemoryState, RecordReply, RecordRequest, Refused, Welcome,
         record_reply, record_request::Request,
     },
 };
@@ -25,7 +25,7 @@ use crate::{clock::now_ns, memory::Round, nodes::Unclear};
 /// Batches of one session that may wait for their sync.
 const IN_FLIGHT: usize = 32;
 
-/// Bytes of a session epoch.
+/// Bytes of an epoch.
 const EPOCH_BYTES: usize = 16;
 
 /// Longest name of an agent, in bytes.
@@ -68,19 +68,19 @@ async fn talk<S: Stream<Item = RecordRequest>>(
         Some(Some(Request::Hello(hello))) => hello,
         Some(_) => return Err(SessionError::NoHello),
     };
-    let mut lanes = Lanes::greet(shared, admission, hello, replies).await?;
+    let mut session = Session::greet(shared, admission, hello, replies).await?;
     let mut has_expired = false;
     loop {
         tokio::select! {
             biased;
-            Some(outcome) = lanes.outcomes.recv() => lanes.tell(outcome, replies).await?,
+            Some(outcome) = session.outcomes.recv() => session.tell(outcome, replies).await?,
             () = shared.stop.cancelled() => break,
             () = expiry.as_mut() => {
                 has_expired = true;
                 break;
             }
-            request = requests.next(), if lanes.in_flight < IN_FLIGHT => match request {
-                Some(request) => lanes.take(shared, request, replies).await?,
+            request = requests.next(), if session.in_flight < IN_FLIGHT => match request {
+                Some(request) => session.take(shared, request, replies).await?,
                 None => break,
             },
         }
@@ -88,14 +88,14 @@ async fn talk<S: Stream<Item = RecordRequest>>(
     // What was received before the end is still stored and acknowledged.
     loop {
         if !has_expired
-            && lanes.in_flight < IN_FLIGHT
+            && session.in_flight < IN_FLIGHT
             && let Some(Some(request)) = requests.next().now_or_never()
         {
-            lanes.take(shared, request, replies).await?;
-        } else if lanes.in_flight > 0
-            && let Some(outcome) = lanes.outcomes.recv().await
+            session.take(shared, request, replies).await?;
+        } else if session.in_flight > 0
+            && let Some(outcome) = session.outcomes.recv().await
         {
-            lanes.tell(outcome, replies).await?;
+            session.tell(outcome, replies).await?;
         } else {
             return if has_expired { Err(SessionError::TokenExpired) } else { Ok(()) };
         }
@@ -110,8 +110,8 @@ async fn expires(at: Option<Instant>) {
     }
 }
 
-/// The lanes of the session's agent.
-struct Lanes {
+/// An open session with one agent.
+struct Session {
     agent: Arc<str>,
     epoch: Arc<[u8]>,
     /// Batches given to the writer and not yet answered.
@@ -126,7 +126,7 @@ struct Lanes {
     admission: Option<Admission>,
 }
 
-impl Lanes {
+impl Session {
     /// Checks the hello and answers it.
     async fn greet(
         shared: &Shared,
@@ -144,15 +144,18 @@ impl Lanes {
         let epoch: Arc<[u8]> = hello.epoch.as_slice().into();
         // Before the marks are read everything that an earlier session of this agent left in the queue is written.
         let marks = shared.writer.marks(Arc::clone(&agent), Arc::clone(&epoch), hello.nodes.clone()).await?;
-        let marks =
-            hello.nodes.iter().zip(marks).map(|(node, next_sequence)| LaneMark { node: node.clone(), next_sequence });
+        let marks = hello
+            .nodes
+            .iter()
+            .zip(marks)
+            .map(|(node, next_sequence)| HighWaterMark { node: node.clone(), next_sequence });
         let connected = shared.agents.connect(&hello, version, received_ns);
         let round = Arc::new(shared.memory.begin(&agent));
         let welcome = Welcome {
             version,
             build: shared.build.clone(),
             realtime_ns: now_ns(),
-            marks: marks.collect(),
+            high_water_marks: marks.collect(),
             memory: true,
         };
         send(replies, record_reply::Reply::Welcome(welcome)).await?;

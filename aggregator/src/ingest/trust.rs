@@ -1,7 +1,7 @@
 //! Whom records are taken from.
 //!
 //! An agent shows the token of its service account, which is bound to its pod: Kubernetes says whose it is and which host
-//! the pod is on. Records are taken of that host alone, and of the nodes that the catalog has pods of there. A lane
+//! the pod is on. Records are taken of that host alone, and of the nodes that the catalog has pods of there. A stream
 //! that exists already goes on even if the pod has moved: the spool that it left behind belongs here.
 
 use std::{
@@ -72,14 +72,14 @@ impl IngestTrust {
     }
 }
 
-/// Which lanes of an agent are taken.
+/// Which streams of an agent are taken.
 pub(super) struct Admission {
     proof: Proof,
-    lanes: HashMap<String, Lane>,
+    streams: HashMap<String, StreamState>,
 }
 
 #[derive(Default)]
-struct Lane {
+struct StreamState {
     /// There are records of it, or there were to be.
     exists: bool,
     /// Batches were refused: those before the next one are missing.
@@ -88,7 +88,7 @@ struct Lane {
 
 impl Admission {
     pub(super) fn new(proof: Proof) -> Self {
-        Self { proof, lanes: HashMap::new() }
+        Self { proof, streams: HashMap::new() }
     }
 
     pub(super) fn until(&self) -> Instant {
@@ -119,7 +119,7 @@ impl Admission {
     ) -> Result<Option<String>, SessionError> {
         let Some(catalog) = &shared.catalog else { return Ok(register(shared, &batch.node).err()) };
         if check_name(&batch.node).is_err() {
-            // Such a node is in no catalog: nothing of the lane is to be remembered.
+            // Such a node is in no catalog: nothing of the stream is to be remembered.
             return Ok(register(shared, &batch.node).err());
         }
         let host = &self.proof.host;
@@ -128,31 +128,31 @@ impl Admission {
             let marks = shared.writer.marks(host.as_str().into(), Arc::clone(epoch), nodes).await?;
             Ok::<_, SessionError>(marks.first().copied().unwrap_or(0))
         };
-        if !self.lanes.contains_key(&batch.node) {
-            // Of lanes that are refused there may be any number: they are forgotten, and looked up again.
-            if self.lanes.len() >= shared.nodes.most() {
-                self.lanes.retain(|_, lane| lane.exists);
+        if !self.streams.contains_key(&batch.node) {
+            // Of streams that are refused there may be any number: they are forgotten, and looked up again.
+            if self.streams.len() >= shared.nodes.most() {
+                self.streams.retain(|_, stream| stream.exists);
             }
             let mark = mark().await?;
-            let lane = Lane { exists: mark > 0, has_hole: batch.first_sequence > mark };
-            self.lanes.insert(batch.node.clone(), lane);
+            let stream = StreamState { exists: mark > 0, has_hole: batch.first_sequence > mark };
+            self.streams.insert(batch.node.clone(), stream);
         }
-        let lane = self.lanes.entry(batch.node.clone()).or_default();
-        let refused = match lane.exists || catalog.lists(&batch.node, host) {
+        let stream = self.streams.entry(batch.node.clone()).or_default();
+        let refused = match stream.exists || catalog.lists(&batch.node, host) {
             true => register(shared, &batch.node).err(),
             false => Some(why_not(catalog, &batch.node, host)),
         };
         if refused.is_some() {
-            lane.has_hole = true;
+            stream.has_hole = true;
             return Ok(refused);
         }
-        if lane.has_hole {
+        if stream.has_hole {
             let mark = mark().await?;
             if batch.first_sequence > mark {
-                return Ok(Some(format!("batches were refused before: the lane goes on at sequence {mark}")));
+                return Ok(Some(format!("batches were refused before: the stream goes on at sequence {mark}")));
             }
         }
-        *lane = Lane { exists: true, has_hole: false };
+        *stream = StreamState { exists: true, has_hole: false };
         Ok(None)
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct Append {
     pub(super) _room: OwnedSemaphorePermit,
 }
 
-/// What became of some batches of a lane.
+/// What became of some batches of a stream.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) node: String,
@@ -120,7 +120,7 @@ impl Writer {
         self.send(Command::Append(Box::new(append)))
     }
 
-    /// Where the lanes stand durably, after everything that waits now.
+    /// Where the streams stand durably, after everything that waits now.
     pub(super) async fn marks(
         &self,
         agent: Arc<str>,
@@ -159,7 +159,7 @@ impl Drop for Writer {
     }
 }
 
-/// Batches of one lane and session in the group that is being written.
+/// Batches of one stream and session in the group that is being written.
 struct Group {
     agent: Arc<str>,
     epoch: Arc<[u8]>,

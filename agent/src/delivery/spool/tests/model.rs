@@ -66,7 +66,7 @@ impl World {
     fn reconnect(&mut self) {
         self.way_there.clear();
         self.way_back.clear();
-        let others = self.spool.welcome(&self.durable.marks(), &self.spool.names());
+        let others = self.spool.begin_session(&self.durable.marks(), &self.spool.names());
         assert!(others.is_empty(), "{others:?}");
     }
 
@@ -78,8 +78,13 @@ impl World {
     }
 
     fn kill(&mut self, part: u8) {
-        let tails: Vec<_> =
-            self.spool.lanes.iter().map(|(node, lane)| (node.clone(), lane.tail(), lane.written())).collect();
+        let tails: Vec<_> = self
+            .spool
+            .streams
+            .by_node
+            .iter()
+            .map(|(node, stream)| (node.clone(), stream.tail(), stream.written()))
+            .collect();
         for (_, tail, _) in &tails {
             if let Some((path, synced, length)) = tail {
                 let cut = synced + (length - synced) * u64::from(part) / 255;
@@ -88,7 +93,7 @@ impl World {
         }
         self.spool = open(self.dir.path(), LIMIT);
         for (node, _, before) in tails {
-            let survived = self.spool.lanes[&node].written();
+            let survived = self.spool.streams.by_node[&node].written();
             let (ids, unsynced) = self.written.get_mut(node.as_str()).unwrap();
             let gone = usize::try_from(before - survived).unwrap();
             assert!(gone <= *unsynced, "{gone} of {unsynced} unsynced records are gone");
@@ -105,7 +110,7 @@ impl World {
                 let node = NODES[*node];
                 let records: Vec<Record> = sizes.iter().zip(self.next_id..).map(|(size, id)| fact(id, *size)).collect();
                 self.next_id += records.len() as i64;
-                // A writer syncs what it wrote before it writes more than one batch to a lane.
+                // A writer syncs what it wrote before it writes more than one batch to a stream.
                 if self.written[node].1 > 0 {
                     self.sync();
                 }
@@ -131,12 +136,12 @@ impl World {
             Step::Kill(part) => self.kill(*part),
         }
         assert!(self.spool.bytes() <= LIMIT, "{} bytes", self.spool.bytes());
-        assert_eq!(self.spool.owed_ns(), None, "something old can always go");
+        assert_eq!(self.spool.pending_loss_ns(), None, "something old can always go");
     }
 
     fn drain(&mut self) {
         self.sync();
-        self.spool.tell_owed();
+        self.spool.write_pending_losses();
         self.sync();
         self.reconnect();
         while !self.spool.is_empty() {
@@ -153,7 +158,7 @@ impl World {
         for node in NODES {
             let (ids, _) = &self.written[node];
             let mut left = ids.as_slice();
-            for record in self.durable.lane(node) {
+            for record in self.durable.stream(node) {
                 let told = match &record.kind {
                     Some(Kind::Loss(loss)) => {
                         assert!(!loss.amount_unknown, "{loss:?}");

@@ -1,35 +1,37 @@
-//! Lanes against a model aggregator: whatever happens in between, sequences are dense and each fact arrives exactly
+//! MemoryQueue against a model aggregator: whatever happens in between, sequences are dense and each fact arrives exactly
 //! once or is counted in exactly one loss.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use chainscope_proto::v1::{Batch, Chunk, LaneMark, NetworkAccount, Record, TargetEvent, record::Kind};
+use chainscope_proto::v1::{Batch, Chunk, HighWaterMark, NetworkAccount, Record, TargetEvent, record::Kind};
 use proptest::prelude::*;
 
 use super::*;
 
 const NODES: [&str; 2] = ["a", "b"];
 
-/// What the aggregator keeps of a lane.
+/// What the aggregator keeps of a stream.
 #[derive(Default)]
 struct Durable(BTreeMap<String, Vec<Record>>);
 
 impl Durable {
     fn take(&mut self, batch: &Batch) {
-        let lane = self.0.entry(batch.node.clone()).or_default();
-        let mark = lane.len() as u64;
+        let stream = self.0.entry(batch.node.clone()).or_default();
+        let mark = stream.len() as u64;
         assert!(batch.first_sequence <= mark, "hole before {} at {mark}", batch.first_sequence);
         for (place, record) in batch.records.iter().enumerate() {
-            match lane.get(usize::try_from(batch.first_sequence).unwrap() + place) {
+            match stream.get(usize::try_from(batch.first_sequence).unwrap() + place) {
                 Some(known) => assert_eq!(known, record, "a resend differs"),
-                None => lane.push(record.clone()),
+                None => stream.push(record.clone()),
             }
         }
     }
 
-    fn marks(&self) -> Vec<LaneMark> {
-        let mark =
-            |(node, lane): (&String, &Vec<Record>)| LaneMark { node: node.clone(), next_sequence: lane.len() as u64 };
+    fn marks(&self) -> Vec<HighWaterMark> {
+        let mark = |(node, stream): (&String, &Vec<Record>)| HighWaterMark {
+            node: node.clone(),
+            next_sequence: stream.len() as u64,
+        };
         self.0.iter().map(mark).collect()
     }
 }
@@ -82,9 +84,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The lanes, the way to the aggregator and the aggregator.
+/// The streams, the way to the aggregator and the aggregator.
 struct World {
-    lanes: Lanes,
+    streams: MemoryQueue,
     durable: Durable,
     way_there: VecDeque<Batch>,
     way_back: VecDeque<(String, u64)>,
@@ -95,12 +97,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let mut lanes = Lanes::new(8_000);
+        let mut streams = MemoryQueue::new(8_000);
         for node in NODES {
-            lanes.open(node, None);
+            streams.open(node, None);
         }
         let mut world = Self {
-            lanes,
+            streams,
             durable: Durable::default(),
             way_there: VecDeque::new(),
             way_back: VecDeque::new(),
@@ -114,21 +116,21 @@ impl World {
     fn reconnect(&mut self) {
         self.way_there.clear();
         self.way_back.clear();
-        let renumbered = self.lanes.welcome(&self.durable.marks(), &self.lanes.names());
+        let renumbered = self.streams.begin_session(&self.durable.marks(), &self.streams.names());
         assert!(renumbered.is_empty(), "{renumbered:?}");
     }
 
     fn commit(&mut self) {
         if let Some(batch) = self.way_there.pop_front() {
             self.durable.take(&batch);
-            let mark = self.durable.0.get(&batch.node).map_or(0, |lane| lane.len() as u64);
+            let mark = self.durable.0.get(&batch.node).map_or(0, |stream| stream.len() as u64);
             self.way_back.push_back((batch.node, mark));
         }
     }
 
     fn ack(&mut self) {
         if let Some((node, mark)) = self.way_back.pop_front() {
-            self.lanes.acknowledge(&node, mark).unwrap();
+            self.streams.acknowledge(&node, mark).unwrap();
         }
     }
 
@@ -139,13 +141,13 @@ impl World {
                 let pushed = self.pushed.entry(node).or_default();
                 let id = pushed.len() as i64;
                 let record = if is_chunk { chunk(id, size) } else { fact(id, size) };
-                pushed.push(self.lanes.push(node, record));
+                pushed.push(self.streams.push(node, record));
             }
             Step::State { node, target, value } => {
                 self.last_state.insert((NODES[node], target), value);
-                self.lanes.merge(NODES[node], state(target, value));
+                self.streams.merge(NODES[node], state(target, value));
             }
-            Step::Send => self.way_there.extend(self.lanes.next_batch(&BTreeSet::new())),
+            Step::Send => self.way_there.extend(self.streams.next_batch(&BTreeSet::new())),
             Step::Commit(count) => (0..count).for_each(|_| self.commit()),
             Step::Ack(count) => (0..count).for_each(|_| self.ack()),
             Step::Reconnect => self.reconnect(),
@@ -154,8 +156,8 @@ impl World {
 
     fn drain(&mut self) {
         self.reconnect();
-        while !self.lanes.is_empty() {
-            while let Some(batch) = self.lanes.next_batch(&BTreeSet::new()) {
+        while !self.streams.is_empty() {
+            while let Some(batch) = self.streams.next_batch(&BTreeSet::new()) {
                 self.way_there.push_back(batch);
             }
             assert!(!self.way_there.is_empty(), "something waits, but nothing is sent");
@@ -170,10 +172,10 @@ impl World {
 
     fn check(&self) {
         for node in NODES {
-            let lane = self.durable.0.get(node).cloned().unwrap_or_default();
+            let stream = self.durable.0.get(node).cloned().unwrap_or_default();
             // Each id in order, as a fact or within a loss.
             let mut told = Vec::new();
-            for record in &lane {
+            for record in &stream {
                 match &record.kind {
                     Some(Kind::TargetEvent(_) | Kind::Chunk(_)) => {
                         assert_eq!(record.time_ns, told.len() as i64);
@@ -189,7 +191,7 @@ impl World {
             }
             assert_eq!(told, self.pushed.get(node).cloned().unwrap_or_default());
             for (&(_, target), value) in self.last_state.iter().filter(|((of, _), _)| *of == node) {
-                let newest = lane.iter().rev().find_map(|record| match &record.kind {
+                let newest = stream.iter().rev().find_map(|record| match &record.kind {
                     Some(Kind::NetworkAccount(account)) if record.target == format!("t{target}") => {
                         Some(account.bytes_seen)
                     }
@@ -214,116 +216,121 @@ proptest! {
 }
 
 #[test]
-fn a_full_lane_drops_the_newest_and_leaves_the_other_alone() {
-    let mut lanes = Lanes::new(20_000);
-    lanes.open("loud", Some(0));
-    lanes.open("hygiene", Some(0));
-    let taken = (0..1_000).filter(|id| lanes.push("loud", fact(*id, 100))).count();
+fn a_full_stream_drops_the_newest_and_leaves_the_other_alone() {
+    let mut streams = MemoryQueue::new(20_000);
+    streams.open("loud", Some(0));
+    streams.open("quiet", Some(0));
+    let taken = (0..1_000).filter(|id| streams.push("loud", fact(*id, 100))).count();
     assert!((10..100).contains(&taken), "{taken}");
-    assert!(lanes.push("hygiene", fact(1, 100)));
-    let loud = lanes.status().into_iter().find(|lane| lane.node == "loud").unwrap();
+    assert!(streams.push("quiet", fact(1, 100)));
+    let loud = streams.status().into_iter().find(|stream| stream.node == "loud").unwrap();
     assert_eq!(loud.dropped.records, 1_000 - taken as u64);
 
-    // Both are served in turn, and once there is room the loss is the next record of the lane.
-    let (first, second) = (lanes.next_batch(&BTreeSet::new()).unwrap(), lanes.next_batch(&BTreeSet::new()).unwrap());
+    // Both are served in turn, and once there is room the loss is the next record of the stream.
+    let (first, second) =
+        (streams.next_batch(&BTreeSet::new()).unwrap(), streams.next_batch(&BTreeSet::new()).unwrap());
     assert_ne!(first.node, second.node);
-    lanes.acknowledge("loud", taken as u64).unwrap();
-    let batch = std::iter::from_fn(|| lanes.next_batch(&BTreeSet::new())).find(|batch| batch.node == "loud").unwrap();
+    streams.acknowledge("loud", taken as u64).unwrap();
+    let batch = std::iter::from_fn(|| streams.next_batch(&BTreeSet::new())).find(|batch| batch.node == "loud").unwrap();
     assert_eq!(batch.first_sequence, taken as u64);
     let Some(Kind::Loss(loss)) = &batch.records[0].kind else { panic!("{:?}", batch.records[0]) };
     assert_eq!((loss.records, loss.from_ns, loss.to_ns), (1_000 - taken as u64, taken as i64, 999));
 }
 
 #[test]
-fn a_lane_full_of_chunks_has_room_for_what_happened_to_connections() {
-    let mut lanes = Lanes::new(80_000);
-    lanes.open("a", Some(0));
-    let taken = (0..1_000).take_while(|id| lanes.push("a", chunk(*id, 500))).count();
+fn a_stream_full_of_chunks_has_room_for_what_happened_to_connections() {
+    let mut streams = MemoryQueue::new(80_000);
+    streams.open("a", Some(0));
+    let taken = (0..1_000).take_while(|id| streams.push("a", chunk(*id, 500))).count();
     assert!((80..140).contains(&taken), "{taken}");
     let mut id = taken as i64;
     for _ in 0..10 {
-        assert!(!lanes.push("a", chunk(id + 1, 1)), "chunks wait until half of the lane is free");
-        assert!(lanes.push("a", fact(id + 2, 50)));
+        assert!(!streams.push("a", chunk(id + 1, 1)), "chunks wait until half of the stream is free");
+        assert!(streams.push("a", fact(id + 2, 50)));
         id += 2;
     }
     // No room is without an end.
-    while lanes.push("a", fact(id + 1, 50)) {
+    while streams.push("a", fact(id + 1, 50)) {
         id += 1;
         assert!(id < 1_000);
     }
-    let status = lanes.status().remove(0);
+    let status = streams.status().remove(0);
     assert!(status.pending_bytes <= 80_000, "{status:?}");
     assert_eq!(status.dropped.records, 12);
 
-    let batch = lanes.next_batch(&BTreeSet::new()).unwrap();
+    let batch = streams.next_batch(&BTreeSet::new()).unwrap();
     let is_loss: Vec<bool> =
         batch.records[taken..].iter().map(|record| matches!(record.kind, Some(Kind::Loss(_)))).collect();
     assert_eq!(is_loss[..4], [true, false, true, false], "a loss is told before what came after it");
-    lanes.acknowledge("a", batch.records.len() as u64).unwrap();
-    assert!(lanes.push("a", chunk(id + 1, 500)), "half of the lane is free");
+    streams.acknowledge("a", batch.records.len() as u64).unwrap();
+    assert!(streams.push("a", chunk(id + 1, 500)), "half of the stream is free");
 }
 
 #[test]
 fn batches_stay_below_a_mebibyte_unless_one_record_is_larger() {
-    let mut lanes = Lanes::new(64 << 20);
-    lanes.open("a", Some(7));
+    let mut streams = MemoryQueue::new(64 << 20);
+    streams.open("a", Some(7));
     for id in 0..40 {
-        assert!(lanes.push("a", fact(id, 70_000)));
+        assert!(streams.push("a", fact(id, 70_000)));
     }
-    assert!(lanes.push("a", fact(40, 3 << 20)));
+    assert!(streams.push("a", fact(40, 3 << 20)));
     let mut expected = 7;
-    while let Some(batch) = lanes.next_batch(&BTreeSet::new()) {
+    while let Some(batch) = streams.next_batch(&BTreeSet::new()) {
         assert_eq!(batch.first_sequence, expected);
         expected += batch.records.len() as u64;
         let size = prost::Message::encoded_len(&batch);
-        assert!(size <= BATCH_BYTES || batch.records.len() == 1, "{size} with {}", batch.records.len());
+        assert!(
+            size <= crate::delivery::batch::MAX_BATCH_BYTES || batch.records.len() == 1,
+            "{size} with {}",
+            batch.records.len()
+        );
     }
     assert_eq!(expected, 7 + 41);
 }
 
 #[test]
-fn nothing_is_sent_before_the_aggregator_said_where_the_lane_stands() {
-    let mut lanes = Lanes::new(1 << 20);
-    lanes.open("a", None);
-    assert!(lanes.push("a", fact(1, 1)));
-    assert_eq!(lanes.next_batch(&BTreeSet::new()), None);
-    let mark = LaneMark { node: "a".to_owned(), next_sequence: 41 };
-    assert!(lanes.welcome(&[mark], &["a".to_owned()]).is_empty());
-    assert_eq!(lanes.next_batch(&BTreeSet::new()).unwrap().first_sequence, 41);
+fn nothing_is_sent_before_the_aggregator_said_where_the_stream_stands() {
+    let mut streams = MemoryQueue::new(1 << 20);
+    streams.open("a", None);
+    assert!(streams.push("a", fact(1, 1)));
+    assert_eq!(streams.next_batch(&BTreeSet::new()), None);
+    let mark = HighWaterMark { node: "a".to_owned(), next_sequence: 41 };
+    assert!(streams.begin_session(&[mark], &["a".to_owned()]).is_empty());
+    assert_eq!(streams.next_batch(&BTreeSet::new()).unwrap().first_sequence, 41);
 }
 
 #[test]
-fn a_lane_follows_an_aggregator_that_lost_its_database() {
-    let mut lanes = Lanes::new(1 << 20);
-    lanes.open("a", Some(10));
+fn a_stream_follows_an_aggregator_that_lost_its_database() {
+    let mut streams = MemoryQueue::new(1 << 20);
+    streams.open("a", Some(10));
     for id in 0..3 {
-        assert!(lanes.push("a", fact(id, 1)));
+        assert!(streams.push("a", fact(id, 1)));
     }
-    lanes.next_batch(&BTreeSet::new()).unwrap();
-    lanes.acknowledge("a", 12).unwrap();
-    assert_eq!(lanes.welcome(&[], &["a".to_owned()]), ["a"]);
-    let batch = lanes.next_batch(&BTreeSet::new()).unwrap();
+    streams.next_batch(&BTreeSet::new()).unwrap();
+    streams.acknowledge("a", 12).unwrap();
+    assert_eq!(streams.begin_session(&[], &["a".to_owned()]), ["a"]);
+    let batch = streams.next_batch(&BTreeSet::new()).unwrap();
     assert_eq!((batch.first_sequence, batch.records.len()), (0, 1));
 }
 
 #[test]
 fn an_acknowledgement_of_what_was_never_sent_is_refused() {
-    let mut lanes = Lanes::new(1 << 20);
-    lanes.open("a", Some(0));
-    assert!(lanes.push("a", fact(1, 1)));
-    let error = lanes.acknowledge("a", 1).unwrap_err().to_string();
-    assert_eq!(error, "lane of node \"a\": sequence 1 was acknowledged, 0 is the next one to be sent");
+    let mut streams = MemoryQueue::new(1 << 20);
+    streams.open("a", Some(0));
+    assert!(streams.push("a", fact(1, 1)));
+    let error = streams.acknowledge("a", 1).unwrap_err().to_string();
+    assert_eq!(error, "stream of node \"a\": sequence 1 was acknowledged, 0 is the next one to be sent");
 }
 
 #[test]
-fn only_lanes_in_use_have_a_share() {
-    let mut lanes = Lanes::new(100_000);
-    for lane in 0..100 {
-        lanes.open(&format!("old{lane}"), Some(0));
+fn only_streams_in_use_have_a_share() {
+    let mut streams = MemoryQueue::new(100_000);
+    for stream in 0..100 {
+        streams.open(&format!("old{stream}"), Some(0));
     }
-    assert!(!lanes.push("old0", fact(1, 1_000)), "a hundredth of the memory");
-    lanes.expect(&BTreeSet::from(["old1".to_owned()]));
-    assert!(lanes.push("old1", fact(1, 40_000)), "half of it: one is expected, one has a loss to tell");
-    assert!(lanes.push("old2", fact(1, 30_000)), "it comes all the same");
-    assert!(!lanes.push("old1", fact(2, 1_000)), "and so there are three");
+    assert!(!streams.push("old0", fact(1, 1_000)), "a hundredth of the memory");
+    streams.expect(&BTreeSet::from(["old1".to_owned()]));
+    assert!(streams.push("old1", fact(1, 40_000)), "half of it: one is expected, one has a loss to tell");
+    assert!(streams.push("old2", fact(1, 30_000)), "it comes all the same");
+    assert!(!streams.push("old1", fact(2, 1_000)), "and so there are three");
 }
