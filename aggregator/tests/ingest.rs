@@ -169,7 +169,7 @@ fn a_node_that_cannot_be_is_refused_and_other_streams_go_on() {
     agent.batch("m", 0, messages(1));
     match agent.reply() {
         Some(Reply::Refused(refused)) => {
-            assert_eq!(refused.reason, "node m would be one more than the 1 nodes that this aggregator takes");
+            assert_eq!(refused.reason, "node m would be one more than the 1 nodes that this aggregator accepts");
         }
         other => panic!("{other:?}"),
     }
