@@ -230,7 +230,7 @@ fn over_grpc_errors_are_said() {
     };
     let status = refused(Hello { least_version: 2, greatest_version: 3, build: "9.9".into(), ..hello(&[]) });
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(status.message().contains("agent host-1 (build 9.9) speaks 2 to 3"), "{}", status.message());
+    assert!(status.message().contains("agent host-1 (build 9.9) supports 2 to 3"), "{}", status.message());
     let mut agent = Remote::connect(&server, hello(&["n"])).unwrap();
     assert_eq!(agent.mark(), 0);
     agent.batch("n", 7, messages(1));
