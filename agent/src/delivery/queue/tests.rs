@@ -1,5 +1,5 @@
-//! MemoryQueue against a model aggregator: whatever happens in between, sequences are dense and each fact arrives exactly
-//! once or is counted in exactly one loss.
+//! The memory queue against a model aggregator: sequences are dense, and each fact is delivered exactly once or counted in
+//! exactly one loss.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const NODES: [&str; 2] = ["a", "b"];
 
-/// What the aggregator keeps of a stream.
+/// The durable records of the model aggregator, by node.
 #[derive(Default)]
 struct Durable(BTreeMap<String, Vec<Record>>);
 
@@ -64,11 +64,11 @@ enum Step {
         value: u64,
     },
     Send,
-    /// The aggregator makes so many of the batches on the way durable.
+    /// The aggregator makes this number of the batches in flight durable.
     Commit(usize),
-    /// … and so many acknowledgements arrive.
+    /// The agent receives this number of acknowledgements.
     Ack(usize),
-    /// The connection is lost with everything that is on the way.
+    /// The connection is cut; everything in flight is lost.
     Reconnect,
 }
 
@@ -84,13 +84,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The streams, the way to the aggregator and the aggregator.
+/// The queue, the network and the aggregator.
 struct World {
     streams: MemoryQueue,
     durable: Durable,
-    way_there: VecDeque<Batch>,
-    way_back: VecDeque<(String, u64)>,
-    /// Of each fact that was pushed, by its id, whether it was taken.
+    batches_in_flight: VecDeque<Batch>,
+    acks_in_flight: VecDeque<(String, u64)>,
+    /// Whether each pushed fact, by its id, was accepted.
     pushed: BTreeMap<&'static str, Vec<bool>>,
     last_state: BTreeMap<(&'static str, u8), u64>,
 }
@@ -104,8 +104,8 @@ impl World {
         let mut world = Self {
             streams,
             durable: Durable::default(),
-            way_there: VecDeque::new(),
-            way_back: VecDeque::new(),
+            batches_in_flight: VecDeque::new(),
+            acks_in_flight: VecDeque::new(),
             pushed: BTreeMap::new(),
             last_state: BTreeMap::new(),
         };
@@ -114,22 +114,22 @@ impl World {
     }
 
     fn reconnect(&mut self) {
-        self.way_there.clear();
-        self.way_back.clear();
+        self.batches_in_flight.clear();
+        self.acks_in_flight.clear();
         let renumbered = self.streams.begin_session(&self.durable.marks(), &self.streams.names());
         assert!(renumbered.is_empty(), "{renumbered:?}");
     }
 
     fn commit(&mut self) {
-        if let Some(batch) = self.way_there.pop_front() {
+        if let Some(batch) = self.batches_in_flight.pop_front() {
             self.durable.take(&batch);
             let mark = self.durable.0.get(&batch.node).map_or(0, |stream| stream.len() as u64);
-            self.way_back.push_back((batch.node, mark));
+            self.acks_in_flight.push_back((batch.node, mark));
         }
     }
 
     fn ack(&mut self) {
-        if let Some((node, mark)) = self.way_back.pop_front() {
+        if let Some((node, mark)) = self.acks_in_flight.pop_front() {
             self.streams.acknowledge(&node, mark).unwrap();
         }
     }
@@ -147,7 +147,7 @@ impl World {
                 self.last_state.insert((NODES[node], target), value);
                 self.streams.merge(NODES[node], state(target, value));
             }
-            Step::Send => self.way_there.extend(self.streams.next_batch(&BTreeSet::new())),
+            Step::Send => self.batches_in_flight.extend(self.streams.next_batch(&BTreeSet::new())),
             Step::Commit(count) => (0..count).for_each(|_| self.commit()),
             Step::Ack(count) => (0..count).for_each(|_| self.ack()),
             Step::Reconnect => self.reconnect(),
@@ -158,13 +158,13 @@ impl World {
         self.reconnect();
         while !self.streams.is_empty() {
             while let Some(batch) = self.streams.next_batch(&BTreeSet::new()) {
-                self.way_there.push_back(batch);
+                self.batches_in_flight.push_back(batch);
             }
-            assert!(!self.way_there.is_empty(), "something waits, but nothing is sent");
-            while !self.way_there.is_empty() {
+            assert!(!self.batches_in_flight.is_empty(), "records are pending, but nothing is sent");
+            while !self.batches_in_flight.is_empty() {
                 self.commit();
             }
-            while !self.way_back.is_empty() {
+            while !self.acks_in_flight.is_empty() {
                 self.ack();
             }
         }
@@ -216,7 +216,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_stream_drops_the_newest_and_leaves_the_other_alone() {
+fn a_full_stream_drops_the_newest_facts_and_does_not_affect_others() {
     let mut streams = MemoryQueue::new(20_000);
     streams.open("loud", Some(0));
     streams.open("quiet", Some(0));
@@ -226,7 +226,7 @@ fn a_full_stream_drops_the_newest_and_leaves_the_other_alone() {
     let loud = streams.status().into_iter().find(|stream| stream.node == "loud").unwrap();
     assert_eq!(loud.dropped.records, 1_000 - taken as u64);
 
-    // Both are served in turn, and once there is room the loss is the next record of the stream.
+    // Both are served in turn; once the stream has free space the loss is its next record.
     let (first, second) =
         (streams.next_batch(&BTreeSet::new()).unwrap(), streams.next_batch(&BTreeSet::new()).unwrap());
     assert_ne!(first.node, second.node);
@@ -238,7 +238,7 @@ fn a_full_stream_drops_the_newest_and_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_stream_full_of_chunks_has_room_for_what_happened_to_connections() {
+fn a_stream_full_of_chunks_accepts_connection_events() {
     let mut streams = MemoryQueue::new(80_000);
     streams.open("a", Some(0));
     let taken = (0..1_000).take_while(|id| streams.push("a", chunk(*id, 500))).count();
@@ -249,7 +249,7 @@ fn a_stream_full_of_chunks_has_room_for_what_happened_to_connections() {
         assert!(streams.push("a", fact(id + 2, 50)));
         id += 2;
     }
-    // No room is without an end.
+    // Its share is limited for them too.
     while streams.push("a", fact(id + 1, 50)) {
         id += 1;
         assert!(id < 1_000);
@@ -261,7 +261,7 @@ fn a_stream_full_of_chunks_has_room_for_what_happened_to_connections() {
     let batch = streams.next_batch(&BTreeSet::new()).unwrap();
     let is_loss: Vec<bool> =
         batch.records[taken..].iter().map(|record| matches!(record.kind, Some(Kind::Loss(_)))).collect();
-    assert_eq!(is_loss[..4], [true, false, true, false], "a loss is told before what came after it");
+    assert_eq!(is_loss[..4], [true, false, true, false], "a loss precedes later records");
     streams.acknowledge("a", batch.records.len() as u64).unwrap();
     assert!(streams.push("a", chunk(id + 1, 500)), "half of the stream is free");
 }
@@ -289,7 +289,7 @@ fn batches_stay_below_a_mebibyte_unless_one_record_is_larger() {
 }
 
 #[test]
-fn nothing_is_sent_before_the_aggregator_said_where_the_stream_stands() {
+fn nothing_is_sent_before_the_high_water_mark_is_known() {
     let mut streams = MemoryQueue::new(1 << 20);
     streams.open("a", None);
     assert!(streams.push("a", fact(1, 1)));
@@ -314,7 +314,7 @@ fn a_stream_follows_an_aggregator_that_lost_its_database() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_is_refused() {
+fn an_acknowledgement_of_unsent_records_is_an_error() {
     let mut streams = MemoryQueue::new(1 << 20);
     streams.open("a", Some(0));
     assert!(streams.push("a", fact(1, 1)));
@@ -331,6 +331,6 @@ fn only_streams_in_use_have_a_share() {
     assert!(!streams.push("old0", fact(1, 1_000)), "a hundredth of the memory");
     streams.expect(&BTreeSet::from(["old1".to_owned()]));
     assert!(streams.push("old1", fact(1, 40_000)), "half of it: one is expected, one has a loss to tell");
-    assert!(streams.push("old2", fact(1, 30_000)), "it comes all the same");
+    assert!(streams.push("old2", fact(1, 30_000)), "a record of a node that is not expected is accepted");
     assert!(!streams.push("old1", fact(2, 1_000)), "and so there are three");
 }

@@ -1,4 +1,4 @@
-//! Files that are damaged, of another epoch or cannot be written: what is gone is a loss, what is whole is sent.
+//! Files that are damaged, of another epoch or cannot be written: unreadable records become losses, the others are sent.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ proptest! {
                 hurt[place] ^= flip;
             }
         }
-        // As far as the bytes are the old ones, the records are.
+        // Records before the first damaged byte are unchanged.
         let same = bytes.iter().zip(&hurt).take_while(|(a, b)| a == b).count();
         let scan = format::scan(&hurt.into());
         let whole = ends.iter().filter(|end| **end <= same).count();
@@ -39,7 +39,7 @@ proptest! {
 }
 
 #[test]
-fn a_damaged_part_that_was_sent_becomes_losses_under_the_same_numbers() {
+fn damaged_records_that_were_sent_become_losses_under_the_same_sequence_numbers() {
     let dir = folder();
     let mut spool = open(dir.path(), 4_000_000);
     fill(&mut spool, "a", 0, 5);
@@ -50,7 +50,7 @@ fn a_damaged_part_that_was_sent_becomes_losses_under_the_same_numbers() {
     let whole = format::scan(&fs::read(&path).unwrap().into()).records;
     let mut bytes = fs::read(&path).unwrap();
     bytes[30_000] ^= 1;
-    // Once it is found while it is sent, once when the spool is opened.
+    // The damage is detected while the records are sent, or when the spool is opened.
     for is_reopened in [false, true] {
         fs::write(&path, &bytes).unwrap();
         if is_reopened {
@@ -66,12 +66,16 @@ fn a_damaged_part_that_was_sent_becomes_losses_under_the_same_numbers() {
         let lost = losses(stream);
         assert_eq!(lost.len() as u64, whole - 2, "the third record and what follows in the file");
         assert!(lost.iter().all(|loss| loss.records == 1 && loss.reason == "spool damaged"), "{lost:?}");
-        assert_eq!(stream[usize::try_from(whole).unwrap()].time_ns, whole as i64, "the others have their numbers");
+        assert_eq!(
+            stream[usize::try_from(whole).unwrap()].time_ns,
+            whole as i64,
+            "the others keep their sequence numbers"
+        );
     }
 }
 
 #[test]
-fn a_damaged_part_that_was_never_sent_becomes_a_loss_of_unknown_amount() {
+fn damaged_records_that_were_never_sent_become_a_loss_of_unknown_amount() {
     let dir = folder();
     let mut spool = open(dir.path(), 4_000_000);
     fill(&mut spool, "a", 0, 5);
@@ -105,7 +109,7 @@ fn a_damaged_part_that_was_never_sent_becomes_a_loss_of_unknown_amount() {
 }
 
 #[test]
-fn the_spool_of_another_epoch_is_told_as_a_loss() {
+fn the_spool_of_another_epoch_becomes_a_loss() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 1);
@@ -122,7 +126,7 @@ fn the_spool_of_another_epoch_is_told_as_a_loss() {
 }
 
 #[test]
-fn what_cannot_be_written_is_counted_and_told_later() {
+fn records_that_cannot_be_written_are_counted_and_become_a_loss_later() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     let folder = spool.streams.by_node["a"].dir().to_owned();

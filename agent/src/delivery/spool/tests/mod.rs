@@ -1,9 +1,9 @@
-//! The spool against a model aggregator and a model disk: whatever is dropped, killed or cut, numbers are dense, a resend
-//! is the same, and each record that entered arrives once or is counted in one loss.
+//! The spool against a model aggregator and a model disk: after drops, kills and cuts sequences are dense, a resend is
+//! identical, and each appended record is delivered once or counted in one loss.
 
 mod damage;
 mod model;
-mod room;
+mod shares;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const NODES: [&str; 2] = ["a", "b"];
 const EPOCH: Epoch = Epoch([7; 16]);
 const NOW: i64 = 1_000_000;
 
-/// In memory where there is such a place: what a sync is valid_bytes for is not tried here, how often it is done costs time.
+/// A directory in memory if there is one: the tests sync often and do not depend on the durability.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -45,7 +45,7 @@ fn sync(spool: &mut Spool) {
     }
 }
 
-/// What the aggregator keeps of each stream.
+/// The durable records of the model aggregator, by node.
 #[derive(Default)]
 struct Durable(BTreeMap<String, Vec<Record>>);
 
@@ -75,7 +75,7 @@ impl Durable {
     }
 }
 
-/// Sends and acknowledges everything; the records that arrived of a stream.
+/// Sends and acknowledges everything.
 fn deliver(spool: &mut Spool, durable: &mut Durable) {
     sync(spool);
     spool.write_pending_losses();
@@ -96,7 +96,7 @@ fn files_of(spool: &Spool, node: &str) -> Vec<PathBuf> {
     files
 }
 
-/// So many segments of 100 KB, ten records each.
+/// Appends `segments` segments of 100 KB, ten records each.
 fn fill(spool: &mut Spool, node: &str, from: i64, segments: i64) {
     for id in from..from + 10 * segments {
         spool.append(node, &[fact(id, 10_000)]);

@@ -1,4 +1,4 @@
-//! A stream and its aggregator: from which record it is sent, and when its files go.
+//! One stream: at which record a session begins, and when files are removed.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -21,14 +21,14 @@ fn a_stream_follows_an_aggregator_that_lost_its_database() {
     let mut empty = Durable::default();
     assert_eq!(spool.begin_session(&[], &spool.names()), ["a"]);
     deliver(&mut spool, &mut empty);
-    // What was in a file with the rest is sent once more; nothing is missing.
+    // Acknowledged records in the same file are sent once more; nothing is missing.
     let ids: Vec<i64> = empty.stream("a").iter().map(|record| record.time_ns).collect();
     assert!(ids.ends_with(&(30..60).collect::<Vec<_>>()), "{ids:?}");
     assert!(ids.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{ids:?}");
 }
 
 #[test]
-fn a_stream_that_was_set_aside_is_sent_from_its_beginning() {
+fn a_suspended_stream_is_sent_from_its_first_unacknowledged_record() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 1);
@@ -43,7 +43,7 @@ fn a_stream_that_was_set_aside_is_sent_from_its_beginning() {
 }
 
 #[test]
-fn files_are_the_agents_own_and_go_when_they_are_delivered() {
+fn files_are_private_and_removed_after_delivery() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 5);
@@ -51,7 +51,7 @@ fn files_are_the_agents_own_and_go_when_they_are_delivered() {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
     }
     deliver(&mut spool, &mut Durable::default());
-    assert_eq!(files_of(&spool, "a").len(), 1, "the one that is being written");
+    assert_eq!(files_of(&spool, "a").len(), 1, "the active one");
     let mut spool = open(dir.path(), 2_000_000);
     spool.begin_session(&[HighWaterMark { node: "a".to_owned(), next_sequence: 50 }], &spool.names());
     assert!(files_of(&spool, "a").is_empty());

@@ -1,4 +1,4 @@
-//! Whose records go when the disk's share is used up, and which streams have a share.
+//! Which records a full spool drops, and which streams have a share.
 
 use chainscope_proto::v1::NetworkAccount;
 
@@ -10,7 +10,7 @@ fn account(value: u64) -> Record {
 }
 
 #[test]
-fn a_loud_stream_drops_its_oldest_and_a_quiet_one_keeps_its_share() {
+fn a_busy_stream_drops_its_oldest_records_and_others_keep_their_share() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "b", 0, 5);
@@ -24,12 +24,12 @@ fn a_loud_stream_drops_its_oldest_and_a_quiet_one_keeps_its_share() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!((told[0].stage.as_str(), told[0].reason.as_str(), told[0].from_ns), ("spool", "spool full", 0));
     assert_eq!(told[0].records as usize + a.len() - 1, 1_000);
-    assert!(a.len() > 100, "more than its share is lent: {}", a.len());
+    assert!(a.len() > 100, "it may exceed its share: {}", a.len());
     assert_eq!(spool.status()[0].dropped.records, told[0].records);
 }
 
 #[test]
-fn what_was_sent_is_kept_although_the_stream_is_full() {
+fn sent_records_are_kept_in_a_full_stream() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 2);
@@ -54,7 +54,7 @@ fn what_was_sent_is_kept_although_the_stream_is_full() {
 }
 
 #[test]
-fn newer_states_need_no_loss_and_losses_are_not_lost() {
+fn dropped_states_cause_no_loss_and_losses_are_never_dropped() {
     let dir = folder();
     let mut spool = open(dir.path(), 1_000_000);
     let gone =
@@ -93,11 +93,11 @@ fn only_streams_in_use_have_a_share() {
     assert_eq!(spool.share(), 500_000, "one is expected, one holds something");
     let mut durable = Durable::default();
     deliver(&mut spool, &mut durable);
-    assert_eq!(files_of(&spool, "old0").len(), 1, "it would be written on");
+    assert_eq!(files_of(&spool, "old0").len(), 1, "its last segment is active");
     spool.expect(&BTreeSet::from(["a".to_owned()]));
     assert_eq!((files_of(&spool, "old0").len(), spool.share()), (0, 1_000_000));
 
-    // It comes again all the same, when the other one has everything: it has a share, and goes on where it stood.
+    // A record of a node that is not expected: the stream gets a share and continues its sequence.
     let next = durable.stream("old0").len() as u64;
     fill(&mut spool, "a", 0, 20);
     fill(&mut spool, "old0", 10, 1);
@@ -111,7 +111,7 @@ fn only_streams_in_use_have_a_share() {
     assert_eq!(durable.stream("old0").len() as u64, next + 10);
     assert_eq!(spool.dropped().keys().collect::<Vec<_>>(), ["a"]);
 
-    // A process later the aggregator is asked, and says the same.
+    // After a restart the aggregator sends the same high-water mark.
     spool.expect(&BTreeSet::new());
     assert_eq!((files_of(&spool, "a").len(), files_of(&spool, "old0").len()), (0, 0));
     drop(spool);
@@ -123,7 +123,7 @@ fn only_streams_in_use_have_a_share() {
 }
 
 #[test]
-fn what_waits_for_an_acknowledgement_stays_where_nothing_is_expected() {
+fn unacknowledged_records_of_unexpected_nodes_are_kept() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 1);
@@ -133,7 +133,7 @@ fn what_waits_for_an_acknowledgement_stays_where_nothing_is_expected() {
     spool.acknowledge("a", batch.records.len() as u64 - 1).unwrap();
     spool.expect(&BTreeSet::new());
     assert_eq!((files_of(&spool, "a").len(), spool.streams.by_node["a"].pending()), (1, 1));
-    // Written and not synced yet.
+    // Written and not synced.
     spool.acknowledge("a", batch.records.len() as u64).unwrap();
     spool.append("a", &[fact(10, 10)]);
     spool.expect(&BTreeSet::new());
