@@ -71,7 +71,7 @@ impl Aggregator {
             None => None,
         };
         for (name, _) in nodes.all() {
-            nodes.tell_retention(&store, &name)?;
+            nodes.apply_retention(&store, &name)?;
         }
         let audit = config.audit || !matches!(config.access, AccessConfig::Open);
         let access = Access::new(config.access, limits.remember)?;
@@ -159,7 +159,7 @@ impl Aggregator {
             servers.spawn(server::serve(listener, served));
         }
         if let (Some((remote, from)), Some(catalog)) = (operator, catalog) {
-            servers.spawn(catalog::follow(catalog, from, remote, build, stop.clone()));
+            servers.spawn(catalog::client::follow(catalog, from, remote, build, stop.clone()));
         }
         let http = address_of(&api, http)?;
         servers.spawn(server::serve(api, served.clone()));

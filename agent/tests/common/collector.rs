@@ -1,4 +1,4 @@
-//! An aggregator in memory: keeps what an agent delivers, lane by lane, and lets tests wait for it.
+//! An aggregator in memory: keeps what an agent delivers, stream by stream, and lets tests wait for it.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 use chainscope_agent::{Link, Uplink};
 use chainscope_profile::{Data, Limits, Profile, Taken};
 use chainscope_proto::v1::{
-    Ack, ConnectionEvent, LaneMark, MemoryAck, MemoryState, Message, NetworkAccount, Record, RecordReply,
+    Ack, ConnectionEvent, HighWaterMark, MemoryAck, MemoryState, Message, NetworkAccount, Record, RecordReply,
     RecordRequest, TargetEvent, Welcome, connection_event::Event, record::Kind, record_reply::Reply,
     record_request::Request,
 };
@@ -22,11 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Default)]
 pub(crate) struct Collector(Arc<(Mutex<Kept>, Condvar)>);
 
-type Lanes = BTreeMap<String, Vec<Record>>;
+type Streams = BTreeMap<String, Vec<Record>>;
 
 #[derive(Default)]
 struct Kept {
-    lanes: Lanes,
+    streams: Streams,
     /// Memory by node and profile.
     profiles: BTreeMap<(String, u64), Profile>,
 }
@@ -34,7 +34,7 @@ struct Kept {
 impl Kept {
     fn now(&self) -> Delivered {
         let data = |((node, _), profile): (&(String, u64), &Profile)| Some((node.clone(), profile.data()?.clone()));
-        Delivered { lanes: self.lanes.clone(), profiles: self.profiles.iter().filter_map(data).collect() }
+        Delivered { streams: self.streams.clone(), profiles: self.profiles.iter().filter_map(data).collect() }
     }
 
     /// Merges a part of a state; an acknowledgement with its last.
@@ -65,27 +65,27 @@ impl Collector {
         while let Some(RecordRequest { request: Some(request) }) = requests.recv().await {
             let reply = {
                 let mut kept = self.0.0.lock();
-                let Kept { lanes, .. } = &mut *kept;
+                let Kept { streams, .. } = &mut *kept;
                 match request {
                     Request::Hello(hello) => {
                         let mark = |node: &String| {
-                            let next_sequence = lanes.get(node).map_or(0, Vec::len) as u64;
-                            LaneMark { node: node.clone(), next_sequence }
+                            let next_sequence = streams.get(node).map_or(0, Vec::len) as u64;
+                            HighWaterMark { node: node.clone(), next_sequence }
                         };
                         let marks = hello.nodes.iter().map(mark).collect();
                         Reply::Welcome(Welcome {
                             version: 1,
                             build: "test".to_owned(),
-                            marks,
+                            high_water_marks: marks,
                             memory: true,
                             ..Welcome::default()
                         })
                     }
                     Request::Batch(batch) => {
-                        let lane = lanes.entry(batch.node.clone()).or_default();
-                        assert_eq!(batch.first_sequence, lane.len() as u64, "lane {}", batch.node);
-                        lane.extend(batch.records);
-                        Reply::Ack(Ack { node: batch.node, next_sequence: lane.len() as u64 })
+                        let stream = streams.entry(batch.node.clone()).or_default();
+                        assert_eq!(batch.first_sequence, stream.len() as u64, "stream {}", batch.node);
+                        stream.extend(batch.records);
+                        Reply::Ack(Ack { node: batch.node, next_sequence: stream.len() as u64 })
                     }
                     Request::Memory(state) => match kept.take(state) {
                         Some(ack) => Reply::Memory(ack),
@@ -123,17 +123,17 @@ impl Collector {
 
 /// What was delivered at one moment.
 pub(crate) struct Delivered {
-    lanes: Lanes,
+    streams: Streams,
     profiles: Vec<(String, Data)>,
 }
 
 impl Delivered {
     pub(crate) fn nodes(&self) -> Vec<&str> {
-        self.lanes.keys().map(String::as_str).collect()
+        self.streams.keys().map(String::as_str).collect()
     }
 
     pub(crate) fn kinds(&self, node: &str) -> impl DoubleEndedIterator<Item = &Kind> {
-        self.lanes.get(node).into_iter().flatten().filter_map(|record| record.kind.as_ref())
+        self.streams.get(node).into_iter().flatten().filter_map(|record| record.kind.as_ref())
     }
 
     pub(crate) fn connection_events(&self, node: &str) -> Vec<(u64, &Event)> {
@@ -175,14 +175,14 @@ impl Delivered {
     }
 
     fn summary(&self) -> Vec<String> {
-        let line = |(node, lane): (&String, &Vec<Record>)| {
-            let told: Vec<String> = lane
+        let line = |(node, stream): (&String, &Vec<Record>)| {
+            let told: Vec<String> = stream
                 .iter()
                 .filter(|record| !matches!(record.kind, Some(Kind::Chunk(_) | Kind::Message(_))))
                 .map(|record| format!("{:?}", record.kind))
                 .collect();
-            format!("{node}: {} records, of these {}", lane.len(), told.join("\n  "))
+            format!("{node}: {} records, of these {}", stream.len(), told.join("\n  "))
         };
-        self.lanes.iter().map(line).collect()
+        self.streams.iter().map(line).collect()
     }
 }

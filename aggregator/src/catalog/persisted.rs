@@ -1,4 +1,4 @@
-//! The catalog as data, and its file.
+//! The catalog as it is persisted in a file, so that it is known after a restart without the operator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,21 +16,29 @@ use chainscope_proto::{
 use chainscope_store::{Retention, SnapshotLimits};
 use serde::{Deserialize, Serialize};
 
-use super::UpdateError;
-use crate::{config::MemoryKeep, nodes::check_name};
+use crate::nodes::{SnapshotPolicy, check_name};
 
-/// What is kept from one start to the next.
+/// Why an update is not applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UpdateError {
+    #[error("the operator's update is of version {0}, which this build does not support")]
+    Version(u32),
+    #[error("the operator sent a change before a snapshot")]
+    NoSnapshot,
+}
+
+/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kept {
-    pub(super) nodes: BTreeMap<String, Node>,
-    /// When a node was found to be missing, nanoseconds since 1970.
+pub(super) struct PersistedCatalog {
+    pub(super) nodes: BTreeMap<String, CatalogEntry>,
+    /// When each deleted node was found to be missing, nanoseconds since 1970.
     #[serde(default)]
     pub(super) deleted: BTreeMap<String, i64>,
 }
 
-/// A node of the catalog.
+/// One node of the catalog.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Node {
+pub(super) struct CatalogEntry {
     #[serde(default)]
     pub(super) aliases: BTreeSet<String>,
     #[serde(default)]
@@ -39,21 +47,21 @@ pub(super) struct Node {
     keep_bytes: Option<u64>,
     keep_seconds: Option<u64>,
     #[serde(default)]
-    memory: Option<Memory>,
+    memory: Option<MemorySnapshotConfig>,
 }
 
-/// Snapshots of a node's memory.
+/// Snapshots of a node's memory, as the operator configures them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct Memory {
+struct MemorySnapshotConfig {
     every_seconds: u64,
     keep_bytes: Option<u64>,
     keep_seconds: Option<u64>,
 }
 
-impl Node {
-    /// How snapshots of its memory are kept, if that was said.
-    pub(super) fn memory(&self) -> Option<MemoryKeep> {
-        self.memory.as_ref().map(|memory| MemoryKeep {
+impl CatalogEntry {
+    /// Snapshots of its memory, if the operator configures them.
+    pub(super) fn memory(&self) -> Option<SnapshotPolicy> {
+        self.memory.as_ref().map(|memory| SnapshotPolicy {
             every: Duration::from_secs(memory.every_seconds),
             limits: SnapshotLimits { age: memory.keep_seconds.map(Duration::from_secs), bytes: memory.keep_bytes },
         })
@@ -64,13 +72,11 @@ impl Node {
     }
 }
 
-impl From<CatalogNode> for Node {
+impl From<CatalogNode> for CatalogEntry {
     fn from(node: CatalogNode) -> Self {
         let CatalogNode { node: _, aliases, keep_rows, keep_bytes, keep_seconds, hosts, memory_snapshots } = node;
-        let memory = memory_snapshots.map(|MemorySnapshots { every_seconds, keep_bytes, keep_seconds }| Memory {
-            every_seconds,
-            keep_bytes,
-            keep_seconds,
+        let memory = memory_snapshots.map(|MemorySnapshots { every_seconds, keep_bytes, keep_seconds }| {
+            MemorySnapshotConfig { every_seconds, keep_bytes, keep_seconds }
         });
         Self {
             aliases: aliases.into_iter().collect(),
@@ -83,8 +89,8 @@ impl From<CatalogNode> for Node {
     }
 }
 
-impl Kept {
-    /// What the file has; none if there is no file. A file that is damaged is as good as none: the operator has it all.
+impl PersistedCatalog {
+    /// Reads the file. None if there is none, or if it is damaged: the operator sends a snapshot.
     pub(super) fn load(file: &Path) -> io::Result<Option<Self>> {
         let text = match fs::read(file) {
             Ok(text) => text,
@@ -92,18 +98,18 @@ impl Kept {
             Err(error) => return Err(error),
         };
         match serde_json::from_slice::<Self>(&text) {
-            Ok(mut kept) => {
-                kept.nodes.retain(|name, _| check_name(name).is_ok());
-                Ok(Some(kept))
+            Ok(mut catalog) => {
+                catalog.nodes.retain(|name, _| check_name(name).is_ok());
+                Ok(Some(catalog))
             }
             Err(error) => {
-                tracing::warn!(%error, file = %file.display(), "the kept catalog cannot be read: the operator is asked");
+                tracing::warn!(%error, file = %file.display(), "the persisted catalog is damaged and ignored: the operator sends a snapshot");
                 Ok(None)
             }
         }
     }
 
-    /// Replaces the file as a whole.
+    /// Replaces the file atomically.
     pub(super) fn save(&self, file: &Path) -> io::Result<()> {
         let next = file.with_extension("next");
         let mut written = File::create(&next)?;
@@ -116,12 +122,12 @@ impl Kept {
         }
     }
 
-    /// What it is after an update, and the names of nodes that are new or another. Of nodes that are too many, or whose
-    /// name cannot be, nothing is taken.
+    /// The catalog after an update, and the names of new and changed nodes. Nodes with an invalid name and those beyond
+    /// `max` are ignored.
     pub(super) fn updated(
         before: Option<&Self>,
         update: CatalogUpdate,
-        most: usize,
+        max: usize,
     ) -> Result<(Self, BTreeSet<String>), UpdateError> {
         let CatalogUpdate { version, generation: _, snapshot, nodes, removed, more: _ } = update;
         if !(VERSIONS.0..=VERSIONS.1).contains(&version) {
@@ -130,9 +136,10 @@ impl Kept {
         let mut after = match (before, snapshot) {
             (None, false) => return Err(UpdateError::NoSnapshot),
             (Some(before), false) => before.clone(),
-            (before, true) => {
-                Self { nodes: BTreeMap::new(), deleted: before.map(|kept| kept.deleted.clone()).unwrap_or_default() }
-            }
+            (before, true) => Self {
+                nodes: BTreeMap::new(),
+                deleted: before.map(|before| before.deleted.clone()).unwrap_or_default(),
+            },
         };
         for name in &removed {
             after.nodes.remove(name);
@@ -140,15 +147,15 @@ impl Kept {
         for node in nodes {
             let name = node.node.clone();
             if let Err(why) = check_name(&name) {
-                warn_limited!(node = %EscapedTruncated(&name), why, "the operator names a node that cannot be");
-            } else if after.nodes.len() >= most && !after.nodes.contains_key(&name) {
-                warn_limited!(node = name, most, "the operator names more nodes than this aggregator takes");
+                warn_limited!(node = %EscapedTruncated(&name), why, "the catalog has a node with an invalid name");
+            } else if after.nodes.len() >= max && !after.nodes.contains_key(&name) {
+                warn_limited!(node = name, max, "the catalog has more nodes than this aggregator accepts");
             } else {
                 after.deleted.remove(&name);
                 after.nodes.insert(name, node.into());
             }
         }
-        let is_changed = |name: &&String| before.and_then(|kept| kept.nodes.get(*name)) != after.nodes.get(*name);
+        let is_changed = |name: &&String| before.and_then(|before| before.nodes.get(*name)) != after.nodes.get(*name);
         let changed = after.nodes.keys().filter(is_changed).cloned().collect();
         Ok((after, changed))
     }

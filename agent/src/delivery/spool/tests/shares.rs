@@ -1,4 +1,4 @@
-//! Whose records go when the disk's share is used up, and which lanes have a share.
+//! Which records a full spool drops, and which streams have a share.
 
 use chainscope_proto::v1::NetworkAccount;
 
@@ -10,7 +10,7 @@ fn account(value: u64) -> Record {
 }
 
 #[test]
-fn a_loud_lane_drops_its_oldest_and_a_quiet_one_keeps_its_share() {
+fn a_busy_stream_drops_its_oldest_records_and_others_keep_their_share() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "b", 0, 5);
@@ -18,22 +18,22 @@ fn a_loud_lane_drops_its_oldest_and_a_quiet_one_keeps_its_share() {
     assert!(spool.bytes() <= 2_000_000);
     let mut durable = Durable::default();
     deliver(&mut spool, &mut durable);
-    assert_eq!(durable.lane("b").len(), 50);
-    let a = durable.lane("a");
+    assert_eq!(durable.stream("b").len(), 50);
+    let a = durable.stream("a");
     let told = losses(a);
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!((told[0].stage.as_str(), told[0].reason.as_str(), told[0].from_ns), ("spool", "spool full", 0));
     assert_eq!(told[0].records as usize + a.len() - 1, 1_000);
-    assert!(a.len() > 100, "more than its share is lent: {}", a.len());
+    assert!(a.len() > 100, "it may exceed its share: {}", a.len());
     assert_eq!(spool.status()[0].dropped.records, told[0].records);
 }
 
 #[test]
-fn what_was_sent_is_kept_although_the_lane_is_full() {
+fn sent_records_are_kept_in_a_full_stream() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 2);
-    spool.welcome(&[], &spool.names());
+    spool.begin_session(&[], &spool.names());
     let mut sent = Vec::new();
     while let Some(batch) = spool.next_batch(&BTreeSet::new()) {
         sent.push(batch);
@@ -46,15 +46,15 @@ fn what_was_sent_is_kept_although_the_lane_is_full() {
         durable.take(batch);
     }
     deliver(&mut spool, &mut durable);
-    let lane = durable.lane("a");
-    assert!(lane.iter().zip(0..20).all(|(record, id)| record.time_ns == id));
-    let told = losses(lane);
+    let stream = durable.stream("a");
+    assert!(stream.iter().zip(0..20).all(|(record, id)| record.time_ns == id));
+    let told = losses(stream);
     assert_eq!((told.len(), told[0].from_ns), (1, 20));
-    assert_eq!(told[0].records as usize + lane.len() - 1, 520);
+    assert_eq!(told[0].records as usize + stream.len() - 1, 520);
 }
 
 #[test]
-fn newer_states_need_no_loss_and_losses_are_not_lost() {
+fn dropped_states_cause_no_loss_and_losses_are_never_dropped() {
     let dir = folder();
     let mut spool = open(dir.path(), 1_000_000);
     let gone =
@@ -69,49 +69,49 @@ fn newer_states_need_no_loss_and_losses_are_not_lost() {
     }
     let mut durable = Durable::default();
     deliver(&mut spool, &mut durable);
-    let lost = losses(durable.lane("a"));
+    let lost = losses(durable.stream("a"));
     let of = |stage: &str, count: fn(&Loss) -> u64| {
         lost.iter().filter(|loss| loss.stage == stage).map(|loss| count(loss)).sum::<u64>()
     };
     assert_eq!(of("kernel", |loss| loss.bytes), 15_000);
-    let facts = durable.lane("a").iter().filter(|record| matches!(record.kind, Some(Kind::Chunk(_)))).count() as u64;
+    let facts = durable.stream("a").iter().filter(|record| matches!(record.kind, Some(Kind::Chunk(_)))).count() as u64;
     assert_eq!(of("spool", |loss| loss.records), 300 - facts);
 }
 
 #[test]
-fn only_lanes_in_use_have_a_share() {
+fn only_streams_in_use_have_a_share() {
     let dir = folder();
     let mut spool = Spool::open(dir.path(), &EPOCH, 1_000_000, NOW).unwrap();
-    for lane in 0..100 {
-        spool.open_lane(&format!("old{lane}"), false).unwrap();
+    for stream in 0..100 {
+        spool.open_stream(&format!("old{stream}"), false).unwrap();
     }
-    spool.open_lane("a", false).unwrap();
-    spool.open_lane("old0", false).unwrap();
+    spool.open_stream("a", false).unwrap();
+    spool.open_stream("old0", false).unwrap();
     assert_eq!(spool.share(), 1_000_000 / 101);
     fill(&mut spool, "old0", 0, 1);
     spool.expect(&BTreeSet::from(["a".to_owned(), "not here".to_owned()]));
     assert_eq!(spool.share(), 500_000, "one is expected, one holds something");
     let mut durable = Durable::default();
     deliver(&mut spool, &mut durable);
-    assert_eq!(files_of(&spool, "old0").len(), 1, "it would be written on");
+    assert_eq!(files_of(&spool, "old0").len(), 1, "its last segment is active");
     spool.expect(&BTreeSet::from(["a".to_owned()]));
     assert_eq!((files_of(&spool, "old0").len(), spool.share()), (0, 1_000_000));
 
-    // It comes again all the same, when the other one has everything: it has a share, and goes on where it stood.
-    let next = durable.lane("old0").len() as u64;
+    // A record of a node that is not expected: the stream gets a share and continues its sequence.
+    let next = durable.stream("old0").len() as u64;
     fill(&mut spool, "a", 0, 20);
     fill(&mut spool, "old0", 10, 1);
     assert_eq!(spool.share(), 500_000);
-    assert_eq!(spool.lanes["old0"].pending(), 10);
+    assert_eq!(spool.streams.by_node["old0"].pending(), 10);
     let batch = std::iter::from_fn(|| spool.next_batch(&BTreeSet::new())).find(|batch| batch.node == "old0").unwrap();
     assert_eq!(batch.first_sequence, next);
     spool.rewind("a");
     spool.rewind("old0");
     deliver(&mut spool, &mut durable);
-    assert_eq!(durable.lane("old0").len() as u64, next + 10);
+    assert_eq!(durable.stream("old0").len() as u64, next + 10);
     assert_eq!(spool.dropped().keys().collect::<Vec<_>>(), ["a"]);
 
-    // A process later the aggregator is asked, and says the same.
+    // After a restart the aggregator sends the same high-water mark.
     spool.expect(&BTreeSet::new());
     assert_eq!((files_of(&spool, "a").len(), files_of(&spool, "old0").len()), (0, 0));
     drop(spool);
@@ -119,21 +119,21 @@ fn only_lanes_in_use_have_a_share() {
     fill(&mut spool, "old0", 20, 1);
     assert_eq!(spool.next_batch(&BTreeSet::new()), None);
     deliver(&mut spool, &mut durable);
-    assert_eq!(durable.lane("old0").len() as u64, next + 20);
+    assert_eq!(durable.stream("old0").len() as u64, next + 20);
 }
 
 #[test]
-fn what_waits_for_an_acknowledgement_stays_where_nothing_is_expected() {
+fn unacknowledged_records_of_unexpected_nodes_are_kept() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 1);
-    spool.welcome(&[], &spool.names());
+    spool.begin_session(&[], &spool.names());
     let batch = spool.next_batch(&BTreeSet::new()).unwrap();
     spool.expect(&BTreeSet::new());
     spool.acknowledge("a", batch.records.len() as u64 - 1).unwrap();
     spool.expect(&BTreeSet::new());
-    assert_eq!((files_of(&spool, "a").len(), spool.lanes["a"].pending()), (1, 1));
-    // Written and not synced yet.
+    assert_eq!((files_of(&spool, "a").len(), spool.streams.by_node["a"].pending()), (1, 1));
+    // Written and not synced.
     spool.acknowledge("a", batch.records.len() as u64).unwrap();
     spool.append("a", &[fact(10, 10)]);
     spool.expect(&BTreeSet::new());
@@ -141,5 +141,5 @@ fn what_waits_for_an_acknowledgement_stays_where_nothing_is_expected() {
     let mut durable = Durable::default();
     durable.take(&batch);
     deliver(&mut spool, &mut durable);
-    assert_eq!(durable.lane("a").last().unwrap().time_ns, 10);
+    assert_eq!(durable.stream("a").last().unwrap().time_ns, 10);
 }
