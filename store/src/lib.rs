@@ -24,6 +24,7 @@
 mod backup;
 mod ballast;
 mod block;
+#[cfg(feature = "rocksdb")]
 mod disk;
 mod engine;
 mod entries;
