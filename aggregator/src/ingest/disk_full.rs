@@ -212,7 +212,7 @@ impl DiskFullRetry {
 
     /// Bytes that are free on the disk, the ballast included.
     fn free_bytes(&self) -> Result<u64, StoreError> {
-        self.store.disk().map(|disk| disk.free_bytes.saturating_add(disk.reserve_bytes))
+        self.store.disk().map(|disk| disk.free_bytes.saturating_add(disk.ballast_bytes))
     }
 
     /// Waits for the duration. Returns true at once if the aggregator stops.
