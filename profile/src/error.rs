@@ -1,83 +1,83 @@
-//! Why a state is not taken.
+//! Errors of merging states.
 
-/// What contradicts itself, or is too much, in what an agent sent. The text is meant for the agent's log.
+/// Why a state of an agent was rejected: it is inconsistent or too large. The text is shown in the agent's log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
-    /// States are numbered from 1.
-    #[error("a state has the sequence 0")]
+pub enum MergeError {
+    /// A sequence of 0; states are numbered from 1.
+    #[error("state has sequence 0")]
     NoSequence,
-    /// A delta's base is not newer than the delta.
-    #[error("the delta {sequence} is of the later state {base}")]
+    /// A delta whose base is not older than itself.
+    #[error("delta {sequence} is based on state {base}, which is not older")]
     BaseAhead {
-        /// The state's sequence.
+        /// Sequence of the state.
         sequence: u64,
-        /// Its base.
+        /// Sequence of the base.
         base: u64,
     },
-    /// What the delta is of never came, or is forgotten.
-    #[error("a delta of state {base}, where state {merged} is the last one that was merged")]
+    /// A delta whose base was not received.
+    #[error("delta is based on state {base}, but the last merged state is {merged}")]
     Gap {
-        /// The delta's base.
+        /// Sequence of the base.
         base: u64,
-        /// The last merged state.
+        /// Sequence of the last merged state.
         merged: u64,
     },
-    /// Parts of a state are missing.
-    #[error("part {found} of state {sequence}, where part {expected} should come")]
+    /// A missing part.
+    #[error("part {found} of state {sequence} received, expected part {expected}")]
     PartMissing {
-        /// The state's sequence.
+        /// Sequence of the state.
         sequence: u64,
-        /// The part that should have come.
+        /// Expected part.
         expected: usize,
-        /// The part that came.
+        /// Received part.
         found: u32,
     },
-    /// Ids are given in order.
-    #[error("{what} begin at {first}, where {next} would be next")]
+    /// Ids that are not contiguous.
+    #[error("{what} begin at id {first}, the next id is {next}")]
     Hole {
-        /// Strings, frames or nodes.
+        /// Column: strings, frames or nodes.
         what: &'static str,
-        /// The first id given.
+        /// First id in the state.
         first: u64,
-        /// The id that would follow what is there.
+        /// Next free id.
         next: u64,
     },
-    /// Something is named that is not there.
-    #[error("{what} {id} is named, there are {count}")]
+    /// A reference to an id that does not exist.
+    #[error("reference to {what} {id}, but there are {count}")]
     Dangling {
-        /// A string, frame or node.
+        /// Kind of reference: string, frame or node.
         what: &'static str,
-        /// Its id.
+        /// Referenced id.
         id: u64,
-        /// How many there are.
+        /// Number of entries.
         count: u64,
     },
-    /// Columns that belong together have different lengths.
+    /// Related columns of different lengths.
     #[error("columns of {what} have {left} and {right} entries")]
     Uneven {
-        /// Which columns.
+        /// Name of the columns.
         what: &'static str,
-        /// Length of the one.
+        /// Length of the first column.
         left: usize,
-        /// Length of the other.
+        /// Length of the second column.
         right: usize,
     },
-    /// A node was sent before, and otherwise.
-    #[error("node {node} changed its place in the tree")]
+    /// A node that was sent before with another parent or frame.
+    #[error("node {node} changed its position in the tree")]
     NodeChanged {
-        /// The node.
+        /// Number of the node.
         node: u64,
     },
-    /// A page has an unusable size.
-    #[error("pages of {0} bytes: a power of two from 1024 to 1 GiB is possible")]
+    /// An invalid page size.
+    #[error("page size {0} is not a power of two from 1 KiB to 1 GiB")]
     PageBytes(u32),
-    /// There is more than is taken.
-    #[error("more than {most} {what}")]
-    TooMuch {
-        /// Of what.
+    /// A limit is exceeded.
+    #[error("more than {max} {what}")]
+    LimitExceeded {
+        /// Limited quantity.
         what: &'static str,
-        /// How much is taken.
-        most: usize,
+        /// Maximum.
+        max: usize,
     },
 }
