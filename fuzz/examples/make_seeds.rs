@@ -1,4 +1,5 @@
-//! Writes seeds for all targets, made from the test vectors, the message generator and a system binary: `make_seeds VECTORS CORPUS`.
+//! Writes seeds for all targets, made from the test vectors, the message generator and a system binary: `make_seeds
+//! VECTORS CORPUS`.
 use std::{
     fs, io,
     path::{Path, PathBuf},

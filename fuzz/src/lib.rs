@@ -118,7 +118,8 @@ impl Session {
     }
 }
 
-/// Interprets an input as pieces of arbitrary bytes: flags, offset jump, length, number of missing bytes, then the bytes.
+/// Interprets an input as pieces of arbitrary bytes: flags, offset jump, length, number of missing bytes, then the
+/// bytes.
 pub fn pieces(mut data: &[u8], offsets: &mut [u64; 2], mut each: impl FnMut(Piece<'_>)) {
     while let [flags, jump, length, missing, rest @ ..] = data {
         let length = (usize::from(*length) << (flags >> 4 & 0x7)).min(rest.len());
@@ -138,8 +139,8 @@ pub fn pieces(mut data: &[u8], offsets: &mut [u64; 2], mut each: impl FnMut(Piec
     }
 }
 
-/// Interprets an input as a list of steps (4 bytes each: operation, length, two operands) that replay, drop, damage or repeat the bytes
-/// of the session after the handshake. Returns the final stream offsets.
+/// Interprets an input as a list of steps (4 bytes each: operation, length, two operands) that replay, drop, damage or
+/// repeat the bytes of the session after the handshake. Returns the final stream offsets.
 pub fn script(data: &[u8], mut each: impl FnMut(Piece<'_>)) -> [u64; 2] {
     let mut at = SESSION.handshake;
     for step in data.chunks_exact(4) {

@@ -1,4 +1,5 @@
-//! A session with splits, damage, holes and repetitions as the input specifies: no message is emitted that was not sent.
+//! A session with splits, damage, holes and repetitions as the input specifies: no message is emitted that was not
+//! sent.
 #![no_main]
 use std::{collections::HashSet, sync::LazyLock};
 

@@ -1,4 +1,5 @@
-//! Parsing of `identity.json` from arbitrary bytes: an accepted identity is consistent, an error does not quote the input.
+//! Parsing of `identity.json` from arbitrary bytes: an accepted identity is consistent, an error does not quote the
+//! input.
 #![no_main]
 use chainscope_tezos::{Identity, peer_id};
 use libfuzzer_sys::fuzz_target;

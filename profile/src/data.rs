@@ -9,8 +9,8 @@ use crate::{Frame, Kind};
 /// Page size if the agent states none.
 const DEFAULT_PAGE_BYTES: u32 = 4096;
 
-/// A consistent memory profile of one process. A clone is cheap and shares the columns (copy on write): merging the next delta copies only
-/// the columns that it changes, and only while a clone still refers to them.
+/// A consistent memory profile of one process. A clone is cheap and shares the columns (copy on write): merging the
+/// next delta copies only the columns that it changes, and only while a clone still refers to them.
 #[derive(Debug, Clone)]
 pub struct ProfileData {
     /// Strings by id; entry 0 is the empty string.
@@ -92,7 +92,8 @@ impl ProfileData {
         Kind::ALL.map(|kind| self.kib(self.totals_of(kind).fold(0, |sum, each| sum.saturating_add(each.before_attach))))
     }
 
-    /// Kibibytes in the kernel's total that are not otherwise accounted for, per kind; negative if more is accounted for.
+    /// Kibibytes in the kernel's total that are not otherwise accounted for, per kind; negative if more is accounted
+    /// for.
     #[must_use]
     pub fn unattributed(&self) -> [i64; 3] {
         let size = i64::from(self.page_bytes / 1024);

@@ -9,8 +9,8 @@ use crate::{Kind, ProfileData};
 /// Approximate maximum size of a part, in bytes; a gRPC message is at most 1 MiB.
 pub const PART_BYTES: usize = 768 << 10;
 
-/// Encodes a profile as the parts of a keyframe. Nodes without memory in their subtree, frames without nodes and strings without frames are
-/// omitted, so that ids differ from those of `data`.
+/// Encodes a profile as the parts of a keyframe. Nodes without memory in their subtree, frames without nodes and
+/// strings without frames are omitted, so that ids differ from those of `data`.
 #[must_use]
 pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState> {
     let mut parts = Parts { parts: Vec::new(), bytes: 0, node, data, sequence };

@@ -1,7 +1,8 @@
 //! Flame graphs: a tree as a self-contained SVG.
 //!
-//! The root is at the bottom; the width of a node is its memory. The colour shows the category of its code; in a comparison, growth is red and
-//! decrease blue. A click zooms in. Names are untrusted: they are escaped, and control and bidirectional formatting characters are replaced.
+//! The root is at the bottom; the width of a node is its memory. The colour shows the category of its code; in a
+//! comparison, growth is red and decrease blue. A click zooms in. Names are untrusted: they are escaped, and control
+//! and bidirectional formatting characters are replaced.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Memory profiles: which code holds the memory of a process. Merges the states sent by agents and renders them as call trees, flame graphs
-//! and pprof files.
+//! Memory profiles: which code holds the memory of a process. Merges the states sent by agents and renders them as call
+//! trees, flame graphs and pprof files.
 //!
 //! ```text
 //! MemoryState ─▶ Profile ─▶ ProfileData   one process: dictionary, call tree, pages per node; a keyframe or a delta in parts
@@ -11,9 +11,10 @@
 //!                          └─▶ pprof
 //! ```
 //!
-//! [`Profile`] merges the states of an agent and rejects inconsistent ones. [`Stacks`] is one call tree of any number of
-//! processes, at one time or at two times to compare, in kibibytes. [`Tree`] is the part of it above a threshold, from the
-//! innermost frame outwards or the reverse. The crate does no I/O, and no code recurses: the depth of stacks is unlimited.
+//! [`Profile`] merges the states of an agent and rejects inconsistent ones. [`Stacks`] is one call tree of any number
+//! of processes, at one time or at two times to compare, in kibibytes. [`Tree`] is the part of it above a threshold,
+//! from the innermost frame outwards or the reverse. The crate does no I/O, and no code recurses: the depth of stacks
+//! is unlimited.
 
 #![forbid(unsafe_code)]
 

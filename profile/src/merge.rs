@@ -1,4 +1,5 @@
-//! Merging of states: parts are collected, validated as a whole and then merged, so that a rejected state changes nothing.
+//! Merging of states: parts are collected, validated as a whole and then merged, so that a rejected state changes
+//! nothing.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,7 +1,8 @@
 //! Export in the format of `pprof`: all stacks, in bytes.
 //!
-//! Source of the format: `profile.proto` of google/pprof. Addresses are file offsets. Functions inlined at an address are
-//! lines of one location, innermost first. Sample types: `inuse_space` (the sum of the requested kinds), then each kind.
+//! Source of the format: `profile.proto` of google/pprof. Addresses are file offsets. Functions inlined at an address
+//! are lines of one location, innermost first. Sample types: `inuse_space` (the sum of the requested kinds), then each
+//! kind.
 
 use std::collections::HashMap;
 
@@ -95,8 +96,8 @@ struct Function {
     filename: i64,
 }
 
-/// Encodes all stacks as an uncompressed `profile.proto`; `time_ns` is the time of the profile, in nanoseconds since 1970. A comparison is
-/// encoded as differences, which may be negative.
+/// Encodes all stacks as an uncompressed `profile.proto`; `time_ns` is the time of the profile, in nanoseconds since
+/// 1970. A comparison is encoded as differences, which may be negative.
 #[must_use]
 pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64) -> Vec<u8> {
     let mut write = Writer::new(stacks, time_ns);

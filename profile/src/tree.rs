@@ -1,13 +1,13 @@
 //! The displayed part of a call tree: nodes above a threshold.
 //!
-//! The children of a node are the frames that follow its path and hold at least the threshold, in descending order. The memory of the other
-//! frames is one child `underThreshold`; the memory of stacks that end at the node or continue in an unresolved frame is one child
-//! `unknown`. The children of a node therefore add up to the node. Without a child above the threshold both are omitted: all memory is then
-//! the node's own.
+//! The children of a node are the frames that follow its path and hold at least the threshold, in descending order. The
+//! memory of the other frames is one child `underThreshold`; the memory of stacks that end at the node or continue in
+//! an unresolved frame is one child `unknown`. The children of a node therefore add up to the node. Without a child
+//! above the threshold both are omitted: all memory is then the node's own.
 //!
-//! The root has two further children regardless of the threshold: memory that was resident before the attach, and memory in the kernel's
-//! total that is not otherwise accounted for. A kernel total below the attributed memory has no representation in a tree; `/v1/targets`
-//! shows it.
+//! The root has two further children regardless of the threshold: memory that was resident before the attach, and
+//! memory in the kernel's total that is not otherwise accounted for. A kernel total below the attributed memory has no
+//! representation in a tree; `/v1/targets` shows it.
 
 use std::sync::Arc;
 
@@ -40,8 +40,9 @@ pub struct TreeOptions {
 pub enum Measure {
     /// `value` is the current memory, `cache` the page cache within it.
     Now,
-    /// `value` is the growth since the earlier time, which may be negative; `cache` is that of the page cache. The threshold applies to the
-    /// sum of the absolute changes of all stacks of a node, so that opposite changes do not hide each other.
+    /// `value` is the growth since the earlier time, which may be negative; `cache` is that of the page cache. The
+    /// threshold applies to the sum of the absolute changes of all stacks of a node, so that opposite changes do not
+    /// hide each other.
     Growth,
     /// `value` is the current memory, `cache` the memory at the earlier time.
     Both,
@@ -230,8 +231,8 @@ struct Build<'a> {
     threshold: i64,
     is_cancelled: &'a dyn Fn() -> bool,
     nodes: Vec<Node>,
-    /// Items of all pending tasks, as a stack: the items of a task come after those of the tasks before it. They never exceed the items that
-    /// the traversal began with.
+    /// Items of all pending tasks, as a stack: the items of a task come after those of the tasks before it. They never
+    /// exceed the items that the traversal began with.
     items: Vec<Item>,
     /// Items after the frames of the current group.
     next_items: Vec<Item>,

@@ -71,7 +71,8 @@ pub(crate) struct OutermostFirst {
     children: Vec<Child>,
 }
 
-/// A node with the memory of its subtree. The children of a node are contiguous, for locality in trees of a million nodes.
+/// A node with the memory of its subtree. The children of a node are contiguous, for locality in trees of a million
+/// nodes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Child {
     weight: Weight,
@@ -80,7 +81,8 @@ struct Child {
 }
 
 impl OutermostFirst {
-    /// Subtrees below `threshold` are not traversed: the children of a node have different frames, so that none of their sums can reach it.
+    /// Subtrees below `threshold` are not traversed: the children of a node have different frames, so that none of
+    /// their sums can reach it.
     pub(crate) fn new(stacks: &Stacks, threshold: i64, weigh: impl Fn(usize) -> Weight) -> Self {
         let nodes = stacks.parents.len();
         let mut weights = vec![Weight::default(); nodes];

@@ -1,5 +1,5 @@
-//! Throughput of the whole conversation pipeline (decryption, reassembly, SHA-256, decoding, preview) compared with `crypto_box` opening
-//! the same chunks, in one run. Prints a table row for each message length.
+//! Throughput of the whole conversation pipeline (decryption, reassembly, SHA-256, decoding, preview) compared with
+//! `crypto_box` opening the same chunks, in one run. Prints a table row for each message length.
 //!
 //! Runs are short by default; `cargo bench` passes `--bench`, which measures longer.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark that prints its results")]

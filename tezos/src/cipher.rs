@@ -1,15 +1,16 @@
-//! Keys, nonces and the cipher of one direction (Octez `crypto_box.ml`: NaCl `crypto_box`, XSalsa20-Poly1305, tag first).
+//! Keys, nonces and the cipher of one direction (Octez `crypto_box.ml`: NaCl `crypto_box`, XSalsa20-Poly1305, tag
+//! first).
 //!
 //! ```text
 //! K    = HSalsa20(X25519(remote public key, local secret key), 0)        same for both directions and all sessions
 //! N_a  = Blake2b-256(I ++ R ++ "Init -> Resp")[..24]                      I, R: connection messages of initiator and responder,
 //! N_b  = Blake2b-256(I ++ R ++ "Resp -> Init")[..24]                      length prefixes included
 //! ```
-//! The initiator encrypts with N_b and the responder with N_a: the labels are swapped. Chunk k of a direction (Metadata is 0) has nonce
-//! N + k, a big-endian number of 192 bits.
+//! The initiator encrypts with N_b and the responder with N_a: the labels are swapped. Chunk k of a direction (Metadata
+//! is 0) has nonce N + k, a big-endian number of 192 bits.
 //!
-//! XSalsa20 derives a subkey from the first 16 bytes of a nonce and uses the last 8 as the Salsa20 nonce. The subkey is cached, so that a
-//! failed trial decryption costs one Salsa20 block and a Poly1305 over the chunk.
+//! XSalsa20 derives a subkey from the first 16 bytes of a nonce and uses the last 8 as the Salsa20 nonce. The subkey is
+//! cached, so that a failed trial decryption costs one Salsa20 block and a Poly1305 over the chunk.
 use poly1305::{Poly1305, universal_hash::KeyInit};
 use salsa20::{
     Salsa20,

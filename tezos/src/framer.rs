@@ -21,8 +21,8 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// Removes the next whole chunk (length prefix included) from the stream's next bytes. Without a whole chunk, buffers all of them and
-    /// returns `None`.
+    /// Removes the next whole chunk (length prefix included) from the stream's next bytes. Without a whole chunk,
+    /// buffers all of them and returns `None`.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if self.pending.is_empty() {
             if let Some(length) = content_length(input)

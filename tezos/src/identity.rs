@@ -1,6 +1,7 @@
 //! A node's identity: the file `identity.json` of its data directory (Octez `p2p_identity.ml`).
 //!
-//! Secrets do not leave this module: errors name a field and never quote its value, `Debug` shows the peer id only, memory is zeroized on drop.
+//! Secrets do not leave this module: errors name a field and never quote its value, `Debug` shows the peer id only,
+//! memory is zeroized on drop.
 use std::fmt;
 
 use curve25519_dalek::montgomery::MontgomeryPoint;

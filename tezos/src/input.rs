@@ -58,7 +58,8 @@ pub struct Piece<'a> {
     pub offset: u64,
     /// Captured bytes; empty if none could be captured.
     pub bytes: &'a [u8],
-    /// Number of stream bytes that the piece represents: the length of `bytes`, or more if the last ones were not captured.
+    /// Number of stream bytes that the piece represents: the length of `bytes`, or more if the last ones were not
+    /// captured.
     pub covers: u64,
     /// Whether a read or write call of the node begins with the first byte.
     pub call_start: bool,

@@ -9,8 +9,9 @@
 //!         │
 //!       Output (chunks, messages, gaps, state changes, comments)
 //! ```
-//! The crate is pure: no I/O, no clock, no threads, no unsafe code. Memory and processing are bounded whatever a peer sends
-//! ([`Limits`]). The wire format is that of Octez, unchanged since 2021. [`seal`] is the encrypting side, for demo nodes and tests.
+//! The crate is pure: no I/O, no clock, no threads, no unsafe code. Memory and processing are bounded whatever a peer
+//! sends ([`Limits`]). The wire format is that of Octez, unchanged since 2021. [`seal`] is the encrypting side, for
+//! demo nodes and tests.
 #![forbid(unsafe_code)]
 
 pub mod cipher;

@@ -6,13 +6,15 @@ use crate::message::MAX_MESSAGE_BYTES;
 pub struct Limits {
     /// Maximum length of a connection message, in bytes. Real ones have about 110.
     pub max_connection_message_bytes: usize,
-    /// Maximum number of bytes of one direction that are buffered until the other direction's connection message arrives.
+    /// Maximum number of bytes of one direction that are buffered until the other direction's connection message
+    /// arrives.
     pub max_buffered_bytes: usize,
     /// Number of bytes without a connection message after which the connection is classified as another protocol.
     pub max_undecided_bytes: usize,
     /// Maximum value of a message's length prefix.
     pub max_message_bytes: u64,
-    /// Maximum number of bytes of a message that are kept for decoding; the preview of a longer message covers these only.
+    /// Maximum number of bytes of a message that are kept for decoding; the preview of a longer message covers these
+    /// only.
     pub max_prefix_bytes: usize,
     /// Proof-of-work difficulty required of identities, in bits. A failure is reported as a comment only.
     pub proof_of_work_bits: f64,

@@ -1,6 +1,7 @@
 //! Proof of work of an identity (Octez `lib_crypto/crypto_box.ml`).
 //!
-//! The Blake2b-256 of public key and stamp, read as a *little-endian* integer, must not exceed the target of the difficulty.
+//! The Blake2b-256 of public key and stamp, read as a *little-endian* integer, must not exceed the target of the
+//! difficulty.
 use crate::hash::blake2b_256;
 
 /// Length of a proof-of-work stamp, in bytes.

@@ -1,4 +1,5 @@
-//! Reader of the binary encoding of Octez (`lib_data_encoding`): big-endian integers; `dyn` is a u32 length and that many bytes.
+//! Reader of the binary encoding of Octez (`lib_data_encoding`): big-endian integers; `dyn` is a u32 length and that
+//! many bytes.
 use std::marker::PhantomData;
 
 use serde::{Serialize, Serializer};
@@ -75,7 +76,8 @@ pub(crate) struct Fault {
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     offset: usize,
-    /// Whether the bytes are a prefix of a longer message: a field that ends beyond the prefix is then decoded as far as possible.
+    /// Whether the bytes are a prefix of a longer message: a field that ends beyond the prefix is then decoded as far
+    /// as possible.
     truncated: bool,
 }
 

@@ -1,7 +1,8 @@
 //! Reassembles the messages of a direction from the plain text of its chunks.
 //!
-//! Octez begins each message in a chunk of its own, but its reader accepts any split, and so does this one. After a hole the stream of messages
-//! is out of sync. It is synchronised again by a chunk that holds whole messages only, or the beginning of a message that fills a full chunk.
+//! Octez begins each message in a chunk of its own, but its reader accepts any split, and so does this one. After a
+//! hole the stream of messages is out of sync. It is synchronised again by a chunk that holds whole messages only, or
+//! the beginning of a message that fills a full chunk.
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -60,8 +61,8 @@ impl Reassembler {
         self.partial.is_some()
     }
 
-    /// Adds the plain text of the next chunk and emits the messages that it completes. Returns a comment if the chunk holds no message,
-    /// after which the direction is out of sync.
+    /// Adds the plain text of the next chunk and emits the messages that it completes. Returns a comment if the chunk
+    /// holds no message, after which the direction is out of sync.
     pub(crate) fn push(
         &mut self,
         counter: u64,
@@ -252,7 +253,8 @@ fn check_length(length: u64, bytes: &[u8], limits: &Limits) -> Result<(), Decode
     Err(DecodeError { tag: tag_of(bytes), offset: 0, cause })
 }
 
-/// Whether the plain text of a chunk begins with a message. Used out of sync only: it must not accept the middle of a message.
+/// Whether the plain text of a chunk begins with a message. Used out of sync only: it must not accept the middle of a
+/// message.
 fn plausible_start(plain: &[u8]) -> bool {
     let mut rest = plain;
     let mut first = true;
@@ -276,8 +278,8 @@ fn plausible_start(plain: &[u8]) -> bool {
     !first && rest.is_empty()
 }
 
-/// Whether this is the number of plain bytes of a full chunk, which the next chunk of the same message follows. Octez: 65,517, or a multiple of
-/// 1 KiB less 18 (`--binary-chunks-size`); TezEdge: 65,504.
+/// Whether this is the number of plain bytes of a full chunk, which the next chunk of the same message follows. Octez:
+/// 65,517, or a multiple of 1 KiB less 18 (`--binary-chunks-size`); TezEdge: 65,504.
 pub(crate) fn is_full(plain_bytes: usize) -> bool {
     plain_bytes == MAX_PLAIN_BYTES || plain_bytes == 0xffe0 || (plain_bytes + PREFIX_BYTES + 16).is_multiple_of(1024)
 }

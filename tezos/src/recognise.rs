@@ -1,7 +1,8 @@
 //! Recognises a Tezos connection by the first bytes of a direction.
 //!
-//! A connection message states its own length twice: in the chunk's length prefix and through the length of the chain name. The two bytes of
-//! the prefix exclude HTTP, TLS, SSH and most DNS traffic; the first 88 bytes exclude everything else.
+//! A connection message states its own length twice: in the chunk's length prefix and through the length of the chain
+//! name. The two bytes of the prefix exclude HTTP, TLS, SSH and most DNS traffic; the first 88 bytes exclude everything
+//! else.
 use crate::{
     framer::{PREFIX_BYTES, content_length},
     message::ConnectionMessage,

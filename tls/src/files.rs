@@ -60,8 +60,8 @@ pub fn certified_key(what: &str, chain: &[u8], key: &[u8]) -> Result<CertifiedKe
 
 /// A directory with `tls.crt` and `tls.key`, as a Secret of type `kubernetes.io/tls` is mounted.
 ///
-/// Each handshake checks the files for changes (two system calls), so that the next client gets a renewed certificate. Incompletely replaced
-/// or damaged files are ignored: the last valid pair stays in use.
+/// Each handshake checks the files for changes (two system calls), so that the next client gets a renewed certificate.
+/// Incompletely replaced or damaged files are ignored: the last valid pair stays in use.
 #[derive(Debug)]
 pub struct CertificateDir {
     dir: PathBuf,

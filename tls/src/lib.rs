@@ -1,9 +1,9 @@
 //! TLS with certificates that may be renewed at run time, and bearer tokens, for the connections between the programs.
 //!
-//! A server authenticates by a certificate ([`CertificateDir`], [`Acceptor`], [`incoming`]), a client by a service account
-//! token ([`Token`]). Renewal needs no restart: a server checks its files in each handshake, a client reads its files for
-//! each connection ([`Remote`]) and each call. Without the files the programs use plain text, for a single machine and for
-//! tests.
+//! A server authenticates by a certificate ([`CertificateDir`], [`Acceptor`], [`incoming`]), a client by a service
+//! account token ([`Token`]). Renewal needs no restart: a server checks its files in each handshake, a client reads its
+//! files for each connection ([`Remote`]) and each call. Without the files the programs use plain text, for a single
+//! machine and for tests.
 //!
 //! The crypto provider is ring, set explicitly at each use, independent of the process-wide default.
 

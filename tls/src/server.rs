@@ -87,8 +87,8 @@ impl Acceptor {
     }
 }
 
-/// The connections of a listener, for `tonic::transport::server::Router::serve_with_incoming`. The stream never ends and never fails; a failed
-/// or slow handshake does not affect other clients.
+/// The connections of a listener, for `tonic::transport::server::Router::serve_with_incoming`. The stream never ends
+/// and never fails; a failed or slow handshake does not affect other clients.
 pub fn incoming(
     listener: TcpListener,
     acceptor: Acceptor,

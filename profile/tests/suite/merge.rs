@@ -1,4 +1,5 @@
-//! Merged profiles equal the recorded ones whatever states are lost; inconsistent states are rejected and change nothing.
+//! Merged profiles equal the recorded ones whatever states are lost; inconsistent states are rejected and change
+//! nothing.
 
 use std::collections::BTreeMap;
 

@@ -126,7 +126,8 @@ impl Conversation {
         }
     }
 
-    /// The received bytes do not begin with a connection message, and the local node has not sent enough bytes to classify.
+    /// The received bytes do not begin with a connection message, and the local node has not sent enough bytes to
+    /// classify.
     fn check_received_protocol(&mut self, out: &mut dyn FnMut(Output)) {
         let DirectionState::AwaitingConnectionMessage { bytes, .. } = &self.received.state else { return };
         if let Some(protocol) = other_protocol(bytes) {
@@ -235,8 +236,8 @@ impl Conversation {
         }
     }
 
-    /// Gives both directions their ciphers: of the saved role for a resumed session, else of both roles with the given one first,
-    /// because a wrong role would make the whole session undecryptable.
+    /// Gives both directions their ciphers: of the saved role for a resumed session, else of both roles with the given
+    /// one first, because a wrong role would make the whole session undecryptable.
     fn add_ciphers(&mut self, identity: &Identity, remote_public_key: &[u8; 32]) {
         let key = SharedKey::new(identity, remote_public_key);
         let first = self.role.unwrap_or(Role::Initiator);

@@ -1,7 +1,8 @@
 //! One connection, both directions: recognition, handshake, keys, and the output of both streams.
 //!
-//! Pieces arrive as they were captured, split anywhere and with holes; [`Output`]s leave in order. [`Conversation::push`] aligns a piece with
-//! the bytes processed before (`align`) and passes the new bytes to the function of the current stage:
+//! Pieces arrive as they were captured, split anywhere and with holes; [`Output`]s leave in order.
+//! [`Conversation::push`] aligns a piece with the bytes processed before (`align`) and passes the new bytes to the
+//! function of the current stage:
 //!
 //! | stage | new bytes | leads to |
 //! | --- | --- | --- |

@@ -1,4 +1,5 @@
-//! Saved sessions: what the session journal keeps of a conversation to resume it after a restart. Nothing secret; keys are derived again.
+//! Saved sessions: what the session journal keeps of a conversation to resume it after a restart. Nothing secret; keys
+//! are derived again.
 use super::{Conversation, Stage, chunk_content};
 use crate::{
     half_stream::{DirectionState, HalfStream},

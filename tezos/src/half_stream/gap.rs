@@ -103,7 +103,8 @@ impl HalfStream {
         }
     }
 
-    /// `rest` bytes are left of an incomplete chunk, the one before `next_counter`, and the next `length` bytes are missing.
+    /// `rest` bytes are left of an incomplete chunk, the one before `next_counter`, and the next `length` bytes are
+    /// missing.
     fn lose_after_broken_chunk(&self, rest: u64, length: u64) -> DirectionState {
         match rest.checked_sub(length) {
             Some(0) => DirectionState::InSync(Framer::default()),

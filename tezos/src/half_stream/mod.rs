@@ -1,4 +1,5 @@
-//! One direction of a conversation: splits the stream into chunks, decrypts them, and resynchronises after holes (`gap`).
+//! One direction of a conversation: splits the stream into chunks, decrypts them, and resynchronises after holes
+//! (`gap`).
 mod gap;
 
 use std::borrow::Cow;
@@ -178,7 +179,8 @@ impl HalfStream {
         input.get(skipped as usize..).unwrap_or_default()
     }
 
-    /// State `Searching`: continues the search. If it finds a chunk, the direction is synchronised; returns the bytes from that chunk on.
+    /// State `Searching`: continues the search. If it finds a chunk, the direction is synchronised; returns the bytes
+    /// from that chunk on.
     fn search(&mut self, context: &mut Context<'_>) -> Option<Vec<u8>> {
         let DirectionState::Searching(resync) = &mut self.state else { return None };
         let was_limited = resync.budget_exhausted;

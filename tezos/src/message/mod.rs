@@ -1,6 +1,7 @@
 //! Decoding of whole messages: tags, names, JSON (as in the API's `message`), previews.
 //!
-//! A decoded message borrows from its bytes; lists are validated once and decoded again when serialised. Only errors allocate.
+//! A decoded message borrows from its bytes; lists are validated once and decoded again when serialised. Only errors
+//! allocate.
 pub mod handshake;
 pub mod parts;
 pub mod peer;
@@ -112,7 +113,8 @@ pub fn kind_of_tag(tag: u16) -> Option<&'static str> {
     PEER_KINDS.iter().find(|(known, _)| *known == tag).map(|(_, name)| *name)
 }
 
-/// The name in [`KINDS`] for a filter name of a user; also accepts `operation_hashes_for_block`, the spelling of the TezEdge debugger.
+/// The name in [`KINDS`] for a filter name of a user; also accepts `operation_hashes_for_block`, the spelling of the
+/// TezEdge debugger.
 pub fn canonical_kind(name: &str) -> Option<&'static str> {
     let name = if name == "operation_hashes_for_block" { "operation_hashes_for_blocks" } else { name };
     KINDS.into_iter().find(|kind| *kind == name)
@@ -208,7 +210,8 @@ fn read_peer(is_dal: bool, plain: &[u8], truncated: bool) -> Result<PeerMessage<
 
 /// Finds a message in the plain bytes of its chunks, by its length and SHA-256.
 ///
-/// Octez does not share chunks between messages, so that the bytes are the message. Other senders may put several messages into one chunk.
+/// Octez does not share chunks between messages, so that the bytes are the message. Other senders may put several
+/// messages into one chunk.
 pub fn locate<'a>(plain: &'a [u8], length: u64, sha256: &[u8; 32]) -> Option<&'a [u8]> {
     let length = usize::try_from(length).ok()?;
     let prefix = u32::try_from(length.checked_sub(4)?).ok().map(u32::to_be_bytes);

@@ -1,4 +1,5 @@
-//! Messages between peers after the handshake (Octez `p2p_message.ml`, `distributed_db_message.ml`; Octez 7 for tags 0x50 and 0x51).
+//! Messages between peers after the handshake (Octez `p2p_message.ml`, `distributed_db_message.ml`; Octez 7 for tags
+//! 0x50 and 0x51).
 use serde::Serialize;
 
 use crate::{

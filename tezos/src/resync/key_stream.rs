@@ -1,7 +1,8 @@
 //! Key streams of a range of chunk counters, indexed by what they encrypt.
 use crate::{cipher::Cipher, input::Role, reassembly::METADATA};
 
-/// Key streams over the first 6 plain bytes of a chunk (length and tag of a message), for the counters from a minimum on.
+/// Key streams over the first 6 plain bytes of a chunk (length and tag of a message), for the counters from a minimum
+/// on.
 #[derive(Debug)]
 pub(super) struct KeyStreamTable {
     pub(super) role: Role,

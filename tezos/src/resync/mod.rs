@@ -1,19 +1,23 @@
 //! Resynchronisation: finds the next chunk of a direction after a hole, by trial decryption.
 //!
-//! Keys and base nonce are known; the position in the stream and the chunk's counter are not. An authentic tag is proof (2^-128), but costs a
-//! pass over the whole chunk, so it is checked last:
+//! Keys and base nonce are known; the position in the stream and the chunk's counter are not. An authentic tag is proof
+//! (2^-128), but costs a pass over the whole chunk, so it is checked last:
 //!
-//! 1. A chunk that begins with a read or write call is authenticated with the first [`CALL_COUNTERS`] counters (`try_calls`).
-//! 2. At every offset, the 6 bytes of cipher text at the position of a message's length and tag are compared with the key streams of
-//!    all counters in range (`scan`). A message that is alone in its chunk has the chunk's length less 20, so its key stream is known and
-//!    looked up in a sorted table: the cost of an offset hardly depends on the number of counters. The first chunk of a long
-//!    message has the length of a full chunk; these few offsets are compared with every counter.
-//! 3. Matches are candidates. Once the rest of its bytes is captured, a candidate is authenticated (`verify_candidates`).
+//! 1. A chunk that begins with a read or write call is authenticated with the first [`CALL_COUNTERS`] counters
+//!    (`try_calls`).
+//! 2. At every offset, the 6 bytes of cipher text at the position of a message's length and tag are compared with the
+//!    key streams of all counters in range (`scan`). A message that is alone in its chunk has the chunk's length less
+//!    20, so its key stream is known and looked up in a sorted table: the cost of an offset hardly depends on the
+//!    number of counters. The first chunk of a long message has the length of a full chunk; these few offsets are
+//!    compared with every counter.
+//! 3. Matches are candidates. Once the rest of its bytes is captured, a candidate is authenticated
+//!    (`verify_candidates`).
 //!
 //! A chunk in the middle of a message is found by step 1 only; the message it belongs to is lost in any case.
 //!
-//! If the length of the hole is known, the minimum length of a chunk (18 bytes) bounds the counters. Otherwise the range starts small and
-//! grows while bytes arrive without success. Memory and processing are bounded by [`Limits`]; work beyond the budget is postponed.
+//! If the length of the hole is known, the minimum length of a chunk (18 bytes) bounds the counters. Otherwise the
+//! range starts small and grows while bytes arrive without success. Memory and processing are bounded by [`Limits`];
+//! work beyond the budget is postponed.
 mod budget;
 mod key_stream;
 mod scan;
@@ -101,8 +105,8 @@ pub(crate) struct Resync {
 }
 
 impl Resync {
-    /// Starts a search with the ciphers of the direction. The window begins with `broken`, a chunk that could not be decrypted: if only its
-    /// content is damaged, the next chunk follows it.
+    /// Starts a search with the ciphers of the direction. The window begins with `broken`, a chunk that could not be
+    /// decrypted: if only its content is damaged, the next chunk follows it.
     pub(crate) fn new(start: ResyncStart, ciphers: &[(Role, Cipher)], broken: Vec<u8>) -> Self {
         Self {
             // The chunk with counter 0 is not encrypted.

@@ -53,7 +53,8 @@ impl Resync {
     /// Extends the tables to `wanted` counters, or to as many as a budget can pay for. Returns whether they grew.
     fn extend_tables(&mut self, wanted: u64, budget: &mut Budget, limits: &Limits) -> bool {
         let ciphers = self.tables.len().max(1) as u64;
-        // The cost is one key stream for each new counter and a sort of the whole table. A step that exceeds a full budget would never run.
+        // The cost is one key stream for each new counter and a sort of the whole table. A step that exceeds a full
+        // budget would never run.
         let payable = (limits.resync_budget / 2).saturating_sub(self.table_size / 8) / (ciphers + 1);
         let wanted = wanted.min(self.table_size.saturating_add(payable));
         if wanted <= self.table_size {
@@ -137,8 +138,8 @@ impl Resync {
     }
 }
 
-/// Finds the counters (by distance) with which a chunk may begin a message, by the encrypted length and tag (`head`, 48 bits) and the
-/// number of plain bytes in the chunk.
+/// Finds the counters (by distance) with which a chunk may begin a message, by the encrypted length and tag (`head`, 48
+/// bits) and the number of plain bytes in the chunk.
 fn for_each_match(table: &KeyStreamTable, head: u64, plain_bytes: usize, mut matched: impl FnMut(u64)) {
     let message_alone = (head >> 16) as u32 ^ (plain_bytes - 4) as u32;
     table.with_length_stream(message_alone).for_each(&mut matched);

@@ -1,4 +1,5 @@
-//! A real session from a TezEdge node to an Octez node, Carthagenet 2020: every sent chunk is decrypted, every message is decoded as expected.
+//! A real session from a TezEdge node to an Octez node, Carthagenet 2020: every sent chunk is decrypted, every message
+//! is decoded as expected.
 use crate::common::{self, Recorder, carthagenet, unhex};
 use chainscope_tezos::{Category, ChunkState, Direction, Limits, Output, Role, State};
 use serde_json::Value;
