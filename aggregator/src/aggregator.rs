@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{RecordReply, RecordRequest};
-use chainscope_tls::{Acceptor, Folder, Protocol, Remote};
+use chainscope_tls::{Acceptor, CertificateDir, Protocol, Remote};
 use tokio::{
     net::TcpListener,
     runtime::Handle,
@@ -295,7 +295,7 @@ struct Acceptors {
 impl Acceptors {
     fn new(tls: Option<PathBuf>, api_tls: bool) -> Result<Self, Error> {
         let Some(dir) = tls else { return Ok(Self { api: Acceptor::plain(), ingest: Acceptor::plain() }) };
-        let folder = Folder::open(dir)?;
+        let folder = CertificateDir::open(dir)?;
         let ingest = Acceptor::tls(folder.clone(), Protocol::Grpc)?;
         let api = if api_tls { Acceptor::tls(folder, Protocol::Http)? } else { Acceptor::plain() };
         Ok(Self { api, ingest })

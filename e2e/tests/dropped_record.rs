@@ -8,7 +8,7 @@ use chainscope_e2e::harness::vectors;
 use chainscope_e2e::node::reactor;
 use chainscope_e2e::node::script::{Script, Step};
 use chainscope_e2e::node::wire::{Chunks, Cipher, Identity, ciphers};
-use chainscope_tezos::{Conversation, Direction, GapOut, Limits, MessageOut, Output, Piece, Role};
+use chainscope_tezos::{Conversation, Direction, Gap, Limits, Message, Output, Piece, Role};
 use sha2::{Digest, Sha256};
 
 /// A message as the demo node's own cryptography sees it, and where its chunks lie in the stream.
@@ -86,7 +86,7 @@ impl Session {
 
     /// What comes out without the record `dropped`. `told`: the kernel could say how long the hole is, as it can when only
     /// the bytes are missing; else the next record's offset says it.
-    fn interpret(&self, role: Option<Role>, dropped: Option<usize>, told: bool) -> (Vec<MessageOut>, Vec<GapOut>) {
+    fn interpret(&self, role: Option<Role>, dropped: Option<usize>, told: bool) -> (Vec<Message>, Vec<Gap>) {
         let mut conversation = Conversation::new(role, Limits::default()).with_start(0, 0);
         let mut keys = self.identity.clone();
         let (mut messages, mut gaps) = (Vec::new(), Vec::new());
@@ -105,16 +105,16 @@ impl Session {
             };
             conversation.push(piece, &mut keys, &mut out);
             captured += piece.bytes.len() as u64;
-            let account = conversation.account();
-            assert!(account.holds(), "{account:?} after record {n}");
-            assert_eq!(account.captured, captured, "{account:?} after record {n}");
+            let stats = conversation.stats();
+            assert!(stats.is_balanced(), "{stats:?} after record {n}");
+            assert_eq!(stats.captured, captured, "{stats:?} after record {n}");
         }
         conversation.finish(Some(self.ends.0), Some(self.ends.1), &mut out);
-        let account = conversation.account();
-        assert!(account.holds(), "{account:?}");
-        assert_eq!(account.captured + account.lost, self.ends.0 + self.ends.1, "{account:?}");
-        assert_eq!(account.messages, messages.len() as u64);
-        assert_eq!(account.gaps, gaps.len() as u64);
+        let stats = conversation.stats();
+        assert!(stats.is_balanced(), "{stats:?}");
+        assert_eq!(stats.captured + stats.lost, self.ends.0 + self.ends.1, "{stats:?}");
+        assert_eq!(stats.messages, messages.len() as u64);
+        assert_eq!(stats.gaps, gaps.len() as u64);
         (messages, gaps)
     }
 }

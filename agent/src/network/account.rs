@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use chainscope_ebpf::network::KernelAccount;
 use chainscope_proto::v1::{NetworkAccount, ReasonCount};
-use chainscope_tezos::Account;
+use chainscope_tezos::StreamStats;
 
 /// Why records or bytes were dropped here, with the amount.
 pub(crate) type Reasons = BTreeMap<&'static str, u64>;
@@ -25,7 +25,7 @@ pub(crate) const CHUNK_DROPPED: &str = "chunk dropped";
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     /// Sum over the conversations that ended.
-    pub(crate) ended: Account,
+    pub(crate) ended: StreamStats,
     /// Bytes that reached the interpreter and no conversation.
     pub(crate) bytes_dropped: Reasons,
     pub(crate) messages_sent: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Totals {
 
 /// The account to send. `live` is the sum over the conversations that go on; `kernel` was read after every event that
 /// they know was taken from the ring.
-pub(crate) fn network_account(kernel: &KernelAccount, totals: &Totals, live: &Account) -> NetworkAccount {
+pub(crate) fn network_account(kernel: &KernelAccount, totals: &Totals, live: &StreamStats) -> NetworkAccount {
     let sum = totals.ended + *live;
     let mut dropped: Reasons = totals.bytes_dropped.clone();
     for (reason, bytes) in &kernel.dropped {

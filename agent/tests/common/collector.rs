@@ -7,7 +7,7 @@ use std::{
 };
 
 use chainscope_agent::{Link, Uplink};
-use chainscope_profile::{Data, Limits, Profile, Taken};
+use chainscope_profile::{Limits, MergeOutcome, Profile, ProfileData};
 use chainscope_proto::v1::{
     Ack, ConnectionEvent, HighWaterMark, MemoryAck, MemoryState, Message, NetworkAccount, Record, RecordReply,
     RecordRequest, TargetEvent, Welcome, connection_event::Event, record::Kind, record_reply::Reply,
@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc;
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Default)]
 pub(crate) struct Collector(Arc<(Mutex<Kept>, Condvar)>);
@@ -41,10 +41,10 @@ impl Kept {
     fn take(&mut self, state: MemoryState) -> Option<MemoryAck> {
         let (node, profile) = (state.node.clone(), state.profile);
         let of = self.profiles.entry((node.clone(), profile)).or_default();
-        match of.take(state, &Limits::default()) {
-            Taken::Part => None,
-            Taken::Merged(sequence) => Some(MemoryAck { node, profile, sequence, ..MemoryAck::default() }),
-            Taken::KeyframeWanted(fault) => panic!("{node}: {fault}"),
+        match of.merge(state, &Limits::default()) {
+            MergeOutcome::Incomplete => None,
+            MergeOutcome::Merged(sequence) => Some(MemoryAck { node, profile, sequence, ..MemoryAck::default() }),
+            MergeOutcome::KeyframeRequired(fault) => panic!("{node}: {fault}"),
         }
     }
 }
@@ -103,7 +103,7 @@ impl Collector {
     /// Waits until `found` finds something in what was delivered.
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, mut found: impl FnMut(&Delivered) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut kept = self.0.0.lock();
         loop {
             let delivered = kept.now();
@@ -124,7 +124,7 @@ impl Collector {
 /// What was delivered at one moment.
 pub(crate) struct Delivered {
     streams: Streams,
-    profiles: Vec<(String, Data)>,
+    profiles: Vec<(String, ProfileData)>,
 }
 
 impl Delivered {
@@ -158,7 +158,7 @@ impl Delivered {
     }
 
     /// The memory profiles of a node, oldest first.
-    pub(crate) fn profiles(&self, node: &str) -> impl DoubleEndedIterator<Item = &Data> {
+    pub(crate) fn profiles(&self, node: &str) -> impl DoubleEndedIterator<Item = &ProfileData> {
         self.profiles.iter().filter(move |(of, _)| of == node).map(|(_, data)| data)
     }
 

@@ -1,18 +1,18 @@
-//! Random lives of processes, and a tree made the simplest possible way from lists of stacks.
-
-#![allow(dead_code)] // each test file uses its part
+//! Random profiles, and a naive tree made from lists of stacks.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use chainscope_profile::{Category, Data, Kinds, Label, Limits, Measure, Profile, Shape, Taken, Tree};
+use chainscope_profile::{
+    Category, Kinds, Label, Limits, Measure, MergeOutcome, Profile, ProfileData, Tree, TreeOptions,
+};
 use chainscope_proto::v1::{FunctionCategory, MemoryState};
 use chainscope_testing::memory::FrameName;
 use proptest::prelude::*;
 
-/// What each stack (outermost frame first) holds, in pages a kind.
+/// Pages per kind of each stack (outermost frame first).
 pub(crate) type Held = BTreeMap<Vec<FrameName>, [u64; 3]>;
 
-/// A few frames only, so that stacks share them; one is unresolved, one has no symbol.
+/// One of nine frames, so that stacks share them; one is unresolved, one has no symbol.
 pub(crate) fn frame(number: u8) -> FrameName {
     match number % 9 {
         0 => FrameName::library("", None, 0x7f00_0000_1234),
@@ -32,16 +32,16 @@ pub(crate) fn held() -> impl Strategy<Value = Held> {
     proptest::collection::btree_map(stack(), pages, 0..40)
 }
 
-/// Takes a state whole.
-pub(crate) fn take(profile: &mut Profile, state: MemoryState) -> Taken {
-    profile.take(state, &Limits::default())
+/// Merges a part with the default limits.
+pub(crate) fn merge(profile: &mut Profile, state: MemoryState) -> Taken {
+    profile.merge(state, &Limits::default())
 }
 
-pub(crate) fn data(state: MemoryState) -> Arc<Data> {
+pub(crate) fn data(state: MemoryState) -> Arc<ProfileData> {
     let mut profile = Profile::default();
     let sequence = state.sequence;
-    assert_eq!(take(&mut profile, state), Taken::Merged(sequence));
-    Arc::new(profile.data().expect("a keyframe came").clone())
+    assert_eq!(merge(&mut profile, state), MergeOutcome::Merged(sequence));
+    Arc::new(profile.data().expect("a keyframe was merged").clone())
 }
 
 /// A tree as nested lists: label, value, cache, children.
@@ -53,37 +53,37 @@ pub(crate) struct Naive {
     pub(crate) children: Vec<Naive>,
 }
 
-/// One weighted stack: frames in the order in which they are shown, value and cache now and then.
+/// A stack: frames in display order, value and cache now, value and cache at the earlier time.
 pub(crate) type Weighted = (Vec<FrameName>, (i64, i64), (i64, i64));
 
-/// What no stack holds: label, value and cache now and then.
-pub(crate) type Rest<'a> = (&'a str, (i64, i64), (i64, i64));
+/// A further child of the root: label, value and cache now, value and cache at the earlier time.
+pub(crate) type Extra<'a> = (&'a str, (i64, i64), (i64, i64));
 
-pub(crate) fn naive(stacks: &[Weighted], shape: &Shape, rest: &[Rest<'_>]) -> Naive {
-    let value = |now: (i64, i64), then: (i64, i64)| match shape.measure {
+pub(crate) fn naive(stacks: &[Weighted], options: &TreeOptions, extra: &[Extra<'_>]) -> Naive {
+    let value = |now: (i64, i64), then: (i64, i64)| match options.measure {
         Measure::Now => now,
         Measure::Growth => (now.0 - then.0, now.1 - then.1),
         Measure::Both => (now.0, then.0),
     };
-    let keep = |now: (i64, i64), then: (i64, i64)| match shape.measure {
+    let keep = |now: (i64, i64), then: (i64, i64)| match options.measure {
         Measure::Now => now.0,
         Measure::Growth => (now.0 - then.0).abs(),
         Measure::Both => now.0.max(then.0),
     };
-    let extra: Vec<Naive> = (rest.iter())
+    let extra: Vec<Naive> = (extra.iter())
         .filter(|(_, now, then)| keep(*now, *then) != 0)
         .map(|(label, now, then)| {
             let (value, cache) = value(*now, *then);
             Naive { label: (*label).to_owned(), value, cache, children: Vec::new() }
         })
         .collect();
-    grow("", stacks, shape, &value, &keep, extra)
+    grow("", stacks, options, &value, &keep, extra)
 }
 
 fn grow(
     label: &str,
     stacks: &[Weighted],
-    shape: &Shape,
+    options: &TreeOptions,
     value: &dyn Fn((i64, i64), (i64, i64)) -> (i64, i64),
     keep: &dyn Fn((i64, i64), (i64, i64)) -> i64,
     extra: Vec<Naive>,
@@ -104,7 +104,7 @@ fn grow(
     let mut under = (0, 0);
     for (frame, group) in groups.into_iter().filter(|(frame, _)| !frame.executable.is_empty()) {
         let kept: i64 = group.iter().map(|(_, now, then)| keep(*now, *then)).sum();
-        if kept >= i64::try_from(shape.threshold).unwrap_or(i64::MAX) {
+        if kept >= i64::try_from(options.threshold).unwrap_or(i64::MAX) {
             named.push((frame, group));
         } else {
             under = add(under, sum(&group));
@@ -118,7 +118,7 @@ fn grow(
         });
         let mut unknown = total;
         for (frame, group) in &named {
-            let child = grow(&text(frame), group, shape, value, keep, Vec::new());
+            let child = grow(&text(frame), group, options, value, keep, Vec::new());
             unknown = add(unknown, (-child.value, -child.cache));
             children.push(child);
         }
@@ -140,7 +140,7 @@ fn text(frame: &FrameName) -> String {
     format!("{:x} {} {:?} {}", frame.offset, frame.executable, frame.function, frame.category as i32)
 }
 
-/// The same of a tree.
+/// A tree as nested lists.
 pub(crate) fn nested(tree: &Tree, number: u32) -> Naive {
     let node = tree.node(number);
     let label = match node.label {
@@ -154,13 +154,13 @@ pub(crate) fn nested(tree: &Tree, number: u32) -> Naive {
             };
             format!("{:x} {} {:?} {}", frame.offset, frame.executable, frame.function, category as i32)
         }
-        other => other.pseudo().expect("the rest is pseudo").to_owned(),
+        other => other.pseudo().expect("a pseudo node").to_owned(),
     };
     let children = tree.children(number).map(|child| nested(tree, child)).collect();
     Naive { label, value: node.value, cache: node.cache, children }
 }
 
-/// What a stack's pages are worth, in kibibytes of value and cache.
+/// Pages as kibibytes: value and cache.
 pub(crate) fn kib(kinds: Kinds, pages: [u64; 3]) -> (i64, i64) {
     kinds.sum(&pages.map(|pages| i64::try_from(pages * 4).expect("few pages")))
 }

@@ -1,13 +1,12 @@
-//! Trees are what a naive reading of the contract makes of the same stacks, and keep its invariants.
-
-mod common;
+//! Trees equal those of a naive implementation of the contract, and satisfy its invariants.
 
 use std::collections::BTreeMap;
 
-use chainscope_profile::{Kind, Kinds, Label, Measure, Shape, Stacks, TooLarge, Tree};
+use chainscope_profile::{Kind, Kinds, Label, Measure, Stacks, Tree, TreeError, TreeOptions};
 use chainscope_testing::memory::{FrameName, Recorder};
-use common::{Held, Weighted, data, held, kib, naive, nested};
 use proptest::prelude::*;
+
+use crate::common::{Held, Weighted, data, held, kib, naive, nested};
 
 fn recorder(held: &Held, before: [u64; 3], unattributed: [i64; 3]) -> Recorder {
     let mut recorder = Recorder::new("9732", 4711, 1_000);
@@ -50,7 +49,7 @@ fn threshold() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), 1u64..1000, Just(u64::MAX)]
 }
 
-/// The contract's invariants, by walking the tree without knowing how it was made.
+/// Checks the contract's invariants on all nodes of a tree.
 fn check(tree: &Tree, threshold: u64) {
     for number in 0..tree.len() as u32 {
         let node = *tree.node(number);
@@ -67,7 +66,7 @@ fn check(tree: &Tree, threshold: u64) {
             Label::Unattributed => 2,
             Label::UnderThreshold => 3,
             Label::Unknown => 4,
-            Label::Root => panic!("a root within"),
+            Label::Root => panic!("a root below the root"),
         };
         assert!(children.is_sorted_by_key(|child| rank(child.label)), "{children:?}");
         let frames: Vec<_> = children.iter().filter(|child| matches!(child.label, Label::Frame(_))).collect();
@@ -81,7 +80,7 @@ fn check(tree: &Tree, threshold: u64) {
 
 proptest! {
     #[test]
-    fn a_tree_is_the_naive_one(
+    fn a_tree_equals_the_naive_one(
         lives in proptest::collection::vec(held(), 1..4),
         before in [0u64..500, 0u64..300, 0u64..100],
         unattributed in [-50i64..50, -50i64..50, -50i64..50],
@@ -91,22 +90,22 @@ proptest! {
     ) {
         let states: Vec<_> = lives.iter().map(|held| data(recorder(held, before, unattributed).keyframe())).collect();
         let stacks = Stacks::now(&states);
-        let shape = Shape { reverse, threshold, kinds, measure: Measure::Now };
-        let tree = Tree::new(&stacks, &shape, &|| false).unwrap();
+        let options = TreeOptions { reverse, threshold, kinds, measure: Measure::Now };
+        let tree = Tree::new(&stacks, &options, &|| false).unwrap();
         check(&tree, threshold);
 
         let count = lives.len() as u64;
         let positive = unattributed.map(|pages| count * u64::try_from(pages).unwrap_or(0));
-        let rest = [
+        let extra = [
             ("[resident before attach]", kib(kinds, before.map(|pages| pages * count)), (0, 0)),
             ("[unattributed]", kib(kinds, positive), (0, 0)),
         ];
         let lives: Vec<&Held> = lives.iter().collect();
-        prop_assert_eq!(nested(&tree, tree.root()), naive(&weighted(&lives, &[], kinds, reverse), &shape, &rest));
+        prop_assert_eq!(nested(&tree, tree.root()), naive(&weighted(&lives, &[], kinds, reverse), &options, &extra));
     }
 
     #[test]
-    fn growth_is_the_difference_stack_by_stack(
+    fn growth_is_the_difference_of_each_stack(
         now in proptest::collection::vec(held(), 0..3),
         then in proptest::collection::vec(held(), 0..3),
         before in [0u64..500, 0u64..300, 0u64..100],
@@ -120,12 +119,12 @@ proptest! {
         };
         let stacks = Stacks::compared(&states(&now, [0; 3]), &states(&then, before));
         let measure = if both { Measure::Both } else { Measure::Growth };
-        let shape = Shape { reverse, threshold, kinds, measure };
-        let tree = Tree::new(&stacks, &shape, &|| false).unwrap();
+        let options = TreeOptions { reverse, threshold, kinds, measure };
+        let tree = Tree::new(&stacks, &options, &|| false).unwrap();
         let before = before.map(|pages| pages * then.len() as u64);
-        let rest = [("[resident before attach]", (0, 0), kib(kinds, before))];
+        let extra = [("[resident before attach]", (0, 0), kib(kinds, before))];
         let (now, then): (Vec<&Held>, Vec<&Held>) = (now.iter().collect(), then.iter().collect());
-        prop_assert_eq!(nested(&tree, tree.root()), naive(&weighted(&now, &then, kinds, reverse), &shape, &rest));
+        prop_assert_eq!(nested(&tree, tree.root()), naive(&weighted(&now, &then, kinds, reverse), &options, &extra));
         if !both {
             for number in 0..tree.len() as u32 {
                 let sum: i64 = tree.children(number).map(|child| tree.node(child).value).sum();
@@ -136,10 +135,10 @@ proptest! {
 }
 
 #[test]
-fn nothing_at_all_is_an_empty_root() {
+fn a_tree_without_memory_is_an_empty_root() {
     let tree = Tree::new(
         &Stacks::now(&[]),
-        &Shape { reverse: false, threshold: 0, kinds: Kinds::ALL, measure: Measure::Now },
+        &TreeOptions { reverse: false, threshold: 0, kinds: Kinds::ALL, measure: Measure::Now },
         &|| false,
     )
     .unwrap();
@@ -148,19 +147,22 @@ fn nothing_at_all_is_an_empty_root() {
 }
 
 #[test]
-fn a_stack_may_be_as_deep_as_it_likes() {
+fn the_depth_of_stacks_is_unlimited() {
     let depth = 300_000;
     let mut recorder = Recorder::new("9732", 1, 1);
     let stack: Vec<FrameName> = (0..depth).map(|at| FrameName::own("f", at % 7)).collect();
     recorder.hold(&stack, [1000, 0, 0]);
     let stacks = Stacks::now(&[data(recorder.keyframe())]);
     for reverse in [false, true] {
-        let shape = Shape { reverse, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
-        let tree = Tree::new(&stacks, &shape, &|| false).unwrap();
+        let options = TreeOptions { reverse, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
+        let tree = Tree::new(&stacks, &options, &|| false).unwrap();
         assert_eq!(tree.len(), depth as usize + 1);
         assert!(
-            chainscope_profile::flame_graph(&tree, &chainscope_profile::Flame { title: "deep", is_compared: false })
-                .len()
+            chainscope_profile::flame_graph(
+                &tree,
+                &chainscope_profile::FlameGraphOptions { title: "deep", is_compared: false }
+            )
+            .len()
                 > depth as usize
         );
     }
@@ -168,12 +170,12 @@ fn a_stack_may_be_as_deep_as_it_likes() {
 }
 
 #[test]
-fn a_tree_that_nobody_wants_is_not_finished() {
+fn a_cancelled_tree_is_not_built() {
     let mut recorder = Recorder::new("9732", 1, 1);
     for at in 0..5000 {
         recorder.hold(&[FrameName::own("f", at), FrameName::own("g", at)], [1, 0, 0]);
     }
     let stacks = Stacks::now(&[data(recorder.keyframe())]);
-    let shape = Shape { reverse: true, threshold: 0, kinds: Kinds::ALL, measure: Measure::Now };
-    assert_eq!(Tree::new(&stacks, &shape, &|| true).unwrap_err(), TooLarge::Cancelled);
+    let options = TreeOptions { reverse: true, threshold: 0, kinds: Kinds::ALL, measure: Measure::Now };
+    assert_eq!(Tree::new(&stacks, &options, &|| true).unwrap_err(), TreeError::Cancelled);
 }

@@ -1,47 +1,47 @@
-//! Where the bytes of a conversation went.
+//! Byte, chunk and message totals of a conversation.
 use std::ops::{Add, AddAssign};
 
-/// Running totals of one direction or, added up, of more.
+/// Running totals of one direction or, added up, of several.
 ///
 /// ```text
 /// captured = in_chunks + not_protocol + skipped + pending
 /// chunks   = opened + undecryptable                        (a clear chunk counts as opened)
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Bytes that were given to the conversation.
+pub struct StreamStats {
+    /// Bytes pushed into the conversation.
     pub captured: u64,
-    /// Bytes of the chunks that came out, length prefixes included.
+    /// Bytes of the emitted chunks, length prefixes included.
     pub in_chunks: u64,
-    /// Bytes of connections that speak another protocol.
+    /// Bytes of connections that use another protocol.
     pub not_protocol: u64,
-    /// Bytes that belong to no chunk that could be found.
+    /// Bytes that could not be assigned to a chunk.
     pub skipped: u64,
-    /// Bytes that wait for the rest of their chunk, for the other direction's connection message, or for a search.
+    /// Buffered bytes: an incomplete chunk, bytes before the keys are derived, or the window of a resynchronisation.
     pub pending: u64,
-    /// Bytes that were never captured. Not a part of `captured`.
+    /// Bytes that were never captured. Not part of `captured`.
     pub lost: u64,
-    /// Chunks that came out.
+    /// Emitted chunks.
     pub chunks: u64,
-    /// Of these, with plain text.
+    /// Emitted chunks with plain text.
     pub opened: u64,
-    /// Of these, without.
+    /// Emitted chunks without plain text.
     pub undecryptable: u64,
-    /// Messages that came out.
+    /// Emitted messages.
     pub messages: u64,
-    /// Gaps that were reported.
+    /// Emitted gaps.
     pub gaps: u64,
 }
 
-impl Account {
-    /// Do the totals add up?
-    pub fn holds(&self) -> bool {
+impl StreamStats {
+    /// Whether the totals add up (the two equations of [`StreamStats`]).
+    pub fn is_balanced(&self) -> bool {
         self.captured == self.in_chunks + self.not_protocol + self.skipped + self.pending
             && self.chunks == self.opened + self.undecryptable
     }
 }
 
-impl AddAssign for Account {
+impl AddAssign for StreamStats {
     fn add_assign(&mut self, other: Self) {
         self.captured += other.captured;
         self.in_chunks += other.in_chunks;
@@ -57,7 +57,7 @@ impl AddAssign for Account {
     }
 }
 
-impl Add for Account {
+impl Add for StreamStats {
     type Output = Self;
 
     fn add(mut self, other: Self) -> Self {

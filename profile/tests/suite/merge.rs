@@ -1,25 +1,23 @@
-//! What is merged is what was there, whatever got lost on the way; what contradicts itself changes nothing.
-
-#![allow(clippy::unwrap_used)] // a test shows the line at which it fails
-
-mod common;
+//! Merged profiles equal the recorded ones whatever states are lost; inconsistent states are rejected and change
+//! nothing.
 
 use std::collections::BTreeMap;
 
-use chainscope_profile::{Data, Fault, Kind, Limits, Profile, Stacks, Taken, encode};
+use chainscope_profile::{Kind, Limits, MergeError, MergeOutcome, Profile, ProfileData, Stacks, encode};
 use chainscope_proto::v1::{MemoryCounts, MemoryState};
 use chainscope_testing::memory::{FrameName, Recorder, in_parts};
-use common::{Held, data, stack, take};
 use proptest::prelude::*;
 use prost::Message as _;
 
-/// What the merged state holds, stack by stack, from the flattened tree.
-fn holds(data: &Data) -> Vec<(Vec<String>, Vec<i64>)> {
+use crate::common::{Held, data, merge, stack};
+
+/// Samples of a merged profile, by its pprof export.
+fn holds(data: &ProfileData) -> Vec<(Vec<String>, Vec<i64>)> {
     let pprof = chainscope_profile::pprof(&Stacks::now(&[data.clone().into()]), chainscope_profile::Kinds::ALL, 0);
     samples(&pprof)
 }
 
-/// Samples of a profile, read by field numbers: names of the functions, outermost first, and values.
+/// Samples of a pprof file, decoded by field numbers: names of the functions, outermost first, and values.
 fn samples(profile: &[u8]) -> Vec<(Vec<String>, Vec<i64>)> {
     #[derive(Clone, PartialEq, prost::Message)]
     struct File {
@@ -98,12 +96,12 @@ fn expected(held: &Held) -> Vec<(Vec<String>, Vec<i64>)> {
     samples.into_iter().collect()
 }
 
-/// What happens between two states: stacks change, and then a state is sent, or lost.
+/// Changes of stacks, then a state that is sent or lost.
 #[derive(Debug, Clone)]
 struct Step {
     changes: Vec<(Vec<FrameName>, [u64; 3])>,
     keyframe: bool,
-    /// The delta is of an earlier acknowledged state than the last.
+    /// Whether the delta is based on an older acknowledged state than the last one.
     old_base: bool,
     arrives: bool,
     twice: bool,
@@ -128,7 +126,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn what_is_merged_is_what_was_there(steps in proptest::collection::vec(step(), 1..12)) {
+    fn a_merged_profile_equals_the_recorded_one(steps in proptest::collection::vec(step(), 1..12)) {
         let mut recorder = Recorder::new("9732", 4711, 1_000);
         let mut profile = Profile::default();
         let mut held = Held::new();
@@ -155,8 +153,8 @@ proptest! {
             };
             for _ in 0..=usize::from(step.twice) {
                 for part in &parts {
-                    let taken = take(&mut profile, part.clone());
-                    prop_assert!(matches!((part.more, &taken), (true, Taken::Part | Taken::Merged(_)) | (false, Taken::Merged(_))), "{taken:?}");
+                    let taken = merge(&mut profile, part.clone());
+                    prop_assert!(matches!((part.more, &taken), (true, MergeOutcome::Incomplete | MergeOutcome::Merged(_)) | (false, MergeOutcome::Merged(_))), "{taken:?}");
                 }
                 prop_assert_eq!(profile.sequence(), state.sequence);
             }
@@ -164,10 +162,10 @@ proptest! {
             let data = profile.data().unwrap();
             prop_assert_eq!(holds(data), expected(&held));
 
-            // And it is the same when it comes back from where it was kept.
+            // A snapshot restores the same profile.
             let mut again = Profile::default();
             for part in encode(data, "9732", 1) {
-                take(&mut again, part);
+                merge(&mut again, part);
             }
             let again = again.data().unwrap();
             prop_assert_eq!(holds(again), expected(&held));
@@ -176,16 +174,16 @@ proptest! {
         }
     }
 
-    /// Whatever an agent sends: no panic, and what is refused leaves everything as it was.
+    /// Arbitrary states: no panic, and a rejected state changes nothing.
     #[test]
-    fn nonsense_is_refused_and_changes_nothing(
+    fn an_inconsistent_state_is_rejected_and_changes_nothing(
         bytes in proptest::collection::vec(any::<(u8, u32, u32)>(), 1..12),
         parents in proptest::collection::vec(0u32..6, 0..6),
     ) {
         let mut recorder = Recorder::new("9732", 1, 1);
         recorder.hold(&[FrameName::own("main", 1), FrameName::own("alloc", 2)], [5, 6, 7]);
         let mut profile = Profile::default();
-        take(&mut profile, recorder.keyframe());
+        merge(&mut profile, recorder.keyframe());
         let mut state = recorder.delta(1);
         state.first_node = 3;
         state.node_frames = parents.iter().map(|parent| parent % 4).collect();
@@ -203,26 +201,26 @@ proptest! {
             }
         }
         let before = holds(profile.data().unwrap());
-        match take(&mut profile, state) {
-            Taken::KeyframeWanted(_) => {
+        match merge(&mut profile, state) {
+            MergeOutcome::KeyframeRequired(_) => {
                 prop_assert_eq!(holds(profile.data().unwrap()), before);
                 prop_assert_eq!(profile.sequence(), 1);
             }
-            // It was no nonsense after all; then it can be shown.
+            // The state happens to be consistent: then it can be exported.
             _ => { holds(profile.data().unwrap()); }
         }
     }
 }
 
-fn fault(profile: &mut Profile, state: MemoryState) -> Fault {
+fn merge_error(profile: &mut Profile, state: MemoryState) -> MergeError {
     match take(profile, state) {
-        Taken::KeyframeWanted(fault) => fault,
-        other => panic!("not refused: {other:?}"),
+        MergeOutcome::KeyframeRequired(error) => error,
+        other => panic!("not rejected: {other:?}"),
     }
 }
 
 #[test]
-fn gaps_and_missing_parts_are_named() {
+fn gaps_and_missing_parts_are_reported() {
     let mut recorder = Recorder::new("9732", 1, 1);
     recorder.hold(&[FrameName::own("main", 1)], [5, 0, 0]);
     let first = recorder.keyframe();
@@ -232,32 +230,35 @@ fn gaps_and_missing_parts_are_named() {
     let third = recorder.delta(2);
 
     let mut profile = Profile::default();
-    assert_eq!(fault(&mut profile, second.clone()), Fault::Gap { base: 1, merged: 0 });
-    take(&mut profile, first);
-    assert_eq!(fault(&mut profile, third), Fault::Gap { base: 2, merged: 1 });
+    assert_eq!(merge_error(&mut profile, second.clone()), MergeError::Gap { base: 1, merged: 0 });
+    merge(&mut profile, first);
+    assert_eq!(merge_error(&mut profile, third), MergeError::Gap { base: 2, merged: 1 });
     let mut parts = in_parts(&second, 1);
     parts.remove(1);
-    assert_eq!(take(&mut profile, parts.remove(0)), Taken::Part);
-    assert!(matches!(fault(&mut profile, parts.remove(0)), Fault::PartMissing { sequence: 2, expected: 1, found: 2 }));
-    assert_eq!(fault(&mut profile, MemoryState::default()), Fault::NoSequence);
+    assert_eq!(merge(&mut profile, parts.remove(0)), MergeOutcome::Incomplete);
+    assert!(matches!(
+        merge_error(&mut profile, parts.remove(0)),
+        MergeError::PartMissing { sequence: 2, expected: 1, found: 2 }
+    ));
+    assert_eq!(merge_error(&mut profile, MemoryState::default()), MergeError::NoSequence);
     assert_eq!(
-        fault(&mut profile, MemoryState { sequence: 3, base: 3, ..second.clone() }),
-        Fault::BaseAhead { sequence: 3, base: 3 }
+        merge_error(&mut profile, MemoryState { sequence: 3, base: 3, ..second.clone() }),
+        MergeError::BaseAhead { sequence: 3, base: 3 }
     );
-    assert_eq!(profile.sequence(), 1, "a keyframe is wanted, and until then what was merged is shown");
+    assert_eq!(profile.sequence(), 1, "the merged state stays until the keyframe");
 
-    // Parts of a state that never ended are replaced by the next.
+    // Parts of an incomplete state are replaced by the next state.
     let parts = in_parts(&second, 1);
-    assert_eq!(take(&mut profile, parts[0].clone()), Taken::Part);
-    assert_eq!(take(&mut profile, recorder.keyframe()), Taken::Merged(4));
+    assert_eq!(merge(&mut profile, parts[0].clone()), MergeOutcome::Incomplete);
+    assert_eq!(merge(&mut profile, recorder.keyframe()), MergeOutcome::Merged(4));
     assert_eq!(profile.data().unwrap().attributed(), [28, 0, 0]);
-    // What is older than what was merged is answered by that.
-    assert_eq!(take(&mut profile, second), Taken::Merged(4));
+    // An older state is answered with the last merged one.
+    assert_eq!(merge(&mut profile, second), MergeOutcome::Merged(4));
     assert_eq!(profile.data().unwrap().attributed(), [28, 0, 0]);
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn a_state_beyond_a_limit_is_rejected() {
     let mut recorder = Recorder::new("9732", 1, 1);
     for at in 0..20 {
         recorder.hold(&[FrameName::own(&format!("f{at}"), at)], [5, 0, 0]);
@@ -270,20 +271,20 @@ fn what_is_too_much_is_refused() {
         (Limits { string_bytes: 10, ..limits.clone() }, "bytes of strings"),
         (Limits { state_bytes: 100, ..limits }, "bytes of a state"),
     ] {
-        match Profile::default().take(state.clone(), &limits) {
-            Taken::KeyframeWanted(Fault::TooMuch { what: found, .. }) => assert_eq!(found, what),
+        match Profile::default().merge(state.clone(), &limits) {
+            MergeOutcome::KeyframeRequired(MergeError::LimitExceeded { what: found, .. }) => assert_eq!(found, what),
             other => panic!("{what}: {other:?}"),
         }
     }
 }
 
 #[test]
-fn a_name_that_becomes_known_later_replaces_the_frame() {
+fn a_frame_that_is_named_later_is_replaced() {
     let mut recorder = Recorder::new("9732", 1, 1);
     recorder.hold(&[FrameName::library("libx.so", None, 9)], [5, 0, 0]);
     let first = recorder.keyframe();
     let mut profile = Profile::default();
-    take(&mut profile, first.clone());
+    merge(&mut profile, first.clone());
     let mut frames = first.frames;
     frames[0].function = 2;
     let named = MemoryState {
@@ -295,24 +296,24 @@ fn a_name_that_becomes_known_later_replaces_the_frame() {
         frames,
         ..MemoryState::default()
     };
-    assert_eq!(take(&mut profile, named), Taken::Merged(2));
+    assert_eq!(merge(&mut profile, named), MergeOutcome::Merged(2));
     assert_eq!(holds(profile.data().unwrap())[0].0, ["late libx.so 9"]);
 }
 
 #[test]
-fn readers_keep_what_they_have_while_the_next_state_is_merged() {
+fn a_clone_is_unchanged_while_the_next_state_is_merged() {
     let mut recorder = Recorder::new("9732", 1, 1);
     recorder.hold(&[FrameName::own("main", 1)], [5, 0, 0]);
     let mut profile = Profile::default();
-    take(&mut profile, recorder.keyframe());
+    merge(&mut profile, recorder.keyframe());
     let seen = profile.data().unwrap().clone();
     recorder.hold(&[FrameName::own("main", 1)], [9, 0, 0]);
-    take(&mut profile, recorder.delta(1));
+    merge(&mut profile, recorder.delta(1));
     assert_eq!((seen.attributed()[0], profile.data().unwrap().attributed()[0]), (20, 36));
 }
 
 #[test]
-fn a_large_state_is_kept_in_parts_of_a_bounded_size() {
+fn a_large_profile_is_encoded_in_parts_of_bounded_size() {
     let mut recorder = Recorder::new("9732", 1, 1);
     for at in 0..60_000 {
         recorder.hold(&[FrameName::own("main", 1), FrameName::own(&format!("function number {at}"), at)], [1, 1, 0]);
@@ -322,8 +323,8 @@ fn a_large_state_is_kept_in_parts_of_a_bounded_size() {
     assert!(parts.len() > 2);
     assert!(parts.iter().all(|part| part.encoded_len() <= 1 << 20));
     let mut again = Profile::default();
-    let last = parts.into_iter().map(|part| take(&mut again, part)).last();
-    assert_eq!(last, Some(Taken::Merged(1)));
+    let last = parts.into_iter().map(|part| merge(&mut again, part)).last();
+    assert_eq!(last, Some(MergeOutcome::Merged(1)));
     assert_eq!(again.data().unwrap().attributed(), data.attributed());
     assert_eq!(Kind::of_wire(99), None);
     assert!(Limits::default().nodes > 0);

@@ -1,6 +1,7 @@
 //! Decoding of whole messages: tags, names, JSON (as in the API's `message`), previews.
 //!
-//! A decoded message borrows from its bytes; lists are checked once and walked again when shown. Decoding allocates nothing but errors.
+//! A decoded message borrows from its bytes; lists are validated once and decoded again when serialised. Only errors
+//! allocate.
 pub mod handshake;
 pub mod parts;
 pub mod peer;
@@ -15,30 +16,30 @@ use crate::{
 pub use handshake::{Ack, ConnectionMessage, Metadata, Motive, Version};
 pub use peer::PeerMessage;
 
-/// Greatest value of a message's length prefix (Octez `p2p_socket.ml`).
+/// Maximum value of a message's length prefix (Octez `p2p_socket.ml`).
 pub const MAX_MESSAGE_BYTES: u64 = 100 << 20;
 
-/// Bytes of a message before its body: u32 length of what follows, u16 tag.
+/// Length of a message's frame: u32 length of the rest, u16 tag.
 pub const FRAME_BYTES: usize = 6;
 
-/// Longest preview, bytes.
+/// Maximum length of a preview, in bytes.
 pub const PREVIEW_BYTES: usize = 100;
 
 /// Part of the conversation that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Category {
-    /// The clear message that opens a direction.
+    /// The unencrypted message that begins a direction.
     Connection,
     /// First encrypted chunk.
     Meta,
     /// Second encrypted chunk.
     Ack,
-    /// All later ones.
+    /// Messages in all later chunks.
     P2p,
 }
 
 impl Category {
-    /// As in records and in the API.
+    /// Name in records and in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connection => "connection",
@@ -48,7 +49,7 @@ impl Category {
         }
     }
 
-    /// From [`Category::name`].
+    /// The category with this [name](Category::name).
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Connection, Self::Meta, Self::Ack, Self::P2p].into_iter().find(|c| c.name() == name)
     }
@@ -84,16 +85,16 @@ pub const PEER_KINDS: [(u16, &str); 26] = [
     (0x91, "predecessor_header"),
 ];
 
-/// Filter names of the handshake's messages.
+/// Filter name of the connection message.
 pub const CONNECTION_MESSAGE: &str = "connection_message";
-/// See [`CONNECTION_MESSAGE`].
+/// Filter name of the Metadata message.
 pub const METADATA: &str = "metadata";
-/// See [`CONNECTION_MESSAGE`].
+/// Filter name of the Ack message.
 pub const ACK_MESSAGE: &str = "ack_message";
-/// Name of messages with an unknown tag, and of all messages of DAL nodes.
+/// Filter name of messages with an unknown tag, and of all messages of DAL nodes.
 pub const UNKNOWN: &str = "unknown";
 
-/// Every name that a message may have.
+/// All filter names.
 pub const KINDS: [&str; 30] = {
     let mut kinds = [UNKNOWN; 30];
     kinds[0] = CONNECTION_MESSAGE;
@@ -107,26 +108,27 @@ pub const KINDS: [&str; 30] = {
     kinds
 };
 
-/// Name of a tag, if it is known.
+/// Filter name of a tag; `None` for an unknown tag.
 pub fn kind_of_tag(tag: u16) -> Option<&'static str> {
     PEER_KINDS.iter().find(|(known, _)| *known == tag).map(|(_, name)| *name)
 }
 
-/// The name in [`KINDS`] that a filter means; takes `operation_hashes_for_block` too, as the original spelled it.
+/// The name in [`KINDS`] for a filter name of a user; also accepts `operation_hashes_for_block`, the spelling of the
+/// TezEdge debugger.
 pub fn canonical_kind(name: &str) -> Option<&'static str> {
     let name = if name == "operation_hashes_for_block" { "operation_hashes_for_blocks" } else { name };
     KINDS.into_iter().find(|kind| *kind == name)
 }
 
-/// Why a message cannot be decoded, and where.
+/// Error of decoding a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}at byte {offset}: {cause}", tag.map(|tag| format!("tag 0x{tag:04x}: ")).unwrap_or_default())]
 pub struct DecodeError {
-    /// Of a message between peers, if it has got one.
+    /// Tag of the message; `None` for messages of the handshake and incomplete frames.
     pub tag: Option<u16>,
-    /// In the message, framing included.
+    /// Offset of the error in the message, frame included.
     pub offset: usize,
-    /// What is wrong there.
+    /// Kind of the error.
     pub cause: Cause,
 }
 
@@ -140,21 +142,24 @@ impl DecodeError {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Decoded<'a> {
-    /// See [`Category::Connection`].
+    /// Connection message.
     Connection(ConnectionMessage<'a>),
-    /// See [`Category::Meta`].
+    /// Metadata message.
     Metadata(Metadata),
-    /// See [`Category::Ack`].
+    /// Ack message.
     Ack(Ack<'a>),
-    /// See [`Category::P2p`].
+    /// Message between peers.
     Peer(PeerMessage<'a>),
 }
 
-/// Decodes the plain bytes of a message, its framing included (u32 length and u16 tag; nothing for the handshake's messages).
+/// Decodes the plain bytes of a message, frame included (messages of the handshake have none).
 ///
-/// All bytes must belong to it. `dal`: the connection is a DAL node's, whose messages (but not its handshake) have other tags.
-pub fn decode(category: Category, dal: bool, plain: &[u8]) -> Result<Decoded<'_>, DecodeError> {
-    read(category, dal, plain, false)
+/// `is_dal`: the connection is a DAL node's, whose messages after the handshake have other tags.
+///
+/// # Errors
+/// If the message is malformed, its tag is unknown, or bytes follow its end.
+pub fn decode(category: Category, is_dal: bool, plain: &[u8]) -> Result<Decoded<'_>, DecodeError> {
+    read(category, is_dal, plain, false)
 }
 
 /// The first bytes (at most [`PREVIEW_BYTES`]) of a message's compact JSON.
@@ -162,14 +167,14 @@ pub fn preview(decoded: &Decoded<'_>) -> Option<String> {
     first_bytes(decoded, PREVIEW_BYTES)
 }
 
-/// Preview of a message of which only the first bytes are there; nothing if they do not suffice.
-pub fn preview_of_prefix(category: Category, dal: bool, prefix: &[u8]) -> Option<String> {
-    preview(&read(category, dal, prefix, true).ok()?)
+/// Preview of a message from its first bytes; `None` if they do not suffice.
+pub fn preview_of_prefix(category: Category, is_dal: bool, prefix: &[u8]) -> Option<String> {
+    preview(&read(category, is_dal, prefix, true).ok()?)
 }
 
-fn read(category: Category, dal: bool, plain: &[u8], cut: bool) -> Result<Decoded<'_>, DecodeError> {
+fn read(category: Category, is_dal: bool, plain: &[u8], truncated: bool) -> Result<Decoded<'_>, DecodeError> {
     if category == Category::P2p {
-        return read_peer(dal, plain, cut).map(Decoded::Peer);
+        return read_peer(is_dal, plain, truncated).map(Decoded::Peer);
     }
     let mut reader = Reader::new(plain, 0);
     let message = match category {
@@ -180,24 +185,24 @@ fn read(category: Category, dal: bool, plain: &[u8], cut: bool) -> Result<Decode
     message.and_then(|message| reader.finish().map(|()| message)).map_err(|fault| DecodeError::new(None, fault))
 }
 
-fn read_peer(dal: bool, plain: &[u8], cut: bool) -> Result<PeerMessage<'_>, DecodeError> {
+fn read_peer(is_dal: bool, plain: &[u8], truncated: bool) -> Result<PeerMessage<'_>, DecodeError> {
     let mut frame = Reader::new(plain, 0);
     let prefix = frame.u32().map_err(|fault| DecodeError::new(None, fault))?;
     let start = frame.clone();
     let tag = frame.u16().map_err(|fault| DecodeError::new(None, fault))?;
     let error = |fault| DecodeError::new(Some(tag), fault);
     let bytes = plain.len().saturating_sub(4);
-    if !cut && usize::try_from(prefix) != Ok(bytes) {
+    if !truncated && usize::try_from(prefix) != Ok(bytes) {
         return Err(error(Fault { offset: 0, cause: Cause::Frame { prefix, bytes } }));
     }
-    if dal {
+    if is_dal {
         return Err(error(start.fault(Cause::Dal)));
     }
     if kind_of_tag(tag).is_none() {
         return Err(error(start.fault(Cause::UnknownTag)));
     }
     let body = plain.get(FRAME_BYTES..).unwrap_or_default();
-    let mut reader = if cut { Reader::of_prefix(body, FRAME_BYTES) } else { Reader::new(body, FRAME_BYTES) };
+    let mut reader = if truncated { Reader::of_prefix(body, FRAME_BYTES) } else { Reader::new(body, FRAME_BYTES) };
     let message = PeerMessage::decode(tag, &mut reader).map_err(error)?;
     reader.finish().map_err(error)?;
     Ok(message)
@@ -205,7 +210,8 @@ fn read_peer(dal: bool, plain: &[u8], cut: bool) -> Result<PeerMessage<'_>, Deco
 
 /// Finds a message in the plain bytes of its chunks, by its length and SHA-256.
 ///
-/// Octez gives each message its own chunks, so that the bytes are the message. Another sender may pack several into one chunk.
+/// Octez does not share chunks between messages, so that the bytes are the message. Other senders may put several
+/// messages into one chunk.
 pub fn locate<'a>(plain: &'a [u8], length: u64, sha256: &[u8; 32]) -> Option<&'a [u8]> {
     let length = usize::try_from(length).ok()?;
     let prefix = u32::try_from(length.checked_sub(4)?).ok().map(u32::to_be_bytes);

@@ -1,72 +1,80 @@
-//! Puts the messages of a direction together from the plain text of its chunks.
+//! Reassembles the messages of a direction from the plain text of its chunks.
 //!
-//! Octez begins each message in its own chunk; its reader takes any split, and so does this. After a hole the stream of messages is out of step:
-//! it goes on at a chunk that holds whole messages and nothing else, or the beginning of one that fills a longest chunk.
+//! Octez begins each message in a chunk of its own, but its reader accepts any split, and so does this one. After a
+//! hole the stream of messages is out of sync. It is synchronised again by a chunk that holds whole messages only, or
+//! the beginning of a message that fills a full chunk.
 use sha2::{Digest, Sha256};
 
 use crate::{
     framer::PREFIX_BYTES,
+    input::Direction,
+    limits::Limits,
     message::{self, Category, DecodeError, FRAME_BYTES, MAX_MESSAGE_BYTES, UNKNOWN, kind_of_tag},
-    output::{Direction, Limits, MessageOut},
+    output::Message,
     reader::Cause,
     seal::MAX_PLAIN_BYTES,
 };
 
-/// Counters of the handshake's chunks.
+/// Counter of the chunk with the connection message.
 pub(crate) const CONNECTION: u64 = 0;
+/// Counter of the chunk with the Metadata message.
 pub(crate) const METADATA: u64 = 1;
+/// Counter of the chunk with the Ack message.
 pub(crate) const ACK: u64 = 2;
 
-/// A message that goes on in the next chunk.
+/// A message that continues in the next chunk.
 #[derive(Debug)]
-struct Partial {
+struct PartialMessage {
     first_chunk: u64,
-    /// Bytes of the whole message, framing included; 0 while its frame is incomplete.
+    /// Length of the whole message, frame included; 0 while its frame is incomplete.
     length: u64,
-    seen: u64,
+    /// Number of bytes received.
+    received: u64,
     sha256: Sha256,
-    /// The first bytes, up to [`Limits::message_prefix`].
+    /// The first bytes, up to [`Limits::max_prefix_bytes`].
     prefix: Vec<u8>,
 }
 
-/// See the module.
+/// Reassembles the messages of one direction.
 #[derive(Debug)]
-pub(crate) struct Assembly {
+pub(crate) struct Reassembler {
     direction: Direction,
-    pub(crate) dal: bool,
-    in_step: bool,
-    partial: Option<Box<Partial>>,
+    /// Whether the connection is a DAL node's.
+    pub(crate) is_dal: bool,
+    in_sync: bool,
+    partial: Option<Box<PartialMessage>>,
 }
 
-impl Assembly {
+impl Reassembler {
     pub(crate) fn new(direction: Direction) -> Self {
-        Self { direction, dal: false, in_step: true, partial: None }
+        Self { direction, is_dal: false, in_sync: true, partial: None }
     }
 
-    /// Chunks are missing from here on.
-    pub(crate) fn lose_step(&mut self) {
+    /// Chunks are missing from here on: drops the incomplete message.
+    pub(crate) fn lose_sync(&mut self) {
         self.partial = None;
-        self.in_step = false;
+        self.in_sync = false;
     }
 
-    /// A message has begun and not ended.
+    /// Whether a message is incomplete.
     pub(crate) fn is_partial(&self) -> bool {
         self.partial.is_some()
     }
 
-    /// Takes the plain text of the next chunk. Says why the direction fell out of step, if it did.
+    /// Adds the plain text of the next chunk and emits the messages that it completes. Returns a comment if the chunk
+    /// holds no message, after which the direction is out of sync.
     pub(crate) fn push(
         &mut self,
         counter: u64,
         plain: &[u8],
         time_ns: u64,
         limits: &Limits,
-        out: &mut dyn FnMut(MessageOut),
+        out: &mut dyn FnMut(Message),
     ) -> Option<String> {
         let single = |category, kind| {
             let error = message::decode(category, false, plain);
             let sha256 = Sha256::digest(plain).into();
-            finish(self.direction, category, kind, None, (counter, counter), plain, sha256, error, time_ns)
+            message_out(self.direction, category, kind, None, (counter, counter), plain, sha256, error, time_ns)
         };
         match counter {
             CONNECTION => out(single(Category::Connection, message::CONNECTION_MESSAGE)),
@@ -74,7 +82,7 @@ impl Assembly {
             ACK => {
                 out(single(Category::Ack, message::ACK_MESSAGE));
                 // The first message begins in the next chunk.
-                self.in_step = true;
+                self.in_sync = true;
             }
             _ => return self.push_peer(counter, plain, time_ns, limits, out),
         }
@@ -87,13 +95,13 @@ impl Assembly {
         mut plain: &[u8],
         time_ns: u64,
         limits: &Limits,
-        out: &mut dyn FnMut(MessageOut),
+        out: &mut dyn FnMut(Message),
     ) -> Option<String> {
-        if !self.in_step {
+        if !self.in_sync {
             if !plausible_start(plain) {
                 return None;
             }
-            self.in_step = true;
+            self.in_sync = true;
         }
         while !plain.is_empty() {
             if self.partial.is_none()
@@ -111,19 +119,19 @@ impl Assembly {
                 }
             }
             let partial = self.partial.get_or_insert_with(|| {
-                Box::new(Partial {
+                Box::new(PartialMessage {
                     first_chunk: counter,
                     length: 0,
-                    seen: 0,
+                    received: 0,
                     sha256: Sha256::new(),
                     prefix: Vec::new(),
                 })
             });
-            // First the frame alone, so that its length is checked before anything else is taken.
-            let wanted = if partial.length == 0 { FRAME_BYTES as u64 } else { partial.length } - partial.seen;
+            // The frame comes first, so that its length is checked before more is buffered.
+            let wanted = if partial.length == 0 { FRAME_BYTES as u64 } else { partial.length } - partial.received;
             let taken = usize::try_from(wanted).unwrap_or(usize::MAX).min(plain.len());
             let (head, rest) = plain.split_at(taken);
-            partial.take(head, limits);
+            partial.append(head, limits);
             plain = rest;
             if partial.length == 0
                 && let Some(length) = frame_length(&partial.prefix)
@@ -135,28 +143,30 @@ impl Assembly {
                 partial.length = length;
             }
             if partial.length != 0
-                && partial.seen == partial.length
+                && partial.received == partial.length
                 && let Some(partial) = self.partial.take()
             {
-                out(self.put_together(*partial, counter, time_ns));
+                out(self.complete(*partial, counter, time_ns));
             }
         }
         None
     }
 
-    /// A message whose bytes are all there.
-    fn whole(&self, chunks: (u64, u64), bytes: &[u8], sha256: [u8; 32], time_ns: u64) -> MessageOut {
-        let decoded = message::decode(Category::P2p, self.dal, bytes);
+    /// A message whose bytes are all buffered.
+    fn whole(&self, chunks: (u64, u64), bytes: &[u8], sha256: [u8; 32], time_ns: u64) -> Message {
+        let decoded = message::decode(Category::P2p, self.is_dal, bytes);
         let tag = tag_of(bytes);
         let kind = self.kind(tag);
-        finish(self.direction, Category::P2p, kind, tag, chunks, bytes, sha256, decoded, time_ns)
+        message_out(self.direction, Category::P2p, kind, tag, chunks, bytes, sha256, decoded, time_ns)
     }
 
+    /// Filter name of a tag.
     fn kind(&self, tag: Option<u16>) -> &'static str {
-        tag.filter(|_| !self.dal).and_then(kind_of_tag).unwrap_or(UNKNOWN)
+        tag.filter(|_| !self.is_dal).and_then(kind_of_tag).unwrap_or(UNKNOWN)
     }
 
-    fn put_together(&self, partial: Partial, last_chunk: u64, time_ns: u64) -> MessageOut {
+    /// The message of which all bytes arrived; only the prefix of a long one is decoded.
+    fn complete(&self, partial: PartialMessage, last_chunk: u64, time_ns: u64) -> Message {
         let chunks = (partial.first_chunk, last_chunk);
         if partial.prefix.len() as u64 == partial.length {
             return self.whole(chunks, &partial.prefix, partial.sha256.finalize().into(), time_ns);
@@ -164,13 +174,15 @@ impl Assembly {
         let tag = tag_of(&partial.prefix);
         let kind = self.kind(tag);
         let error = match tag {
-            Some(tag) if kind == UNKNOWN => {
-                DecodeError { tag: Some(tag), offset: 4, cause: if self.dal { Cause::Dal } else { Cause::UnknownTag } }
-                    .to_string()
+            Some(tag) if kind == UNKNOWN => DecodeError {
+                tag: Some(tag),
+                offset: 4,
+                cause: if self.is_dal { Cause::Dal } else { Cause::UnknownTag },
             }
+            .to_string(),
             _ => String::new(),
         };
-        MessageOut {
+        Message {
             direction: self.direction,
             category: Category::P2p,
             kind,
@@ -179,55 +191,57 @@ impl Assembly {
             last_chunk: chunks.1,
             length: partial.length,
             sha256: partial.sha256.finalize().into(),
-            preview: message::preview_of_prefix(Category::P2p, self.dal, &partial.prefix),
+            preview: message::preview_of_prefix(Category::P2p, self.is_dal, &partial.prefix),
             error,
             time_ns,
         }
     }
 
-    /// The chunk does not hold a message: it is shown as one that cannot be decoded.
+    /// Emits bytes that are no message as a message that cannot be decoded; synchronisation is lost. Returns a comment.
     fn refuse(
         &mut self,
         counter: u64,
         bytes: &[u8],
         error: DecodeError,
         time_ns: u64,
-        out: &mut dyn FnMut(MessageOut),
+        out: &mut dyn FnMut(Message),
     ) -> String {
         let first_chunk = self.partial.as_ref().map_or(counter, |partial| partial.first_chunk);
-        self.lose_step();
+        self.lose_sync();
         let reason = error.to_string();
         let chunks = (first_chunk, counter);
         let tag = tag_of(bytes);
         let sha256 = Sha256::digest(bytes).into();
         let decoded = Err(error);
-        out(finish(self.direction, Category::P2p, UNKNOWN, tag, chunks, bytes, sha256, decoded, time_ns));
-        format!("{} message at chunk {counter} is not one: {reason}", self.direction.word())
+        out(message_out(self.direction, Category::P2p, UNKNOWN, tag, chunks, bytes, sha256, decoded, time_ns));
+        format!("{} message at chunk {counter} is not one: {reason}", self.direction.label())
     }
 }
 
-impl Partial {
-    fn take(&mut self, bytes: &[u8], limits: &Limits) {
-        self.seen += bytes.len() as u64;
+impl PartialMessage {
+    fn append(&mut self, bytes: &[u8], limits: &Limits) {
+        self.received += bytes.len() as u64;
         self.sha256.update(bytes);
-        let room = limits.message_prefix.max(FRAME_BYTES).saturating_sub(self.prefix.len());
-        self.prefix.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+        let free = limits.max_prefix_bytes.max(FRAME_BYTES).saturating_sub(self.prefix.len());
+        self.prefix.extend_from_slice(bytes.get(..free.min(bytes.len())).unwrap_or_default());
     }
 }
 
-/// Length of a message with its framing, once its frame is there.
+/// Length of a message, frame included, if its frame is complete.
 fn frame_length(bytes: &[u8]) -> Option<u64> {
     let (prefix, tag) = bytes.split_first_chunk::<4>()?;
     (tag.len() >= 2).then(|| u64::from(u32::from_be_bytes(*prefix)) + 4)
 }
 
+/// Tag of a message, if its frame is complete.
 fn tag_of(bytes: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(4..6)?.first_chunk()?))
 }
 
+/// Checks the length of a message (frame included) against the limits.
 fn check_length(length: u64, bytes: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     let prefix = length - 4;
-    let limit = limits.message.min(MAX_MESSAGE_BYTES);
+    let limit = limits.max_message_bytes.min(MAX_MESSAGE_BYTES);
     let prefix = u32::try_from(prefix).unwrap_or(u32::MAX);
     let cause = if prefix < 2 {
         Cause::Frame { prefix, bytes: bytes.len().saturating_sub(4) }
@@ -239,8 +253,9 @@ fn check_length(length: u64, bytes: &[u8], limits: &Limits) -> Result<(), Decode
     Err(DecodeError { tag: tag_of(bytes), offset: 0, cause })
 }
 
-/// Does a chunk's plain text begin with a message? Asked only where the step is lost: the middle of a message must not pass for one.
-pub(crate) fn plausible_start(plain: &[u8]) -> bool {
+/// Whether the plain text of a chunk begins with a message. Used out of sync only: it must not accept the middle of a
+/// message.
+fn plausible_start(plain: &[u8]) -> bool {
     let mut rest = plain;
     let mut first = true;
     while let Some(length) = frame_length(rest) {
@@ -252,7 +267,7 @@ pub(crate) fn plausible_start(plain: &[u8]) -> bool {
         if length > left {
             return first && known && is_full(plain.len());
         }
-        // A message alone in its chunk may have any tag; packed ones must have known tags.
+        // A message that is alone in its chunk may have any tag; several in one chunk must have known tags.
         let alone = first && length == left;
         if !(known || alone) {
             return false;
@@ -263,14 +278,15 @@ pub(crate) fn plausible_start(plain: &[u8]) -> bool {
     !first && rest.is_empty()
 }
 
-/// Plain bytes of a chunk that another of the same message follows: as long as its sender makes them. Octez: 65,517, or a multiple of
-/// 1 KiB less 18 (`--binary-chunks-size`); TezEdge: 65,504.
-pub(crate) fn is_full(plain: usize) -> bool {
-    plain == MAX_PLAIN_BYTES || plain == 0xffe0 || (plain + PREFIX_BYTES + 16).is_multiple_of(1024)
+/// Whether this is the number of plain bytes of a full chunk, which the next chunk of the same message follows. Octez:
+/// 65,517, or a multiple of 1 KiB less 18 (`--binary-chunks-size`); TezEdge: 65,504.
+pub(crate) fn is_full(plain_bytes: usize) -> bool {
+    plain_bytes == MAX_PLAIN_BYTES || plain_bytes == 0xffe0 || (plain_bytes + PREFIX_BYTES + 16).is_multiple_of(1024)
 }
 
+/// A message with the result of decoding it.
 #[expect(clippy::too_many_arguments, reason = "the fields of a message, in one place")]
-fn finish(
+fn message_out(
     direction: Direction,
     category: Category,
     kind: &'static str,
@@ -280,12 +296,12 @@ fn finish(
     sha256: [u8; 32],
     decoded: Result<message::Decoded<'_>, DecodeError>,
     time_ns: u64,
-) -> MessageOut {
+) -> Message {
     let (preview, error) = match decoded {
         Ok(decoded) => (message::preview(&decoded), String::new()),
         Err(error) => (None, error.to_string()),
     };
-    MessageOut {
+    Message {
         direction,
         category,
         kind,
