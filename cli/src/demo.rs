@@ -35,7 +35,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
 
     let mut node = DemoNode::start(
         Command::new(&program)
-            .args(["load", "--listen", "[::1]:0", "--commands", "--linger", "--rate", &rate, "--identity"])
+            .args(["load", "--listen", "[::1]:0", "--commands", "--keep-open", "--rate", &rate, "--identity"])
             .arg(&identity),
     )?;
     let port = node.port()?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
 
     let _peer = DemoNode::start(
         Command::new(&program)
-            .args(["load", "--commands", "--linger", "--connections", "2", "--rate", &rate, "--seed", "2"])
+            .args(["load", "--commands", "--keep-open", "--connections", "2", "--rate", &rate, "--seed", "2"])
             .args(["--peer", &format!("[::1]:{port}")]),
     )?;
     terminal::line("A peer connects. Every line is a message on its encrypted connections: → sent, ← received.\n")?;
