@@ -36,7 +36,7 @@ impl Room {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store =
-            Store::open(dir.path().join("db"), StoreOptions { reserve_bytes: 0, ..StoreOptions::default() }).unwrap();
+            Store::open(dir.path().join("db"), StoreOptions { ballast_bytes: 0, ..StoreOptions::default() }).unwrap();
         Self { dir, store }
     }
 

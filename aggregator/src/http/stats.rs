@@ -254,7 +254,7 @@ fn gather(app: &App, store: &Store, names: &[String]) -> Result<Stats, StoreErro
         time: now_ns(),
         build: app.build.clone(),
         trouble: app.ingest.shared().writer.health().trouble(),
-        disk: DiskStats { full: disk.full, free_bytes: disk.free_bytes, reserve_bytes: disk.reserve_bytes },
+        disk: DiskStats { full: disk.full, free_bytes: disk.free_bytes, reserve_bytes: disk.ballast_bytes },
         ingest: IngestStats {
             sessions: ingest.sessions.get(),
             session_errors: ingest.session_errors.get(),

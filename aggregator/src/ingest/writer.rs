@@ -386,7 +386,7 @@ impl Work {
 
     /// Bytes that are free on the disk or kept aside.
     fn room(&self) -> Result<u64, StoreError> {
-        self.store.disk().map(|disk| disk.free_bytes.saturating_add(disk.reserve_bytes))
+        self.store.disk().map(|disk| disk.free_bytes.saturating_add(disk.ballast_bytes))
     }
 
     /// Waits so long; true if the aggregator ends meanwhile.

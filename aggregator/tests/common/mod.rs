@@ -160,7 +160,7 @@ impl Server {
 }
 
 pub(crate) fn open(dir: &TempDir) -> Store {
-    let options = StoreOptions { reserve_bytes: 0, ..StoreOptions::default() };
+    let options = StoreOptions { ballast_bytes: 0, ..StoreOptions::default() };
     Store::open(dir.path(), options).unwrap()
 }
 
