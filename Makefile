@@ -1,12 +1,14 @@
 # Chainscope. The two commands of the README are `make demo` and `make test`; the rest is for those who change it.
 #
-# Everything is built with one profile and one set of features (`--workspace --all-targets`), so that RocksDB, which takes
-# minutes, is compiled once. Set CARGO_TARGET_DIR to share a build directory.
+# Two builds with one profile: the two programs of `make demo`, without RocksDB and the client of Kubernetes, and everything
+# (`--workspace --all-targets`), where RocksDB alone takes minutes. Their dependencies have the same features (workspace-hack), so
+# the second reuses those of the first. Set CARGO_TARGET_DIR to share a build directory.
 
 SHELL := /bin/bash -euo pipefail
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 BUILT = $${CARGO_TARGET_DIR:-target}/debug
+DEMO = -p chainscope-cli -p chainscope-demo-node --no-default-features --features chainscope-cli/workspace-hack
 
 .PHONY: help setup build demo test e2e cluster images lint bench soak fuzz openapi clean
 
@@ -19,7 +21,9 @@ setup: ## install system packages and mount the kernel's tracing file systems (D
 build: setup ## build every program and test
 	$(CARGO) build --workspace --all-targets
 
-demo: build ## record a demo node, show its decoded messages and which code holds its memory
+demo: ## record a demo node, show its decoded messages and which code holds its memory
+	@scripts/setup demo
+	$(CARGO) build $(DEMO)
 	scripts/as-root $(BUILT)/chainscope demo
 
 test: build ## run every test: unit, property, kernel (as root), API, end to end

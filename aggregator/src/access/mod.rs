@@ -29,14 +29,14 @@ use axum::http::{HeaderMap, header};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use sha2::{Digest as _, Sha256};
 
+#[cfg(feature = "kubernetes")]
+pub use self::kubernetes::ApiServer;
+pub use self::review::{AUDIENCE, Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict, expiry};
 use self::{
     cache::Cache,
     file::{Entry, TokenFile},
     routes::Right,
 };
-#[cfg(feature = "kubernetes")]
-pub use self::kubernetes::ApiServer;
-pub use self::review::{AUDIENCE, Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict, expiry};
 use crate::Error;
 
 /// How long a refusal is remembered: whoever is given a right should not wait a minute for it.
