@@ -33,7 +33,7 @@ pub(crate) fn held() -> impl Strategy<Value = Held> {
 }
 
 /// Merges a part with the default limits.
-pub(crate) fn merge(profile: &mut Profile, state: MemoryState) -> Taken {
+pub(crate) fn merge(profile: &mut Profile, state: MemoryState) -> MergeOutcome {
     profile.merge(state, &Limits::default())
 }
 

@@ -213,7 +213,7 @@ proptest! {
 }
 
 fn merge_error(profile: &mut Profile, state: MemoryState) -> MergeError {
-    match take(profile, state) {
+    match merge(profile, state) {
         MergeOutcome::KeyframeRequired(error) => error,
         other => panic!("not rejected: {other:?}"),
     }
