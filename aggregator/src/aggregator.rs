@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{RecordReply, RecordRequest};
-use chainscope_tls::{Acceptor, Folder, Protocol, Remote};
+use chainscope_tls::{Acceptor, CertificateDir, Protocol, Remote};
 use tokio::{
     net::TcpListener,
     runtime::Handle,
@@ -71,7 +71,7 @@ impl Aggregator {
             None => None,
         };
         for (name, _) in nodes.all() {
-            nodes.tell_retention(&store, &name)?;
+            nodes.apply_retention(&store, &name)?;
         }
         let audit = config.audit || !matches!(config.access, AccessConfig::Open);
         let access = Access::new(config.access, limits.remember)?;
@@ -159,7 +159,7 @@ impl Aggregator {
             servers.spawn(server::serve(listener, served));
         }
         if let (Some((remote, from)), Some(catalog)) = (operator, catalog) {
-            servers.spawn(catalog::follow(catalog, from, remote, build, stop.clone()));
+            servers.spawn(catalog::client::follow(catalog, from, remote, build, stop.clone()));
         }
         let http = address_of(&api, http)?;
         servers.spawn(server::serve(api, served.clone()));
@@ -295,7 +295,7 @@ struct Acceptors {
 impl Acceptors {
     fn new(tls: Option<PathBuf>, api_tls: bool) -> Result<Self, Error> {
         let Some(dir) = tls else { return Ok(Self { api: Acceptor::plain(), ingest: Acceptor::plain() }) };
-        let folder = Folder::open(dir)?;
+        let folder = CertificateDir::open(dir)?;
         let ingest = Acceptor::tls(folder.clone(), Protocol::Grpc)?;
         let api = if api_tls { Acceptor::tls(folder, Protocol::Http)? } else { Acceptor::plain() };
         Ok(Self { api, ingest })

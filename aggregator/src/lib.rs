@@ -22,6 +22,7 @@ mod error;
 pub mod explorer_proxy;
 mod http;
 pub mod ingest;
+mod limits;
 mod memory;
 mod metrics;
 mod nodes;
@@ -31,8 +32,10 @@ mod retention;
 
 pub use aggregator::{Aggregator, Running};
 pub use catalog::CatalogConfig;
-pub use config::{Config, Limits, MemoryKeep, NodeConfig};
+pub use config::Config;
 pub use error::Error;
+pub use limits::Limits;
+pub use nodes::{NodeConfig, SnapshotPolicy};
 
 /// The OpenAPI documents, generated from the handlers: the whole API, and the parts that the original had: network recorder
 /// and memory profiler. What is served is the committed copy of these; a test compares them.

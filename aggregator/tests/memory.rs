@@ -6,7 +6,7 @@ mod common;
 
 use std::{collections::BTreeMap, io::Read as _, time::Duration};
 
-use chainscope_aggregator::{MemoryKeep, NodeConfig};
+use chainscope_aggregator::{NodeConfig, SnapshotPolicy};
 use chainscope_proto::v1::{
     FunctionCategory, MemoryKind, MemoryMapping, MemoryState, ReasonCount, record_reply::Reply,
 };
@@ -316,7 +316,7 @@ fn several_processes_add_up_and_the_oldest_gives_the_pid() {
 
 #[test]
 fn snapshots_are_taken_kept_compared_and_let_go() {
-    let keep = MemoryKeep {
+    let keep = SnapshotPolicy {
         every: Duration::from_millis(1),
         limits: SnapshotLimits { age: Some(Duration::from_secs(1 << 30)), bytes: None },
     };
@@ -361,7 +361,7 @@ fn snapshots_are_taken_kept_compared_and_let_go() {
     server.shutdown();
     let Server { dir, store, .. } = server;
     assert!(store.verify().unwrap().is_sound());
-    let keep = MemoryKeep {
+    let keep = SnapshotPolicy {
         every: Duration::ZERO,
         limits: SnapshotLimits { age: Some(Duration::from_nanos(1)), bytes: None },
     };

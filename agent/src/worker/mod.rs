@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::{
     Error,
-    delivery::lanes::shared::SharedLanes,
+    delivery::RecordStreams,
     folder::Folder,
     memory,
     network::holding::Holding,
@@ -32,7 +32,7 @@ use crate::{
     targets::{Machine, Plan, Roster, proc::Proc},
 };
 
-impl Sink for SharedLanes {
+impl Sink for RecordStreams {
     fn push(&mut self, node: &str, record: Record) -> bool {
         Self::push(self, node, record)
     }
@@ -74,14 +74,14 @@ struct Observed {
 
 /// The thread's state.
 pub(crate) struct Worker {
-    interpreter: Interpreter<SharedLanes>,
+    interpreter: Interpreter<RecordStreams>,
     roster: Roster<Machine>,
     holding: Holding,
     proc: Proc,
     commands: Sender<Command>,
     /// To the memory profiler.
     memory: Sender<memory::Command>,
-    lanes: SharedLanes,
+    streams: RecordStreams,
     /// Names of the configuration's nodes; on a cluster the plan has them.
     nodes: BTreeSet<String>,
     folder: Folder,
@@ -124,7 +124,7 @@ impl Worker {
     /// Runs until the reader ends; returns when everything was interpreted.
     ///
     /// # Errors
-    /// A lane cannot be opened, or the last journal cannot be written: the data folder refuses.
+    /// A stream cannot be opened, or the last journal cannot be written: the data folder refuses.
     pub(crate) fn run(mut self, batches: &Receiver<Batch>, spare: &Sender<Batch>) -> Result<(), Error> {
         let mut maps = self.cluster.as_ref().map_or_else(never, |cluster| cluster.maps.clone());
         self.note();

@@ -12,6 +12,7 @@
 
 mod cache;
 mod file;
+#[cfg(feature = "kubernetes")]
 mod kubernetes;
 pub(crate) mod review;
 pub(crate) mod routes;
@@ -28,14 +29,13 @@ use axum::http::{HeaderMap, header};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use sha2::{Digest as _, Sha256};
 
+#[cfg(feature = "kubernetes")]
+pub use self::kubernetes::ApiServer;
+pub use self::review::{AUDIENCE, Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict, expiry};
 use self::{
     cache::Cache,
     file::{Entry, TokenFile},
     routes::Right,
-};
-pub use self::{
-    kubernetes::ApiServer,
-    review::{AUDIENCE, Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict, expiry},
 };
 use crate::Error;
 

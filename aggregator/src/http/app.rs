@@ -22,11 +22,11 @@ use super::{form::Form, guard::Visit, problem::Problem, stats::LossTables};
 use crate::{
     access::{Access, Caller, Refusal, routes::Right},
     catalog::Catalog,
-    config::Limits,
     ingest::Ingest,
+    limits::Limits,
     memory::Memory,
     metrics::Metrics,
-    nodes::{Nodes, Unclear, check_name},
+    nodes::{Nodes, ResolveError, check_name},
     pool::{Cancel, Pool},
 };
 
@@ -135,13 +135,13 @@ impl Asked {
         let (caller, right) = self.right()?;
         let visible = app.access.visible(caller, right, app.nodes.candidates(wanted)).await?;
         match app.nodes.find(wanted, Some(&visible)) {
-            Err(Unclear::Unknown(name)) => {
+            Err(ResolveError::Unknown(name)) => {
                 if check_name(&name).is_ok() {
                     app.access.may(caller, right, &name).await?;
                 }
-                Err(Unclear::Unknown(name).into())
+                Err(ResolveError::Unknown(name).into())
             }
-            Err(Unclear::NoNodes) if !app.access.may_all(caller, right).await? => {
+            Err(ResolveError::NoNodes) if !app.access.may_all(caller, right).await? => {
                 let (user, right) = (caller.user(), right.name());
                 Err(Refusal::Forbidden(format!("there is no node that {user} may get tezosnodes/{right} of")).into())
             }

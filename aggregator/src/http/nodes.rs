@@ -17,7 +17,7 @@ use super::{
     list,
     problem::Problem,
 };
-use crate::nodes::Known;
+use crate::nodes::NodeEntry;
 
 /// What may stand in a part of a path as it is.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -79,14 +79,14 @@ pub(crate) async fn nodes(State(app): State<Arc<App>>, asked: Asked) -> Result<R
     if let Some(visible) = asked.visible(&app).await? {
         known.retain(|(name, _)| visible.contains(name));
     }
-    let agents = app.ingest.shared().agents.all();
+    let agents = app.ingest.agents();
     let mut delivering: BTreeSet<String> =
         agents.into_values().filter(|agent| agent.sessions > 0).flat_map(|agent| agent.nodes).collect();
     delivering.extend(app.memory.nodes().into_iter().filter(|node| app.memory.is_told_of(node)));
     let json = app.read(move |store, _| {
         let mut json = vec![b'['];
         let stored: BTreeMap<_, _> = store.nodes().into_iter().map(|node| (node.name.clone(), node)).collect();
-        for (name, Known { aliases, configured, deleted_ns, .. }) in known {
+        for (name, NodeEntry { aliases, configured, deleted_ns, .. }) in known {
             let info = stored.get(&name);
             let last_record = info.and_then(|info| info.last_time_ns);
             let state = match (deleted_ns, delivering.contains(&name), last_record) {

@@ -48,7 +48,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<String, Proble
         return Err(Problem::busy("the operator has not said yet which nodes there are"));
     }
     app.read(|store, _| Ok(store.generation())).await?;
-    Ok(match app.ingest.shared().writer.health().trouble() {
+    Ok(match app.ingest.write_error() {
         Some(trouble) => format!("ok, but records cannot be stored: {}\n", EscapedTruncated(&trouble)),
         None => "ok\n".to_owned(),
     })

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{app::Pinned, entry, lenient::Lenient, patient::Patient};
-use crate::{config::Limits, metrics::Metrics};
+use crate::{limits::Limits, metrics::Metrics};
 
 /// Bytes of a request's head at most, and of what is read ahead.
 const HEAD_BYTES: usize = 32 << 10;

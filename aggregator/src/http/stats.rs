@@ -253,8 +253,8 @@ fn gather(app: &App, store: &Store, names: &[String]) -> Result<Stats, StoreErro
     Ok(Stats {
         time: now_ns(),
         build: app.build.clone(),
-        trouble: app.ingest.shared().writer.health().trouble(),
-        disk: DiskStats { full: disk.full, free_bytes: disk.free_bytes, reserve_bytes: disk.reserve_bytes },
+        trouble: app.ingest.write_error(),
+        disk: DiskStats { full: disk.full, free_bytes: disk.free_bytes, reserve_bytes: disk.ballast_bytes },
         ingest: IngestStats {
             sessions: ingest.sessions.get(),
             session_errors: ingest.session_errors.get(),
@@ -264,7 +264,7 @@ fn gather(app: &App, store: &Store, names: &[String]) -> Result<Stats, StoreErro
             unknown_kinds: ingest.unknown_kinds.get(),
             store_errors: ingest.store_errors.get(),
         },
-        agents: app.ingest.shared().agents.all().into_iter().map(agent).collect(),
+        agents: app.ingest.agents().into_iter().map(agent).collect(),
         nodes: nodes.collect::<Result<_, _>>()?,
     })
 }

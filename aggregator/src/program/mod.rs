@@ -101,7 +101,7 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
             ca_file: args.ca_file,
             token_file: args.token_file,
             file: args.data_dir.join("catalog.json"),
-            keep_deleted: args.keep_deleted,
+            deleted_retention: args.keep_deleted,
         });
     }
     Ok(config)

@@ -1,7 +1,7 @@
 //! From the probe's events to records: one conversation a socket, bounded in number and bytes.
 //!
 //! ```text
-//!   Event ──▶ Session (Conversation) ──▶ outputs ──▶ Record ──▶ lane of the node
+//!   Event ──▶ Session (Conversation) ──▶ outputs ──▶ Record ──▶ stream of the node
 //!                    │                                   
 //!                    └─▶ Verdict: keep the socket, or leave it alone in the kernel
 //! ```

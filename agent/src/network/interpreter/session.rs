@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use chainscope_ebpf::network::{self as ebpf, Data, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{self, ConnectionState, JournalSession, Record, connection_event::Event as ConnectionKind};
-use chainscope_tezos::{Account, Conversation, Direction, Limits, Output, Piece, Protocol, Role, State};
+use chainscope_tezos::{Conversation, Direction, Limits, Output, Piece, Protocol, Role, State, StreamStats};
 
 use super::{Sink, Target, records};
 use crate::{
@@ -39,7 +39,7 @@ impl<S: Sink> Context<'_, S> {
 enum Body {
     Live(Box<Conversation>),
     /// Given up: its account as it ended.
-    Done(Account),
+    Done(StreamStats),
 }
 
 /// Remarks kept of a connection that is not told of yet.
@@ -159,9 +159,9 @@ impl Session {
         self.inode = inode;
     }
 
-    pub(super) fn account(&self) -> Account {
+    pub(super) fn account(&self) -> StreamStats {
         match &self.body {
-            Body::Live(conversation) => conversation.account(),
+            Body::Live(conversation) => conversation.stats(),
             Body::Done(account) => *account,
         }
     }

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use chainscope_profile::{Data, Kind, Kinds, Stacks, TooLarge};
+use chainscope_profile::{Kind, Kinds, ProfileData, Stacks, TreeError};
 use chainscope_store::{Budget, Error as StoreError, Store};
 use utoipa::{IntoParams, ToSchema};
 
@@ -72,13 +72,13 @@ pub(super) struct Ask {
 pub(super) struct Found {
     pub(super) stacks: Stacks,
     /// The processes now, or at the moment asked for.
-    pub(super) now: Vec<Arc<Data>>,
+    pub(super) now: Vec<Arc<ProfileData>>,
     /// The moment shown: of the newest of them, nanoseconds since 1970.
     pub(super) time_ns: i64,
 }
 
 /// A snapshot's moment and processes, or why there is none.
-type Kept = Result<(i64, Vec<Arc<Data>>), Problem>;
+type Kept = Result<(i64, Vec<Arc<ProfileData>>), Problem>;
 
 impl Ask {
     pub(super) fn read(form: &Form<'_>) -> Result<Self, Problem> {
@@ -128,7 +128,7 @@ impl Ask {
                 Err(problem) => return Ok(Err(problem)),
             },
         };
-        let now: Vec<Arc<Data>> = now.into_iter().filter(|data| self.is_meant(data)).collect();
+        let now: Vec<Arc<ProfileData>> = now.into_iter().filter(|data| self.is_meant(data)).collect();
         if now.is_empty() && (self.pid.is_some() || self.target.is_some()) {
             return Ok(Err(Problem::not_found("no such process of this node is observed: /v1/targets lists them")));
         }
@@ -141,8 +141,8 @@ impl Ask {
             Err(problem) => Err(problem),
             Ok((_, then)) => {
                 // A process that started again has another id, and is compared with what it was before.
-                let meant = |data: &Arc<Data>| self.target.as_ref().is_none_or(|target| data.target == *target);
-                let then: Vec<Arc<Data>> = match self.pid {
+                let meant = |data: &Arc<ProfileData>| self.target.as_ref().is_none_or(|target| data.target == *target);
+                let then: Vec<Arc<ProfileData>> = match self.pid {
                     Some(_) => then.into_iter().filter(|data| self.is_meant(data)).collect(),
                     None => then.into_iter().filter(meant).collect(),
                 };
@@ -151,14 +151,14 @@ impl Ask {
         })
     }
 
-    fn is_meant(&self, data: &Data) -> bool {
+    fn is_meant(&self, data: &ProfileData) -> bool {
         self.pid.is_none_or(|pid| u64::from(data.process.pid) == pid)
             && self.target.as_ref().is_none_or(|target| data.target == *target)
     }
 }
 
 /// Processes as they are now; those that ended only if somebody asks for one by name.
-fn current(memory: &Memory, node: &str, by_name: bool) -> Vec<Arc<Data>> {
+fn current(memory: &Memory, node: &str, by_name: bool) -> Vec<Arc<ProfileData>> {
     let targets = memory.targets(node);
     let shown = targets.into_iter().filter(|target| by_name || target.standing != Standing::Ended);
     shown.map(|target| target.data).collect()
@@ -195,11 +195,11 @@ fn last_shown_as(time_ns: i64) -> i64 {
     shown_time(time_ns).saturating_add(999_999)
 }
 
-impl From<TooLarge> for Problem {
-    fn from(too_large: TooLarge) -> Self {
-        match too_large {
-            TooLarge::Nodes => Self::parameter("threshold", too_large),
-            TooLarge::Cancelled => Self::busy("the tree was not ready in time: a greater threshold makes it smaller"),
+impl From<TreeError> for Problem {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Nodes => Self::parameter("threshold", error),
+            TreeError::Cancelled => Self::busy("the tree was not ready in time: a greater threshold makes it smaller"),
         }
     }
 }

@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
-use chainscope_profile::{Flame, Measure, Shape, Tree, flame_graph};
+use chainscope_profile::{FlameGraphOptions, Measure, Tree, TreeOptions, flame_graph};
 use utoipa::IntoParams;
 
 use super::{
@@ -45,20 +45,20 @@ pub(super) struct FlameParameters {
 pub(crate) async fn flamegraph(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
     let ask = Ask::read(&asked.form())?;
     let svg = ask.answer(&app, &asked, |ask, found, is_over| {
-        let shape = Shape {
+        let options = TreeOptions {
             reverse: ask.reverse.unwrap_or(true),
             threshold: ask.threshold,
             kinds: ask.kinds,
             measure: if ask.is_compared() { Measure::Both } else { Measure::Now },
         };
-        let tree = Tree::new(&found.stacks, &shape, is_over)?;
+        let tree = Tree::new(&found.stacks, &options, is_over)?;
         let what: Vec<&str> = found.now.iter().map(|data| data.target.as_str()).take(4).collect();
         let more = if found.now.len() > what.len() { ", …" } else { "" };
         let title = match what.as_slice() {
             [] => "memory".to_owned(),
             what => format!("memory of {}{more}", what.join(", ")),
         };
-        Ok(flame_graph(&tree, &Flame { title: &title, is_compared: ask.is_compared() }))
+        Ok(flame_graph(&tree, &FlameGraphOptions { title: &title, is_compared: ask.is_compared() }))
     });
     let mut response = Body::from(svg.await?).into_response();
     let headers = response.headers_mut();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chainscope_profile::{Data, Kind};
+use chainscope_profile::{Kind, ProfileData};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
@@ -33,10 +33,11 @@ pub(crate) fn scrape(app: &App, registry: &mut Registry) {
     for node in app.memory.nodes().into_iter().filter(|node| app.nodes.knows(node)) {
         let mut all = app.memory.targets(&node);
         all.retain(|target| target.standing != Standing::Ended);
-        let shown: Vec<&Data> = all.iter().map(|target| &*target.data).collect();
+        let shown: Vec<&ProfileData> = all.iter().map(|target| &*target.data).collect();
         for kind in Kind::ALL {
             let labels = KindLabels { node: node.clone(), kind: kind.name() };
-            let sum = |of: &dyn Fn(&Data) -> i64| shown.iter().map(|data| of(data)).fold(0i64, i64::saturating_add);
+            let sum =
+                |of: &dyn Fn(&ProfileData) -> i64| shown.iter().map(|data| of(data)).fold(0i64, i64::saturating_add);
             let bytes = |kib: i64| kib.saturating_mul(1024);
             let unsigned = |kib: u64| i64::try_from(kib).unwrap_or(i64::MAX);
             let at = kind.index();

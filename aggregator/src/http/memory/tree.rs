@@ -7,7 +7,7 @@ use axum::{
     extract::State,
     response::Response,
 };
-use chainscope_profile::{Data, Kind, Kinds, Measure, Shape, Tree};
+use chainscope_profile::{Kind, Kinds, Measure, ProfileData, Tree, TreeOptions};
 use chainscope_proto::v1::MemoryMapping;
 use futures::{StreamExt as _, stream};
 use serde::Serialize;
@@ -117,13 +117,13 @@ pub(crate) async fn tree(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
     }
     let (head, rest) = ask
         .answer(&app, &asked, |ask, found, is_over| {
-            let shape = Shape {
+            let options = TreeOptions {
                 reverse: ask.reverse.unwrap_or(false),
                 threshold: ask.threshold,
                 kinds: ask.kinds,
                 measure: if ask.is_compared() { Measure::Growth } else { Measure::Now },
             };
-            let tree = Tree::new(&found.stacks, &shape, is_over)?;
+            let tree = Tree::new(&found.stacks, &options, is_over)?;
             let before = if ask.is_compared() { Vec::new() } else { before(&found.now, ask.kinds) };
             let mut text = TreeText::new(tree, before);
             let mut head = Vec::new();
@@ -147,7 +147,7 @@ fn body(head: Vec<Bytes>, rest: TreeText) -> Body {
 }
 
 fn short(found: &Found) -> ShortReport {
-    let (rest, _) = found.stacks.rest();
+    let (rest, _) = found.stacks.non_stack();
     let sum = |kind: Kind| {
         let held = found.now.iter().map(|data| data.attributed()[kind.index()]).fold(0, u64::saturating_add);
         let beside = rest.before_attach[kind.index()].saturating_add(rest.unattributed[kind.index()].max(0));
@@ -160,7 +160,7 @@ fn short(found: &Found) -> ShortReport {
 
 /// What was resident before attach, by mapping: `atAttach` as it was then, `now` what is left where that is known page by
 /// page. Members of JSON, each behind a comma; lists, greatest first; none that is empty.
-fn before(now: &[Arc<Data>], kinds: Kinds) -> Vec<u8> {
+fn before(now: &[Arc<ProfileData>], kinds: Kinds) -> Vec<u8> {
     let mut text = Vec::new();
     let lists: [(&str, List); 2] =
         [("atAttach", |data| &data.totals.at_attach), ("now", |data| &data.totals.before_now)];
@@ -188,9 +188,9 @@ pub(crate) struct MappingView<'a> {
     value: u64,
 }
 
-type List = fn(&Data) -> &[MemoryMapping];
+type List = fn(&ProfileData) -> &[MemoryMapping];
 
-fn by_mapping(now: &[Arc<Data>], kinds: Kinds, list: List) -> Vec<MappingView<'_>> {
+fn by_mapping(now: &[Arc<ProfileData>], kinds: Kinds, list: List) -> Vec<MappingView<'_>> {
     let mut sums: BTreeMap<(&str, usize), u64> = BTreeMap::new();
     for (data, each) in now.iter().flat_map(|data| list(data).iter().map(move |each| (data, each))) {
         let Some(kind) = Kind::of_wire(each.kind).filter(|kind| kinds.has(*kind)) else { continue };

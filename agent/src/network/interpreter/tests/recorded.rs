@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use chainscope_ebpf::network::DataHeader;
+
 use super::*;
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos");
