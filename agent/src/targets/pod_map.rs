@@ -1,4 +1,4 @@
-//! The pods to observe on this host, as the operator's updates make them. Pure.
+//! The pods to observe on this host, put together from the operator's updates. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,15 +12,12 @@ use chainscope_spec::Stored;
 use chainscope_tezos::Identity;
 use zeroize::Zeroize as _;
 
-use crate::{
-    targets::identity::Source,
-    targets::{Assignment, ContainerId, Place, PodUid},
-};
+use super::{Assignment, ContainerId, ContainerLocation, Network, Observe, PodUid, identity::Source};
 
-/// Versions of the config stream that this build speaks, least and greatest.
+/// Versions of the config stream that this build supports, least and greatest.
 pub(crate) const VERSIONS: (u32, u32) = (1, 1);
 
-/// Longest name that is taken for a node: two names of Kubernetes and what is between.
+/// Longest accepted name of a node: two Kubernetes names and a separator.
 const MAX_NODE: usize = 2 * 253 + 1;
 
 /// A pod that is to be observed.
@@ -34,14 +31,14 @@ pub(crate) struct Pod {
     pub(crate) assignment: Assignment,
     /// Why it cannot be observed as it is described.
     pub(crate) fault: Option<String>,
-    /// Its identity is in a Secret that the operator will hand over again.
-    pub(crate) is_waiting: bool,
+    /// Its identity is in a Secret, and the operator has not sent it since the agent started.
+    pub(crate) awaits_identity: bool,
     path_uid: Option<PodUid>,
-    /// As it came, without its identity.
+    /// As it was received, without its identity.
     bare: ObservedPod,
 }
 
-/// Why an update is not taken.
+/// Why an update is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UpdateError {
     #[error("version {0} of the config stream, this agent speaks {least} to {greatest}", least = VERSIONS.0, greatest = VERSIONS.1)]
@@ -68,7 +65,7 @@ pub(crate) struct PodMap {
 }
 
 impl PodMap {
-    /// Takes an update over. `is_first`: of its stream, so that its generation is compared with nothing.
+    /// Applies an update. `is_first`: it is the first of its stream, so its generation is compared with nothing.
     pub(crate) fn apply(&mut self, update: HostUpdate, is_first: bool) -> Result<(), UpdateError> {
         if !(VERSIONS.0..=VERSIONS.1).contains(&update.version) {
             return Err(UpdateError::Version(update.version));
@@ -86,7 +83,7 @@ impl PodMap {
             self.pods.remove(uid);
         }
         for pod in update.pods {
-            // Without a uid nothing could be said of it.
+            // A pod without a uid cannot be reported.
             if let Some(pod) = Pod::new(pod) {
                 self.pods.insert(pod.uid.clone(), Arc::new(pod));
             }
@@ -109,11 +106,16 @@ impl PodMap {
         }
     }
 
-    /// The pod that a process in this place is of. A pod that claims a container in whose path another pod's uid stands
-    /// does not get it, and of two that claim one without any uid in its path neither does.
-    pub(crate) fn pod_at(&self, place: &Place) -> Option<&Arc<Pod>> {
-        let claims = self.by_container.get(&place.container)?;
-        let mut of = claims.iter().filter_map(|uid| self.pods.get(uid)).filter(|pod| match &place.pod {
+    /// Nodes of all pods.
+    pub(crate) fn nodes(&self) -> BTreeSet<String> {
+        self.pods.values().map(|pod| pod.assignment.node.to_string()).collect()
+    }
+
+    /// The pod of a process in this location. A pod that claims a container whose path has another pod's uid does not
+    /// get it, and of two that claim one without a uid in its path neither does.
+    pub(crate) fn pod_at(&self, location: &ContainerLocation) -> Option<&Arc<Pod>> {
+        let claims = self.by_container.get(&location.container)?;
+        let mut of = claims.iter().filter_map(|uid| self.pods.get(uid)).filter(|pod| match &location.pod {
             Some(uid) => pod.path_uid.as_ref() == Some(uid),
             None => true,
         });
@@ -134,15 +136,15 @@ impl PodMap {
     }
 }
 
-/// Most pods of one update; a host has about a hundred.
+/// Most pods in one update; a host has about a hundred.
 const MAX_PODS: usize = 16_384;
 
-/// An update that comes in parts.
+/// An update that arrives in parts.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(Option<HostUpdate>);
 
 impl Parts {
-    /// Takes a part; the whole update with its last one.
+    /// Adds a part; returns the whole update with its last one.
     pub(crate) fn add(&mut self, part: HostUpdate) -> Result<Option<HostUpdate>, UpdateError> {
         let mut whole = match self.0.take() {
             None => part,
@@ -167,7 +169,7 @@ impl Parts {
     }
 }
 
-/// Said of an identity that the operator handed over and that was not kept.
+/// Reason for an identity that came from the operator and was not kept on disk.
 const AWAY: &str = "comes from a Secret, and the operator has not been reached since this agent started";
 
 impl Pod {
@@ -191,7 +193,7 @@ impl Pod {
             faulty(format!("{port} is no port"));
         }
         let network = pod.network.unwrap_or(chainscope_proto::v1::NetworkOptions { enabled: true, plain_only: false });
-        let is_waiting = matches!(&source, Source::Missing(reason) if reason == AWAY);
+        let awaits_identity = matches!(&source, Source::Missing(reason) if reason == AWAY);
         Some(Self {
             uid: pod.uid.clone(),
             node_generation: pod.node_generation,
@@ -201,34 +203,37 @@ impl Pod {
                 node: pod.node.as_str().into(),
                 label: format!("{}/{}", EscapedTruncated(&pod.namespace), EscapedTruncated(&pod.name)).into(),
                 p2p_port,
-                store: if network.plain_only { Stored::Plain } else { Stored::Both },
                 identity: source,
-                network: network.enabled,
-                memory: pod.memory.is_some_and(|memory| memory.enabled),
+                observe: Observe {
+                    network: network
+                        .enabled
+                        .then_some(Network { store: if network.plain_only { Stored::Plain } else { Stored::Both } }),
+                    memory: pod.memory.is_some_and(|memory| memory.enabled),
+                },
             },
             fault,
-            is_waiting,
+            awaits_identity,
             path_uid: PodUid::parse(&pod.uid),
             bare: pod,
         })
     }
 
-    /// False: the pod is known, and nothing of it is wanted.
+    /// False: the pod is known, and none of its pillars is enabled.
     pub(crate) fn is_observed(&self) -> bool {
-        self.assignment.network || self.assignment.memory
+        !self.assignment.observe.is_empty()
     }
 }
 
-/// Where the identity comes from; what is left in `bare` holds no secret.
+/// The source of the identity; leaves no secret in `bare`.
 fn source(identity: Option<observed_pod::Identity>, bare: &mut ObservedPod) -> Source {
-    use observed_pod::Identity as Told;
+    use observed_pod::Identity as Received;
     match identity {
-        Some(Told::IdentityPath(path)) => {
-            bare.identity = Some(Told::IdentityPath(path.clone()));
+        Some(Received::IdentityPath(path)) => {
+            bare.identity = Some(Received::IdentityPath(path.clone()));
             Source::InRoot(PathBuf::from(path))
         }
-        Some(Told::IdentityJson(mut json)) => {
-            bare.identity = Some(Told::IdentityMissing(AWAY.to_owned()));
+        Some(Received::IdentityJson(mut json)) => {
+            bare.identity = Some(Received::IdentityMissing(AWAY.to_owned()));
             let read = Identity::from_json(&json);
             json.zeroize();
             match read {
@@ -236,8 +241,8 @@ fn source(identity: Option<observed_pod::Identity>, bare: &mut ObservedPod) -> S
                 Err(cause) => Source::Missing(format!("the Secret's identity: {cause}")),
             }
         }
-        Some(Told::IdentityMissing(reason)) => {
-            bare.identity = Some(Told::IdentityMissing(reason.clone()));
+        Some(Received::IdentityMissing(reason)) => {
+            bare.identity = Some(Received::IdentityMissing(reason.clone()));
             Source::Missing(EscapedTruncated(&reason).to_string())
         }
         None => Source::Missing("none was configured".to_owned()),

@@ -1,6 +1,6 @@
-//! A process that does what it is told on its standard input: the observed "node", or its peer in another namespace.
+//! A process that follows commands on its standard input: the observed node, or its peer in another namespace.
 //!
-//! It is this very test program, executed again with one ignored test. Answers are lines that begin with '@', for the
+//! It is this very test program, executed again with one ignored test. Answers are lines that begin with '@', because the
 //! test harness writes lines of its own.
 
 use std::{
@@ -10,14 +10,14 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// The other end of the puppet's strings.
-pub(crate) struct Puppet {
+/// A running test process and its pipes.
+pub(crate) struct TestProcess {
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-impl Puppet {
+impl TestProcess {
     pub(crate) fn start() -> Self {
         Self::run(&mut Self::program(&std::env::current_exe().unwrap()))
     }
@@ -72,9 +72,9 @@ impl Puppet {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let orders = child.stdin.take().unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap());
-        let mut puppet = Self { child, orders, answers };
-        assert_eq!(puppet.answer(), "ready");
-        puppet
+        let mut process = Self { child, orders, answers };
+        assert_eq!(process.answer(), "ready");
+        process
     }
 
     /// `unshare` and `nsenter` execute the program in their own place: the process stays the same.
@@ -92,7 +92,7 @@ impl Puppet {
         let mut line = String::new();
         loop {
             line.clear();
-            assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "the puppet ended");
+            assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "the test process ended");
             // The harness does not end its own line before a test writes.
             if let Some((_, answer)) = line.split_once('@') {
                 return answer.trim().to_owned();
@@ -133,7 +133,7 @@ impl Puppet {
     }
 }
 
-impl Drop for Puppet {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         // Stopped already, perhaps.
         let _ = self.child.kill();
@@ -141,12 +141,12 @@ impl Drop for Puppet {
     }
 }
 
-const ARGUMENTS: [&str; 4] = ["common::puppet::dance", "--exact", "--ignored", "--nocapture"];
+const ARGUMENTS: [&str; 4] = ["common::test_process::run", "--exact", "--ignored", "--nocapture"];
 
-/// Not a test: the puppet's own life.
+/// Not a test: the main function of the test process.
 #[test]
-#[ignore = "the puppet's side, run by the tests"]
-fn dance() {
+#[ignore = "the main function of the test process, run by the tests"]
+fn run() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();

@@ -1,9 +1,9 @@
-//! The roster on a machine made up for it.
+//! The table of a configuration file on a fake machine.
 
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     rc::Rc,
     sync::{
         Arc,
@@ -12,11 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    entries::{ASK_EVERY, EntryPlan, TRIES},
-    *,
+use super::*;
+use crate::{
+    config::NodeConfig,
+    targets::{
+        ContainerId, Machine,
+        entries::{ASK_INTERVAL, EntryPlan, TRIES},
+    },
 };
-use crate::config::NodeConfig;
 
 #[derive(Default)]
 struct World {
@@ -30,10 +33,10 @@ struct World {
 #[derive(Clone, Default)]
 struct Fake(Rc<RefCell<World>>);
 
-struct FakeLife(Arc<AtomicBool>);
+struct FakeExit(Arc<AtomicBool>);
 
-impl Life for FakeLife {
-    fn is_over(&self) -> bool {
+impl ExitWatch for FakeExit {
+    fn has_exited(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -56,9 +59,9 @@ impl System for Fake {
         self.0.borrow().containers.get(name).cloned().into_iter().collect()
     }
 
-    fn watch(&self, pid: u32) -> Option<Box<dyn Life>> {
+    fn watch(&self, pid: u32) -> Option<Box<dyn ExitWatch>> {
         let (_, over) = self.0.borrow().processes.get(&pid)?.clone();
-        Some(Box::new(FakeLife(over)))
+        Some(Box::new(FakeExit(over)))
     }
 }
 
@@ -70,7 +73,7 @@ impl Fake {
             exe: "/usr/bin/octez-node".into(),
             netns,
             container: container.cloned(),
-            place: None,
+            location: None,
             parent: 1,
             argument: String::new(),
             listens: ports.iter().copied().collect(),
@@ -93,16 +96,18 @@ fn by_port(name: &str) -> NodeConfig {
     NodeConfig { name: name.to_owned(), p2p_port: Some(9732), ..NodeConfig::default() }
 }
 
-fn roster(machine: &Fake, nodes: &[NodeConfig]) -> Roster<Fake> {
-    Roster::new(machine.clone(), Plan::Entries(EntryPlan::new(nodes)))
+fn table(machine: &Fake, nodes: &[NodeConfig]) -> TargetTable<Fake> {
+    TargetTable::new(machine.clone(), Plan::entries(nodes))
 }
 
-fn found(change: Option<Change>) -> Option<Found> {
-    change.map(|change| if let Change::Start(found) = change { *found } else { panic!("{change:?}") })
+fn found(change: Option<TargetChange>) -> Option<StartedTarget> {
+    change.map(|change| {
+        if let TargetChange::Started(found) = change { StartedTarget::clone(&found) } else { panic!("{change:?}") }
+    })
 }
 
-fn names(changes: Vec<Change>) -> Vec<(u32, String)> {
-    let named = |found: Found| (found.facts.pid, found.assignment.node.to_string());
+fn names(changes: Vec<TargetChange>) -> Vec<(u32, String)> {
+    let named = |found: StartedTarget| (found.facts.pid, found.assignment.node.to_string());
     changes.into_iter().filter_map(|change| found(Some(change))).map(named).collect()
 }
 
@@ -118,17 +123,17 @@ fn pids(ended: Vec<Ended>) -> Vec<u32> {
 fn a_restart_is_the_same_node() {
     let machine = Fake::default();
     machine.start(10, 1, &[9732], None);
-    let mut roster = roster(&machine, &[by_port("tezos")]);
-    assert_eq!(names(roster.scan()), [named(10, "tezos")]);
-    assert_eq!(names(roster.scan()), [], "known already");
+    let mut table = table(&machine, &[by_port("tezos")]);
+    assert_eq!(names(table.scan()), [named(10, "tezos")]);
+    assert_eq!(names(table.scan()), [], "known already");
     machine.stop(10);
-    assert_eq!(pids(roster.ended()), [10]);
-    assert!(roster.is_incomplete());
+    assert_eq!(pids(table.ended()), [10]);
+    assert!(table.is_incomplete());
     machine.start(11, 1, &[], None);
-    let found = found(roster.listening(11, 1, 9732)).unwrap();
+    let found = found(table.listening(11, 1, 9732)).unwrap();
     assert_eq!((&*found.assignment.node, &*found.assignment.label), ("tezos", "pid 11"));
-    assert!(!roster.is_incomplete());
-    assert!(roster.ended().is_empty());
+    assert!(!table.is_incomplete());
+    assert!(table.ended().is_empty());
 }
 
 #[test]
@@ -136,45 +141,45 @@ fn two_namespaces_are_two_nodes_and_a_new_namespace_after_a_restart_is_not() {
     let machine = Fake::default();
     machine.start(10, 1, &[9732], None);
     machine.start(20, 2, &[9732], None);
-    let mut roster = roster(&machine, &[by_port("9732")]);
-    assert_eq!(names(roster.scan()), [named(10, "9732"), named(20, "9732@2")]);
+    let mut table = table(&machine, &[by_port("9732")]);
+    assert_eq!(names(table.scan()), [named(10, "9732"), named(20, "9732@2")]);
     machine.stop(10);
-    roster.ended();
+    table.ended();
     machine.start(30, 3, &[9732], None);
-    assert_eq!(names(roster.listening(30, 3, 9732).into_iter().collect()), [named(30, "9732")]);
+    assert_eq!(names(table.listening(30, 3, 9732).into_iter().collect()), [named(30, "9732")]);
 }
 
 #[test]
-fn a_process_on_the_port_that_is_not_meant_is_not_taken() {
+fn a_process_that_matches_only_the_port_is_not_a_target() {
     let machine = Fake::default();
     machine.0.borrow_mut().namespaces.insert("/run/netns/a".into(), 1);
     machine.start(20, 2, &[9732], None);
     let entry = NodeConfig { netns: Some("/run/netns/a".into()), ..by_port("a") };
-    let mut roster = roster(&machine, &[entry]);
-    assert_eq!(roster.watched_ports(), BTreeSet::from([(Some(1), 9732)]));
-    assert!(roster.scan().is_empty());
-    assert_eq!(roster.listening(20, 2, 9732), Some(Change::Dismiss(20)), "the kernel took it");
-    assert_eq!(roster.executed(99), None, "gone already");
+    let mut table = table(&machine, &[entry]);
+    assert_eq!(table.watch_list().ports, BTreeSet::from([(Some(1), 9732)]));
+    assert!(table.scan().is_empty());
+    assert_eq!(table.listening(20, 2, 9732), Some(TargetChange::Dismissed(20)), "the kernel captures it already");
+    assert_eq!(table.executed(99), None, "gone already");
 }
 
 #[test]
 fn a_container_that_appears_later_is_found_by_its_name() {
     let machine = Fake::default();
     let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
-    let mut roster = roster(&machine, &[by_container("t")]);
-    assert!(matches!(roster.plan(), Plan::Entries(entries) if entries.needs_exec()));
-    assert!(roster.scan().is_empty());
+    let mut table = table(&machine, &[by_container("t")]);
+    assert!(matches!(table.plan(), Plan::Entries(entries) if entries.needs_exec()));
+    assert!(table.scan().is_empty());
     machine.0.borrow_mut().containers.insert("tezedge".to_owned(), id.clone());
     machine.start(10, 1, &[], Some(&id));
-    let found = found(roster.executed(10)).unwrap();
+    let found = found(table.executed(10)).unwrap();
     assert_eq!((&*found.assignment.node, &*found.assignment.label), ("t", "pid 10 in abababababab"));
 }
 
-/// Longer than any rest between two questions, on a slow machine too.
+/// Longer than any interval between two requests, on a slow machine too.
 const LONG: Duration = Duration::from_secs(600);
 
 #[test]
-fn docker_is_asked_only_about_containers_that_it_did_not_name_and_not_at_once_again() {
+fn docker_is_asked_only_about_unnamed_containers_and_at_intervals() {
     let machine = Fake::default();
     let [own, other] = ["ab", "cd"].map(|two| ContainerId::parse(&two.repeat(32)).unwrap());
     machine.0.borrow_mut().containers.insert("tezedge".to_owned(), own.clone());
@@ -189,12 +194,12 @@ fn docker_is_asked_only_about_containers_that_it_did_not_name_and_not_at_once_ag
     execute(&mut plan, 10, now);
     assert_eq!(asked(), 0, "in no container");
     execute(&mut plan, 20, now);
-    execute(&mut plan, 20, now + ASK_EVERY / 2);
+    execute(&mut plan, 20, now + ASK_INTERVAL / 2);
     assert_eq!((asked(), plan.due(&machine, now).len()), (1, 0), "too early");
     execute(&mut plan, 30, now + LONG);
     assert_eq!(asked(), 1, "known, and another program");
 
-    // Not named in a few answers, it is a stranger for good.
+    // Missing from a few answers, it is not asked about again.
     for _ in 0..2 * TRIES {
         now += LONG;
         assert!(plan.due(&machine, now).is_empty() && plan.due(&machine, now).is_empty());
@@ -204,13 +209,12 @@ fn docker_is_asked_only_about_containers_that_it_did_not_name_and_not_at_once_ag
 }
 
 #[test]
-fn an_entry_without_a_containers_name_asks_nobody() {
+fn an_entry_without_a_container_name_sends_no_request() {
     let machine = Fake::default();
     let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
     machine.start(10, 1, &[], Some(&id));
-    let mut roster =
-        roster(&machine, &[by_port("a"), NodeConfig { netns: Some("/run/netns/b".into()), ..by_port("b") }]);
-    assert_eq!(roster.executed(10), None);
+    let mut table = table(&machine, &[by_port("a"), NodeConfig { netns: Some("/run/netns/b".into()), ..by_port("b") }]);
+    assert_eq!(table.executed(10), None);
     assert_eq!(machine.0.borrow().asked, 0);
 }
 
@@ -218,24 +222,24 @@ fn an_entry_without_a_containers_name_asks_nobody() {
 fn a_process_whose_container_is_named_late_is_found_when_it_is() {
     let machine = Fake::default();
     let id = ContainerId::parse(&"ab".repeat(32)).unwrap();
-    let mut roster = roster(&machine, &[by_container("t")]);
+    let mut table = table(&machine, &[by_container("t")]);
     machine.start(10, 1, &[], Some(&id));
     let before = Instant::now();
-    assert_eq!(roster.executed(10), None);
+    assert_eq!(table.executed(10), None);
     machine.0.borrow_mut().containers.insert("tezedge".to_owned(), id);
-    assert!(roster.overdue(before).is_empty(), "too early");
-    assert_eq!(names(roster.overdue(before + LONG)), [named(10, "t")]);
-    assert!(roster.overdue(before + 2 * LONG).is_empty());
+    assert!(table.overdue(before).is_empty(), "too early");
+    assert_eq!(names(table.overdue(before + LONG)), [named(10, "t")]);
+    assert!(table.overdue(before + 2 * LONG).is_empty());
     assert_eq!(machine.0.borrow().asked, 2);
 }
 
 #[test]
-fn the_end_of_a_real_process_is_seen() {
+fn the_exit_of_a_real_process_is_noticed() {
     let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-    let life = Machine::default().watch(child.id()).unwrap();
-    assert!(!life.is_over());
+    let exit = Machine::default().watch(child.id()).unwrap();
+    assert!(!exit.has_exited());
     drop(child.stdin.take());
     child.wait().unwrap();
-    assert!(life.is_over());
-    assert!(Machine::default().watch(child.id()).is_none_or(|life| life.is_over()));
+    assert!(exit.has_exited());
+    assert!(Machine::default().watch(child.id()).is_none_or(|exit| exit.has_exited()));
 }

@@ -1,47 +1,15 @@
-//! Which node a process belongs to: the pure decision.
+//! Matching a process with the entries of a configuration file, and the names of their nodes. Pure.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, path::Path};
 
-use super::cgroup::{ContainerId, Place};
+use super::{ContainerId, ProcessFacts};
 use crate::config::NodeConfig;
 
-/// What is known of a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ProcessFacts {
-    /// Process (thread group) id as the host sees it.
-    pub(crate) pid: u32,
-    /// Clock ticks from boot to its start: tells a process from a later one with the same id.
-    pub(crate) start: u64,
-    /// Its executable as it sees it itself, without the kernel's " (deleted)".
-    pub(crate) exe: PathBuf,
-    /// Inode of its network namespace.
-    pub(crate) netns: u32,
-    pub(crate) container: Option<ContainerId>,
-    /// Container and pod, as far as neither can be made up by the process.
-    pub(crate) place: Option<Place>,
-    /// Its parent.
-    pub(crate) parent: u32,
-    /// Its first argument without the folder.
-    pub(crate) argument: String,
-    /// TCP ports on which it listens in that namespace.
-    pub(crate) listens: BTreeSet<u16>,
-}
-
-impl ProcessFacts {
-    /// Whether it runs the program of this file name, or says so itself.
-    pub(crate) fn is_program(&self, name: &str) -> bool {
-        self.exe.file_name().is_some_and(|file| file == name) || self.argument == name
-    }
-}
-
-/// A node entry with what had to be looked up for it.
+/// A node entry with what was resolved for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) config: NodeConfig,
-    /// Inode of the namespace that `netns` names; none if it is not given or not there yet.
+    /// Inode of the namespace that `netns` names; none if it is not given or does not exist yet.
     pub(crate) netns: Option<u32>,
     /// Containers that have the name given as `container`.
     pub(crate) containers: Vec<ContainerId>,
@@ -55,7 +23,7 @@ impl Entry {
     /// Whether the process is one of this entry's.
     pub(crate) fn is_met_by(&self, process: &ProcessFacts) -> bool {
         let config = &self.config;
-        // A process id is one process: there the port only says which of its connections are meant.
+        // A process id names one process: the port then only selects among its connections.
         let is_port = match config.p2p_port {
             Some(port) if config.pid.is_none() => process.listens.contains(&port),
             _ => true,
@@ -72,7 +40,7 @@ impl Entry {
     }
 }
 
-/// A bare name fits the file in any folder.
+/// A bare name matches the file in any directory.
 fn is_executable(wanted: &Path, exe: &Path) -> bool {
     if wanted.is_absolute() { wanted == exe } else { exe.file_name() == Some(wanted.as_os_str()) }
 }
@@ -90,7 +58,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The node's name for a process of `entry` in `netns`; `is_live` tells whether a namespace has a live process of
+    /// The node's name for a process of `entry` in `netns`; `is_live`: whether a namespace has a live process of
     /// this entry.
     pub(crate) fn name(
         &mut self,
@@ -119,16 +87,16 @@ impl Names {
     }
 }
 
-/// The first entry that a process meets. Entries that say more come first: `p2p_port` alone also fits the process that
-/// another entry names by its namespace.
+/// The first entry that a process matches. Narrower entries come first: `p2p_port` alone also matches a process that
+/// another entry selects by its namespace.
 pub(crate) fn entry_of(entries: &[Entry], process: &ProcessFacts) -> Option<usize> {
     let met = |index: &usize| entries.get(*index).is_some_and(|entry| entry.is_met_by(process));
     let narrow = |index: &usize| entries.get(*index).is_some_and(|entry| entry.config.is_narrowed());
     (0..entries.len()).filter(narrow).find(met).or_else(|| (0..entries.len()).filter(|index| !narrow(index)).find(met))
 }
 
-/// Of the processes that hold one listening socket, the one that serves it: the oldest, for its children inherited the
-/// descriptor; but not the host's init, which only hands sockets to the services it starts.
+/// Of the processes that hold one listening socket, the one that serves it: the oldest, because its children inherited
+/// the descriptor; but not the host's init, which only passes sockets to the services that it starts.
 pub(crate) fn owner(holders: &[(u32, u64)]) -> Option<u32> {
     let oldest = |holders: &mut dyn Iterator<Item = &(u32, u64)>| {
         holders.min_by_key(|(pid, start)| (*start, *pid)).map(|(pid, _)| *pid)
@@ -138,6 +106,8 @@ pub(crate) fn owner(holders: &[(u32, u64)]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -149,7 +119,7 @@ mod tests {
             exe: PathBuf::from("/usr/local/bin/octez-node"),
             netns,
             container: None,
-            place: None,
+            location: None,
             parent: 1,
             argument: "octez-node".to_owned(),
             listens: ports.iter().copied().collect(),

@@ -34,9 +34,9 @@ fn change(generation: u64, pods: Vec<ObservedPod>, removed: &[&str]) -> HostUpda
     HostUpdate { version: 1, generation, snapshot: false, pods, removed, more: false }
 }
 
-pub(crate) fn place(digit: char, uid: Option<&str>) -> Place {
+pub(crate) fn location(digit: char, uid: Option<&str>) -> ContainerLocation {
     let container = ContainerId::parse(&digit.to_string().repeat(64)).unwrap();
-    Place { container, pod: uid.map(|uid| PodUid::parse(uid).unwrap()) }
+    ContainerLocation { container, pod: uid.map(|uid| PodUid::parse(uid).unwrap()) }
 }
 
 fn uids(map: &PodMap) -> Vec<&str> {
@@ -130,12 +130,12 @@ fn a_pod_does_not_get_a_container_in_another_pod_s_path() {
     let mut map = PodMap::default();
     // The second one lies: it claims the first one's container.
     map.apply(snapshot(1, vec![pod(UID, 'a'), pod(OTHER_UID, 'a')]), true).unwrap();
-    let at = |place: Place| map.pod_at(&place).map(|pod| pod.uid.as_str());
-    assert_eq!(at(place('a', Some(UID))), Some(UID));
-    assert_eq!(at(place('a', Some(&UID.replace('-', "_")))), Some(UID));
-    assert_eq!(at(place('a', Some("11111111-1111-2222-3333-444455556666"))), None);
-    assert_eq!(at(place('b', Some(UID))), None, "a container that is not the pod's");
-    assert_eq!(at(place('a', None)), None, "without a pod in the path it may be either's");
+    let at = |location: ContainerLocation| map.pod_at(&location).map(|pod| pod.uid.as_str());
+    assert_eq!(at(location('a', Some(UID))), Some(UID));
+    assert_eq!(at(location('a', Some(&UID.replace('-', "_")))), Some(UID));
+    assert_eq!(at(location('a', Some("11111111-1111-2222-3333-444455556666"))), None);
+    assert_eq!(at(location('b', Some(UID))), None, "a container that is not the pod's");
+    assert_eq!(at(location('a', None)), None, "without a pod in the path it may be either's");
     map.apply(change(2, vec![], &[OTHER_UID]), false).unwrap();
-    assert_eq!(map.pod_at(&place('a', None)).map(|pod| pod.uid.as_str()), Some(UID));
+    assert_eq!(map.pod_at(&location('a', None)).map(|pod| pod.uid.as_str()), Some(UID));
 }
