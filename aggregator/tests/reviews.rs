@@ -1,5 +1,6 @@
 //! What the API server is asked, word for word: `kube`'s client against a stand-in for the API server.
 
+#![cfg(feature = "kubernetes")]
 #![allow(clippy::unwrap_used)] // a test panics where it fails
 
 use std::{

@@ -12,6 +12,7 @@
 
 mod cache;
 mod file;
+#[cfg(feature = "kubernetes")]
 mod kubernetes;
 pub(crate) mod review;
 pub(crate) mod routes;
@@ -33,10 +34,9 @@ use self::{
     file::{Entry, TokenFile},
     routes::Right,
 };
-pub use self::{
-    kubernetes::ApiServer,
-    review::{AUDIENCE, Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict, expiry},
-};
+#[cfg(feature = "kubernetes")]
+pub use self::kubernetes::ApiServer;
+pub use self::review::{AUDIENCE, Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict, expiry};
 use crate::Error;
 
 /// How long a refusal is remembered: whoever is given a right should not wait a minute for it.
