@@ -63,7 +63,7 @@ fuzz: setup ## every parser, FUZZ_SECONDS (300) each
 	PATH="$$(scripts/tool --bin):$$PATH" fuzz/run.sh $${FUZZ_SECONDS:-300}
 
 openapi: ## write the committed OpenAPI documents anew
-	UPDATE_GOLDEN=1 $(CARGO) test -p chainscope-aggregator --test openapi
+	UPDATE_GOLDEN=1 $(CARGO) test -p chainscope-aggregator --test suite openapi
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -11,7 +11,7 @@ use std::{
 use chainscope_store::{LONGEST_NODE, Retention, SnapshotLimits, Store};
 use parking_lot::{Mutex, RwLock};
 
-use crate::{Error, NodeConfig, config::MemoryKeep};
+use crate::{Error, NodeConfig, config::SnapshotPolicy};
 
 /// What a request without `node_name` means, if such a node exists: the original's default.
 const DEFAULT: &str = "tezedge";
@@ -45,7 +45,7 @@ pub(crate) struct Known {
     /// How long its records are kept; none: as those of nodes that nobody configured.
     pub(crate) retention: Option<Retention>,
     /// How snapshots of its memory are kept; none: by default.
-    pub(crate) memory: Option<MemoryKeep>,
+    pub(crate) memory: Option<SnapshotPolicy>,
     /// When its resource was found deleted, nanoseconds since 1970.
     pub(crate) deleted_ns: Option<i64>,
 }
@@ -102,10 +102,11 @@ impl Nodes {
     }
 
     /// How snapshots of the node's memory are kept; none if there is no such node, or its time is over.
-    pub(crate) fn memory(&self, name: &str) -> Option<MemoryKeep> {
+    pub(crate) fn memory(&self, name: &str) -> Option<SnapshotPolicy> {
         let known = self.known.read();
         let node = known.get(name)?;
-        let nothing = MemoryKeep { every: Duration::ZERO, limits: SnapshotLimits { age: Some(NOTHING), bytes: None } };
+        let nothing =
+            SnapshotPolicy { every: Duration::ZERO, limits: SnapshotLimits { age: Some(NOTHING), bytes: None } };
         let is_over = node.retention.is_some_and(|retention| retention.age == Some(NOTHING));
         Some(if is_over { nothing } else { node.memory.unwrap_or_default() })
     }

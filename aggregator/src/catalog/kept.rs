@@ -17,7 +17,7 @@ use chainscope_store::{Retention, SnapshotLimits};
 use serde::{Deserialize, Serialize};
 
 use super::UpdateError;
-use crate::{config::MemoryKeep, nodes::check_name};
+use crate::{config::SnapshotPolicy, nodes::check_name};
 
 /// What is kept from one start to the next.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -52,8 +52,8 @@ struct Memory {
 
 impl Node {
     /// How snapshots of its memory are kept, if that was said.
-    pub(super) fn memory(&self) -> Option<MemoryKeep> {
-        self.memory.as_ref().map(|memory| MemoryKeep {
+    pub(super) fn memory(&self) -> Option<SnapshotPolicy> {
+        self.memory.as_ref().map(|memory| SnapshotPolicy {
             every: Duration::from_secs(memory.every_seconds),
             limits: SnapshotLimits { age: memory.keep_seconds.map(Duration::from_secs), bytes: memory.keep_bytes },
         })

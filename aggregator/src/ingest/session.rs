@@ -20,7 +20,7 @@ use super::{
     trust::{Admission, Proof},
     writer::{Append, Outcome},
 };
-use crate::{clock::now_ns, memory::Round, nodes::Unclear};
+use crate::{clock::now_ns, memory::AgentSession, nodes::Unclear};
 
 /// Batches of one session that may wait for their sync.
 const IN_FLIGHT: usize = 32;
@@ -121,7 +121,7 @@ struct Lanes {
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     connected: Connected,
     /// What the agent tells of memory.
-    round: Arc<Round>,
+    round: Arc<AgentSession>,
     /// Which of them are taken; none: all.
     admission: Option<Admission>,
 }
@@ -207,7 +207,7 @@ impl Lanes {
         shared.metrics.memory_states.inc();
         let round = Arc::clone(&self.round);
         // A keyframe of a large process takes some ten milliseconds of a processor.
-        let merged = tokio::task::spawn_blocking(move || round.take(state)).await;
+        let merged = tokio::task::spawn_blocking(move || round.merge(state)).await;
         match merged.map_err(|_| SessionError::Ending)? {
             Some(ack) => send(replies, record_reply::Reply::Memory(ack)).await,
             None => Ok(()),
