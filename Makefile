@@ -1,69 +1,73 @@
 # Chainscope. The two commands of the README are `make demo` and `make test`; the rest is for those who change it.
 #
-# Everything is built with one profile and one set of features (`--workspace --all-targets`), so that RocksDB, which takes
-# minutes, is compiled once. Set CARGO_TARGET_DIR to share a build folder.
+# Two builds with one profile: the two programs of `make demo`, without RocksDB and the client of Kubernetes, and everything
+# (`--workspace --all-targets`), where RocksDB alone takes minutes. Their dependencies have the same features (workspace-hack), so
+# the second reuses those of the first. Set CARGO_TARGET_DIR to share a build directory.
 
 SHELL := /bin/bash -euo pipefail
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 BUILT = $${CARGO_TARGET_DIR:-target}/debug
+DEMO = -p chainscope-cli -p chainscope-demo-node --no-default-features --features chainscope-cli/workspace-hack
 
 .PHONY: help setup build demo test e2e cluster images lint bench soak fuzz openapi clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-setup: ## install the system packages and mount what the kernel tests need (Debian 12; root or sudo)
+setup: ## install system packages and mount the kernel's tracing file systems (Debian 12; root or sudo)
 	@scripts/setup
 
 build: setup ## build every program and test
 	$(CARGO) build --workspace --all-targets
 
-demo: build ## record a demo node, show its decoded messages and which code holds its memory
+demo: ## record a demo node, show its decoded messages and which code holds its memory
+	@scripts/setup demo
+	$(CARGO) build $(DEMO)
 	scripts/as-root $(BUILT)/chainscope demo
 
-test: build ## every test there is: unit, property, kernel (as root), API, end to end
+test: build ## run every test: unit, property, kernel (as root), API, end to end
 	scripts/as-root $(CARGO) test --workspace
-	@# The same for the fallback of kernels before 6.3, of what captures in one way at a time.
+	@# Again with the fallback for kernels before 6.3: the tests that depend on how bytes are captured.
 	scripts/as-root env CHAINSCOPE_CAPTURE=syscall $(CARGO) test --workspace \
-	  --test kernel --test half_open --test lives --test dropped_record --test bad_input --test secrets
+	  --test kernel --test half_open --test capture
 
-e2e: build ## checks of the chart, and scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
+e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
 	charts/check
 	scripts/as-root $(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1 --show-output
 
-cluster: build ## a Kubernetes cluster on this machine with the chart installed, until Ctrl-C (HOSTS=1)
+cluster: build ## run a Kubernetes cluster with the chart on this machine until Ctrl-C (HOSTS=1)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
 	scripts/as-root $(BUILT)/chainscope-cluster up --hosts $${HOSTS:-1}
 
-images: build ## the images of the chart as OCI archives, without a container engine (OUT=target/images)
+images: build ## write the images of the chart as OCI archives, without a container engine (OUT=target/images)
 	scripts/setup-cluster
 	$(BUILT)/chainscope-cluster images --out $${OUT:-$${CARGO_TARGET_DIR:-target}/images}
 
-lint: setup ## format, clippy, licences and sources of the dependencies
+lint: setup ## check format, clippy, licences and sources of the dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	@# Scenarios that make test leaves out are no targets of all-targets.
+	@# The scenarios on a cluster have `test = false`, so --all-targets leaves them out.
 	$(CARGO) clippy --workspace --test 'cluster*' -- -D warnings
 	scripts/tool cargo-deny 0.20.2
 	PATH="$$(scripts/tool --bin):$$PATH" cargo deny --offline check bans licenses sources
 
-bench: build ## ratios against the physical limit and other tools, as a table (docs/benchmarks.md)
+bench: build ## measure ratios to the physical limit and to other tools (docs/benchmarks.md)
 	scripts/as-root scripts/bench
 
-soak: build ## the long runs: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s, memory trees for 10 minutes, PostgreSQL
+soak: build ## run the long tests: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s, memory trees for 10 minutes, PostgreSQL
 	scripts/setup-soak
 	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --no-fail-fast --test 'soak*' -- --nocapture --test-threads 1
 
-fuzz: setup ## every parser, FUZZ_SECONDS (300) each
+fuzz: setup ## fuzz every parser, FUZZ_SECONDS (300) each
 	scripts/tool cargo-fuzz 0.13.2
 	PATH="$$(scripts/tool --bin):$$PATH" fuzz/run.sh $${FUZZ_SECONDS:-300}
 
-openapi: ## write the committed OpenAPI documents anew
+openapi: ## update the committed OpenAPI documents
 	UPDATE_GOLDEN=1 $(CARGO) test -p chainscope-aggregator --test suite openapi
 
-clean: ## remove what was built
+clean: ## remove build artifacts
 	$(CARGO) clean

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for so many seconds each (default 300) and prints how many inputs it tried. Fails on the first finding.
+# Runs every fuzz target for the given number of seconds each (default 300) and prints the number of executions. Fails on the first finding.
 #
-# cargo-fuzz without a sanitizer: the code has no unsafe blocks, and the stable compiler builds it. The coverage passes of libFuzzer
-# are reached through the compiler's bootstrap switch, which is set for fuzzing only.
+# cargo-fuzz runs without a sanitizer, because the crates have no unsafe code. RUSTC_BOOTSTRAP enables the coverage instrumentation of
+# libFuzzer on the stable compiler; it is set for fuzzing only.
 set -euo pipefail
 cd "$(dirname "$0")"
 seconds=${1:-300}
 targets=(identity handshake message chunks opening conversation resume unwind)
 
 export RUSTC_BOOTSTRAP=1
-# Seeds are made, not kept: they follow the vectors.
+# Seeds are generated from the vectors, not committed.
 cargo run --quiet --release --example make_seeds -- ../vectors corpus
 cargo fuzz build --sanitizer none
 
 printf '| target | seconds | executions | corpus |\n| --- | ---: | ---: | ---: |\n'
 for target in "${targets[@]}"; do
     log=$(mktemp)
-    # These two read an input as steps of 4 bytes: long ones only do the same again.
-    case $target in conversation | resume) longest=512 ;; *) longest=65536 ;; esac
+    # These targets interpret an input as steps of 4 bytes: longer inputs add no coverage.
+    case $target in conversation | resume) max_len=512 ;; *) max_len=65536 ;; esac
     if ! cargo fuzz run --sanitizer none "$target" -- \
-        -max_total_time="$seconds" -max_len="$longest" -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 >"$log" 2>&1; then
+        -max_total_time="$seconds" -max_len="$max_len" -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 >"$log" 2>&1; then
         cat "$log"
         echo "fuzz: $target has a finding; the input is in fuzz/artifacts/$target" >&2
         exit 1

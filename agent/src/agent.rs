@@ -9,15 +9,15 @@ use std::{
     time::Duration,
 };
 
-use chainscope_ebpf::{CaptureMode, NetworkOptions, NetworkProbe};
+use chainscope_ebpf::network::{CaptureMode, NetworkOptions, NetworkProbe};
 use crossbeam_channel as channel;
 use tokio::sync::{oneshot, watch};
 
 use crate::{
     Config, Error,
     check::{require_fit, require_fit_for_pods},
-    delivery::lanes::{LaneStatus, shared::SharedLanes},
     delivery::uplink::{self, Link},
+    delivery::{RecordStreams, StreamStatus},
     folder::Folder,
     memory::{Board, Memory},
     metrics::Monitor,
@@ -37,7 +37,7 @@ pub struct Agent;
 #[derive(Debug)]
 pub struct Running {
     mode: CaptureMode,
-    lanes: SharedLanes,
+    streams: RecordStreams,
     folder: Folder,
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<Result<(), Error>>>,
@@ -64,8 +64,8 @@ pub struct Status {
     pub mode: CaptureMode,
     /// The threads run.
     pub is_running: bool,
-    /// One lane a node.
-    pub lanes: Vec<LaneStatus>,
+    /// One stream a node.
+    pub streams: Vec<StreamStatus>,
     /// Why no memory is profiled although it should be.
     pub memory_error: Option<String>,
 }
@@ -84,7 +84,7 @@ impl Agent {
         }
         let folder = Folder::open(&config.data_dir)?;
         let names = config.nodes.iter().map(|node| node.name.as_str());
-        let lanes = SharedLanes::open(&folder, config.queue_bytes, config.spool_bytes, std::iter::empty())?;
+        let streams = RecordStreams::open(&folder, config.queue_bytes, config.spool_bytes, std::iter::empty())?;
         let (commands, orders) = channel::unbounded();
         let reach = Reach::default();
         let (client, cluster) = match &config.cluster {
@@ -103,10 +103,10 @@ impl Agent {
             None => (None, None),
         };
         let (memory, profile) = Memory::start(&Proc::at(&config.host_proc))?;
-        let mut worker = Worker::new(&config, folder.clone(), lanes.clone(), commands, profile, cluster)?;
-        // After the worker told every lane of the last run what it may have missed.
+        let mut worker = Worker::new(&config, folder.clone(), streams.clone(), commands, profile, cluster)?;
+        // After the worker told every stream of the last run what it may have missed.
         for name in names {
-            lanes.open_lane(name)?;
+            streams.open_stream(name)?;
         }
         let probe = NetworkProbe::load(&NetworkOptions {
             mode: config.capture,
@@ -134,9 +134,9 @@ impl Agent {
             }
             result
         })?;
-        let closing = lanes.clone();
+        let closing = streams.clone();
         let monitor = Monitor::new(
-            lanes.clone(),
+            streams.clone(),
             worker.figures(),
             memory.board.clone(),
             reach,
@@ -152,11 +152,11 @@ impl Agent {
             let _ = alive.send(true);
             result
         })?;
-        let (cut, delivered, uplink) = start_uplink(&lanes, &memory.board, link.into(), config.host)?;
+        let (cut, delivered, uplink) = start_uplink(&streams, &memory.board, link.into(), config.host)?;
         let operator = client.map(start_operator).transpose()?;
         Ok(Running {
             mode,
-            lanes,
+            streams,
             folder,
             stop,
             reader: Some(reader),
@@ -202,7 +202,7 @@ pub(crate) fn end_operator(operator: &mut Option<Thread>) {
 
 type UplinkThread = (oneshot::Sender<()>, watch::Receiver<bool>, JoinHandle<()>);
 
-fn start_uplink(lanes: &SharedLanes, board: &Board, link: Link, host: String) -> Result<UplinkThread, Error> {
+fn start_uplink(streams: &RecordStreams, board: &Board, link: Link, host: String) -> Result<UplinkThread, Error> {
     let name = "chainscope-uplink";
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -210,11 +210,11 @@ fn start_uplink(lanes: &SharedLanes, board: &Board, link: Link, host: String) ->
         .map_err(|source| Error::Thread { name, source })?;
     let (cut, is_cut) = oneshot::channel();
     let (done, delivered) = watch::channel(false);
-    let (lanes, board) = (lanes.clone(), board.clone());
+    let (streams, board) = (streams.clone(), board.clone());
     let thread = spawn(name, move || {
         runtime.block_on(async {
             tokio::select! {
-                () = uplink::run(lanes, board, link, host) => {}
+                () = uplink::run(streams, board, link, host) => {}
                 _ = is_cut => {}
             }
         });
@@ -237,7 +237,7 @@ impl Running {
         Status {
             mode: self.mode,
             is_running: !*self.ended.borrow(),
-            lanes: self.lanes.status(),
+            streams: self.streams.status(),
             memory_error: self.memory.board.error(),
         }
     }
@@ -265,11 +265,11 @@ impl Running {
         let reader = join(self.reader.take());
         let worker = join(self.worker.take());
         self.memory.join();
-        self.lanes.close();
+        self.streams.close();
         self.await_delivery(patience);
-        let settled = match self.lanes.oldest_ns() {
+        let settled = match self.streams.oldest_volatile_ns() {
             Some(oldest) => {
-                let pending: usize = self.lanes.status().iter().map(|lane| lane.pending_records).sum();
+                let pending: usize = self.streams.status().iter().map(|stream| stream.pending_records).sum();
                 tracing::warn!(pending, "records were not acknowledged; the next run reports a loss from there on");
                 oldest
             }
@@ -284,7 +284,7 @@ impl Running {
         if let Ok(runtime) = runtime {
             let delivered = self.delivered.wait_for(|is_done| *is_done);
             runtime.block_on(async {
-                // Late or gone: both are seen by what is left in the lanes.
+                // Late or gone: both are seen by what is left in the streams.
                 let _ = tokio::time::timeout(patience, delivered).await;
             });
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use chainscope_ebpf::CaptureMode;
+use chainscope_ebpf::network::CaptureMode;
 use chainscope_spec as spec;
 
 /// Which bytes of a chunk are sent on.
@@ -13,7 +13,7 @@ use crate::{Error, operator::ClusterConfig};
 /// Configuration of one agent.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Folder for the epoch, the session journal and the list of lanes; below it the agent makes `agent/`.
+    /// Folder for the epoch, the session journal and the list of streams; below it the agent makes `agent/`.
     pub data_dir: PathBuf,
     /// Name of this host in the records.
     pub host: String,

@@ -1,16 +1,16 @@
-//! The agent's folder `<data_dir>/agent`: what outlives its process.
+//! The agent's data folder `<data_dir>/agent`: its persistent state.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `lock` | nothing; locked while an agent runs |
-//! | `epoch` | 16 random bytes, made once: with it the aggregator tells a resend from a new lane |
-//! | `lanes` | names of the nodes that ever had a lane in this epoch, one a line: a lane that is not among them begins at 0 |
+//! | `lock` | nothing; an advisory lock while an agent runs |
+//! | `epoch` | 16 random bytes, created once: identifies the record streams of this folder |
+//! | `streams` | nodes that have had a record stream in this epoch, one a line: any other stream begins at sequence 0 |
 //! | `journal` | the session journal, `chainscope.v1.Journal` |
-//! | `configuration` | what the operator said last, without identities |
-//! | `settled` | nanoseconds since 1970, decimal: everything observed before is acknowledged, or in the spool |
+//! | `configuration` | the last configuration of the operator, without identities |
+//! | `settled` | nanoseconds since 1970, decimal: every earlier record is acknowledged or in the spool |
 //! | `spool/` | records that are not acknowledged, where there is a spool |
 //!
-//! Files are written beside their place and renamed into it, with mode 0600; the folder has mode 0700.
+//! Files are replaced by renaming and have mode 0600; the folder has mode 0700.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -24,10 +24,10 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::Error;
 
-/// Largest file that is read from the folder; a journal of 65,536 sessions has about 25 MB.
-const MAX_FILE: u64 = 64 << 20;
+/// Maximum bytes that are read of a file; a journal of 65,536 sessions has about 25 MB.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Names one life of the data folder.
+/// Identifies the data folder from its creation to its deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch(pub(crate) [u8; 16]);
 
@@ -40,7 +40,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is missing and locks it.
+    /// Creates the folder if it is missing and locks it.
     pub(crate) fn open(data_dir: &Path) -> Result<Self, Error> {
         let path = data_dir.join("agent");
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(Error::file(&path))?;
@@ -62,6 +62,7 @@ impl Folder {
         &self.path
     }
 
+    /// The epoch, created at the first call.
     pub(crate) fn epoch(&self) -> Result<Epoch, Error> {
         if let Some(bytes) = self.read("epoch")? {
             return bytes.as_slice().try_into().map(Epoch).map_err(|_| Error::Damaged {
@@ -74,23 +75,25 @@ impl Folder {
         Ok(Epoch(epoch))
     }
 
-    pub(crate) fn lanes(&self) -> Result<Vec<String>, Error> {
-        let bytes = self.read("lanes")?.unwrap_or_default();
+    /// Nodes that have had a stream in this epoch.
+    pub(crate) fn streams(&self) -> Result<Vec<String>, Error> {
+        let bytes = self.read("streams")?.unwrap_or_default();
         let text = String::from_utf8(bytes)
-            .map_err(|_| Error::Damaged { path: self.path.join("lanes"), what: "not UTF-8".to_owned() })?;
+            .map_err(|_| Error::Damaged { path: self.path.join("streams"), what: "not UTF-8".to_owned() })?;
         Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
     }
 
-    pub(crate) fn add_lane(&self, node: &str) -> Result<(), Error> {
-        let mut names = self.lanes()?;
+    /// Adds a node to [`Self::streams`].
+    pub(crate) fn add_stream(&self, node: &str) -> Result<(), Error> {
+        let mut names = self.streams()?;
         names.push(node.to_owned());
-        self.write("lanes", (names.join("\n") + "\n").as_bytes(), Durability::Synced)
+        self.write("streams", (names.join("\n") + "\n").as_bytes(), Durability::Synced)
     }
 
-    /// Until when an earlier run had everything acknowledged; none if there was no earlier run.
+    /// Time before which every record of an earlier run is acknowledged or in the spool; none without an earlier run.
     pub(crate) fn settled_ns(&self) -> Result<Option<i64>, Error> {
         let Some(bytes) = self.read("settled")? else { return Ok(None) };
-        // A damaged time must not keep the agent from starting: the loss then begins at 0, "unknown".
+        // A damaged file does not prevent the start: the loss then begins at 0, which means unknown.
         Ok(Some(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)))
     }
 
@@ -98,6 +101,7 @@ impl Folder {
         self.write("settled", time.to_string().as_bytes(), Durability::Renamed)
     }
 
+    /// The session journal.
     pub(crate) fn journal(&self) -> Result<Option<Vec<u8>>, Error> {
         self.read("journal")
     }
@@ -123,7 +127,7 @@ impl Folder {
             Err(cause) => return Err(Error::file(path)(cause)),
         };
         let mut bytes = Vec::new();
-        file.take(MAX_FILE).read_to_end(&mut bytes).map_err(Error::file(&path))?;
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).map_err(Error::file(&path))?;
         Ok(Some(bytes))
     }
 
@@ -146,12 +150,12 @@ impl Folder {
     }
 }
 
-/// What a write survives.
+/// What the written data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Durability {
-    /// The death of the process. The journal is about sockets, which do not survive the machine either.
+    /// A kill of the process. Sufficient for the journal: sockets do not survive a reboot either.
     Renamed,
-    /// The death of the machine.
+    /// A power cut.
     Synced,
 }
 
@@ -162,22 +166,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn epoch_and_lanes_outlive_the_process() {
+    fn epoch_and_streams_survive_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let first = Folder::open(dir.path()).unwrap();
         let epoch = first.epoch().unwrap();
-        first.add_lane("default/octez").unwrap();
-        first.add_lane("9732@4026531840").unwrap();
+        first.add_stream("default/octez").unwrap();
+        first.add_stream("9732@4026531840").unwrap();
         drop(first);
         let second = Folder::open(dir.path()).unwrap();
         assert_eq!(second.epoch().unwrap(), epoch);
-        assert_eq!(second.lanes().unwrap(), ["default/octez", "9732@4026531840"]);
+        assert_eq!(second.streams().unwrap(), ["default/octez", "9732@4026531840"]);
         let mode = fs::metadata(dir.path().join("agent/epoch")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
-    fn one_agent_at_a_time() {
+    fn a_second_agent_cannot_open_the_folder() {
         let dir = tempfile::tempdir().unwrap();
         let first = Folder::open(dir.path()).unwrap();
         let error = Folder::open(dir.path()).unwrap_err().to_string();
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_epoch_is_refused_and_a_damaged_time_is_not() {
+    fn a_damaged_epoch_is_an_error_and_a_damaged_time_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::open(dir.path()).unwrap();
         assert_eq!(folder.settled_ns().unwrap(), None);

@@ -12,7 +12,7 @@ use tokio::{
 
 use chainscope_proto::v1::PodState;
 
-use crate::{delivery::lanes::shared::SharedLanes, memory, operator::Reach, worker::Figures};
+use crate::{delivery::RecordStreams, memory, operator::Reach, worker::Figures};
 
 /// How long a request may take, and its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ pub struct Monitor(Arc<State>);
 #[derive(Debug)]
 enum State {
     Running {
-        lanes: SharedLanes,
+        streams: RecordStreams,
         figures: Arc<Mutex<Figures>>,
         memory: memory::Board,
         reach: Reach,
@@ -41,14 +41,14 @@ enum State {
 
 impl Monitor {
     pub(crate) fn new(
-        lanes: SharedLanes,
+        streams: RecordStreams,
         figures: Arc<Mutex<Figures>>,
         memory: memory::Board,
         reach: Reach,
         is_in_cluster: bool,
         ended: watch::Receiver<bool>,
     ) -> Self {
-        Self(Arc::new(State::Running { lanes, figures, memory, reach, is_in_cluster, ended }))
+        Self(Arc::new(State::Running { streams, figures, memory, reach, is_in_cluster, ended }))
     }
 
     pub(crate) fn unfit(cause: String, reach: Reach) -> Self {
@@ -94,12 +94,12 @@ impl Monitor {
             flag(self.ready().is_ok()),
         );
         match &*self.0 {
-            State::Running { lanes, figures, memory, reach, is_in_cluster, .. } => {
+            State::Running { streams, figures, memory, reach, is_in_cluster, .. } => {
                 if *is_in_cluster {
                     page.operator(reach);
                 }
                 page.figures(&figures.lock());
-                page.lanes(lanes);
+                page.streams(streams);
                 page.memory(&memory.figures());
             }
             State::Unfit { reach, .. } => page.operator(reach),
@@ -335,25 +335,25 @@ impl Page {
         }
     }
 
-    fn lanes(&mut self, lanes: &SharedLanes) {
-        let status = lanes.status();
+    fn streams(&mut self, streams: &RecordStreams) {
+        let status = streams.status();
         self.family("chainscope_agent_spool_bytes", "gauge", "Records that are not acknowledged, in bytes.");
-        for lane in &status {
-            self.sample("chainscope_agent_spool_bytes", &[("node", &lane.node)], lane.pending_bytes as f64);
+        for stream in &status {
+            self.sample("chainscope_agent_spool_bytes", &[("node", &stream.node)], stream.pending_bytes as f64);
         }
         self.family("chainscope_agent_spool_records", "gauge", "Records that are not acknowledged.");
-        for lane in &status {
-            self.sample("chainscope_agent_spool_records", &[("node", &lane.node)], lane.pending_records as f64);
+        for stream in &status {
+            self.sample("chainscope_agent_spool_records", &[("node", &stream.node)], stream.pending_records as f64);
         }
         self.family("chainscope_agent_spool_dropped_records_total", "counter", "Records dropped for want of room.");
-        for lane in &status {
+        for stream in &status {
             self.sample(
                 "chainscope_agent_spool_dropped_records_total",
-                &[("node", &lane.node)],
-                lane.dropped.records as f64,
+                &[("node", &stream.node)],
+                stream.dropped.records as f64,
             );
         }
-        let oldest = lanes.oldest_pending_ns().map_or(0.0, |oldest| oldest as f64 / 1e9);
+        let oldest = streams.oldest_pending_ns().map_or(0.0, |oldest| oldest as f64 / 1e9);
         let help = "When the oldest record that is not acknowledged happened; 0: there is none.";
         self.one("chainscope_agent_spool_oldest_timestamp_seconds", "gauge", help, oldest);
     }

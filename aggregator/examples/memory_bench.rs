@@ -34,7 +34,7 @@ fn main() {
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), StoreOptions { reserve_bytes: 0, ..StoreOptions::default() }).unwrap();
+    let store = Store::open(folder.path(), StoreOptions { ballast_bytes: 0, ..StoreOptions::default() }).unwrap();
     let mut config = Config::new(store, "127.0.0.1:0".parse().unwrap());
     config.nodes.push(NodeConfig::new("9732"));
     let running = runtime.block_on(Aggregator::start(config)).unwrap();

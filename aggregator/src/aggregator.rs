@@ -4,8 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{RecordReply, RecordRequest};
-use chainscope_store::{Retention, Store};
-use chainscope_tls::{Acceptor, Folder, Protocol, Remote};
+use chainscope_tls::{Acceptor, CertificateDir, Protocol, Remote};
 use tokio::{
     net::TcpListener,
     runtime::Handle,
@@ -18,16 +17,16 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error,
     access::{Access, AccessConfig},
-    catalog::{self, Catalog, CatalogConfig},
+    catalog::{Catalog, client},
     clock::now_ns,
-    config::{Limits, NodeConfig, retention_of},
+    config::Config,
     http::{
         self,
         app::{App, PinnedNode, Services},
         prefix, router,
         server::Server,
     },
-    ingest::{Ingest, IngestTrust, grpc},
+    ingest::{Ingest, grpc},
     memory::{Memory, snapshots},
     metrics::Metrics,
     nodes::Nodes,
@@ -43,67 +42,6 @@ const BULK_QUEUE: usize = 16;
 
 /// Time that open connections have to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
-
-/// Configuration of an aggregator.
-#[derive(Clone)]
-pub struct Config {
-    /// Where records are stored.
-    pub store: Store,
-    /// Address of the HTTP API; with port 0 the system chooses one.
-    pub http: SocketAddr,
-    /// Address on which agents deliver records over gRPC; none: in-process only.
-    pub ingest: Option<SocketAddr>,
-    /// Configured nodes; others are added by their first record.
-    pub nodes: Vec<NodeConfig>,
-    /// Retention of the records of all other nodes.
-    pub retention: Retention,
-    /// Response of `/v2/version`: the commit that this was built from, or a version.
-    pub build: String,
-    /// Address of a listener for metrics and health, without encryption and tokens; none: the API's listener has them.
-    pub operation: Option<SocketAddr>,
-    /// Another address of the API: 17832, that of the original's memory profiler; none: the API's own only.
-    pub memory: Option<SocketAddr>,
-    /// Authentication and authorization of the API's callers.
-    pub access: AccessConfig,
-    /// Whether reads are logged (target `audit`). They always are unless access is open.
-    pub audit: bool,
-    /// Authentication of agents over gRPC; none: records are taken from any client.
-    pub trust: Option<IngestTrust>,
-    /// The operator's catalog of nodes; none: the nodes are those of `nodes`, and those of agents.
-    pub catalog: Option<CatalogConfig>,
-    /// Directory with `tls.crt` and `tls.key` for the ingest; none: plain text.
-    pub tls: Option<PathBuf>,
-    /// The API is encrypted, too.
-    pub api_tls: bool,
-    /// Limits of requests and ingest.
-    pub limits: Limits,
-}
-
-impl Config {
-    /// A configuration without nodes and gRPC, with default limits and the default retention, 20 GiB of a node.
-    #[must_use]
-    pub fn new(store: Store, http: SocketAddr) -> Self {
-        let build = option_env!("CHAINSCOPE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned();
-        let retention = retention_of(&chainscope_spec::Retention::default());
-        Self {
-            store,
-            http,
-            ingest: None,
-            nodes: Vec::new(),
-            retention,
-            build,
-            operation: None,
-            memory: None,
-            access: AccessConfig::Open,
-            audit: false,
-            trust: None,
-            catalog: None,
-            tls: None,
-            api_tls: false,
-            limits: Limits::default(),
-        }
-    }
-}
 
 /// The aggregator: ingests records, stores them, serves the API.
 #[derive(Debug)]
@@ -133,14 +71,15 @@ impl Aggregator {
     /// [`Error`]: an address cannot be bound, a name is unusable, a thread cannot be started.
     pub async fn start(config: Config) -> Result<Running, Error> {
         let Config { store, http, ingest: grpc_address, nodes: configured, retention, build, limits, .. } = config;
-        let stored = store.nodes().into_iter().filter(|node| config.catalog.is_none() || !catalog::is_empty(node));
+        let stored =
+            store.nodes().into_iter().filter(|node| config.catalog.is_none() || !crate::catalog::is_empty(node));
         let nodes = Arc::new(Nodes::new(&configured, stored.map(|node| node.name), limits.max_nodes, retention)?);
         let catalog = match &config.catalog {
             Some(from) => Some(Arc::new(Catalog::open(from, Arc::clone(&nodes), store.clone(), now_ns())?)),
             None => None,
         };
         for (name, _) in nodes.all() {
-            nodes.tell_retention(&store, &name)?;
+            nodes.apply_retention(&store, &name)?;
         }
         let audit = config.audit || !matches!(config.access, AccessConfig::Open);
         let access = Access::new(config.access, limits.review_ttl)?;
@@ -231,7 +170,7 @@ impl Aggregator {
             servers.spawn(server.serve(listener, move |request| prefix::respond(router.clone(), None, request)));
         }
         if let (Some((remote, from)), Some(catalog)) = (operator, catalog) {
-            servers.spawn(catalog::follow(catalog, from, remote, build, stop.clone()));
+            servers.spawn(client::follow(catalog, from, remote, build, stop.clone()));
         }
         let http = address_of(&api, http)?;
         servers.spawn(server.clone().serve(api, service(None)));
@@ -367,7 +306,7 @@ struct Acceptors {
 impl Acceptors {
     fn new(tls: Option<PathBuf>, api_tls: bool) -> Result<Self, Error> {
         let Some(dir) = tls else { return Ok(Self { api: Acceptor::plain(), ingest: Acceptor::plain() }) };
-        let folder = Folder::open(dir)?;
+        let folder = CertificateDir::open(dir)?;
         let ingest = Acceptor::tls(folder.clone(), Protocol::Grpc)?;
         let api = if api_tls { Acceptor::tls(folder, Protocol::Http)? } else { Acceptor::plain() };
         Ok(Self { api, ingest })

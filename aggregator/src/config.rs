@@ -1,121 +1,74 @@
-//! Configuration of nodes, and limits. Types that several modules need; [`crate::Config`] has the whole configuration.
+//! Configuration of an aggregator.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf};
 
-use chainscope_store::{Retention, SnapshotLimits};
+use chainscope_store::{Retention, Store};
 
-/// A configured node.
-#[derive(Debug, Clone)]
-pub struct NodeConfig {
-    /// Its name, `name` or `namespace/name`.
-    pub name: String,
-    /// Other names that `node_name` may use.
-    pub aliases: Vec<String>,
-    /// Retention of its records.
+use crate::{
+    access::AccessConfig,
+    catalog::CatalogConfig,
+    ingest::IngestTrust,
+    limits::Limits,
+    nodes::{NodeConfig, retention_of},
+};
+
+/// Configuration of an aggregator.
+#[derive(Clone)]
+pub struct Config {
+    /// Where records are stored.
+    pub store: Store,
+    /// Address of the HTTP API; with port 0 the system chooses one.
+    pub http: SocketAddr,
+    /// Address on which agents deliver records over gRPC; none: in-process only.
+    pub ingest: Option<SocketAddr>,
+    /// Configured nodes; others are added by their first record.
+    pub nodes: Vec<NodeConfig>,
+    /// Retention of the records of all other nodes.
     pub retention: Retention,
-    /// Snapshots of its memory.
-    pub memory: SnapshotPolicy,
-    /// Address of an additional listener whose API is pinned to this node.
-    pub listen: Option<SocketAddr>,
+    /// Response of `/v2/version`: the commit that this was built from, or a version.
+    pub build: String,
+    /// Address of a listener for metrics and health, without encryption and tokens; none: the API's listener has them.
+    pub operation: Option<SocketAddr>,
+    /// Another address of the API: 17832, that of the original's memory profiler; none: the API's own only.
+    pub memory: Option<SocketAddr>,
+    /// Authentication and authorization of the API's callers.
+    pub access: AccessConfig,
+    /// Whether reads are logged (target `audit`). They always are unless access is open.
+    pub audit: bool,
+    /// Authentication of agents over gRPC; none: records are taken from any client.
+    pub trust: Option<IngestTrust>,
+    /// The operator's catalog of nodes; none: the nodes are those of `nodes`, and those of agents.
+    pub catalog: Option<CatalogConfig>,
+    /// Directory with `tls.crt` and `tls.key` for the ingest; none: plain text.
+    pub tls: Option<PathBuf>,
+    /// The API is encrypted, too.
+    pub api_tls: bool,
+    /// Limits of requests and ingest.
+    pub limits: Limits,
 }
 
-impl NodeConfig {
-    /// A node without aliases whose records are never evicted.
+impl Config {
+    /// A configuration without nodes and gRPC, with default limits and the default retention, 20 GiB of a node.
     #[must_use]
-    pub fn new(name: impl Into<String>) -> Self {
+    pub fn new(store: Store, http: SocketAddr) -> Self {
+        let build = option_env!("CHAINSCOPE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned();
+        let retention = retention_of(&chainscope_spec::Retention::default());
         Self {
-            name: name.into(),
-            aliases: Vec::new(),
-            retention: Retention::default(),
-            memory: SnapshotPolicy::default(),
-            listen: None,
-        }
-    }
-}
-
-/// How often a snapshot of a node's memory is stored, and its retention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotPolicy {
-    /// Interval; 0: no snapshots.
-    pub every: Duration,
-    /// Retention.
-    pub limits: SnapshotLimits,
-}
-
-impl Default for SnapshotPolicy {
-    fn default() -> Self {
-        Self::from(&chainscope_spec::MemorySnapshots::default())
-    }
-}
-
-impl From<&chainscope_spec::MemorySnapshots> for SnapshotPolicy {
-    fn from(snapshots: &chainscope_spec::MemorySnapshots) -> Self {
-        let limits = SnapshotLimits { age: Some(snapshots.age), bytes: Some(snapshots.bytes.as_u64()) };
-        Self { every: snapshots.every, limits }
-    }
-}
-
-impl From<&chainscope_spec::NodeConfig> for NodeConfig {
-    /// The P2P port becomes an alias: TezEdge Explorer names a node by it.
-    fn from(node: &chainscope_spec::NodeConfig) -> Self {
-        let mut aliases = node.aliases.clone();
-        aliases.extend(node.target.p2p_port.map(|port| port.to_string()));
-        aliases.retain(|alias| *alias != node.name);
-        let memory =
-            node.observe.memory.as_ref().map_or_else(SnapshotPolicy::default, |memory| (&memory.snapshots).into());
-        let (name, retention) = (node.name.clone(), retention_of(&node.observe.retention));
-        Self { name, aliases, retention, memory, listen: node.listen }
-    }
-}
-
-pub(crate) fn retention_of(limits: &chainscope_spec::Retention) -> Retention {
-    Retention { rows: limits.rows, bytes: limits.bytes.map(|bytes| bytes.as_u64()), age: limits.age }
-}
-
-/// Limits of the aggregator. Beyond them requests are refused with 503, and agents wait.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Threads that read the store for requests.
-    pub query_threads: usize,
-    /// Requests that may wait for such a thread.
-    pub query_queue: usize,
-    /// Maximum duration of a read of the store, from its submission.
-    pub query_timeout: Duration,
-    /// Maximum number of open HTTP connections of a listener.
-    pub max_connections: usize,
-    /// Maximum number of open live streams.
-    pub max_streams: usize,
-    /// Maximum time that a client takes to send the head of a request, and that it leaves a response unread.
-    pub client_timeout: Duration,
-    /// Time between keep-alive comments of a live stream without events.
-    pub heartbeat_interval: Duration,
-    /// Maximum bytes of batches that wait for the writer, all agents together.
-    pub max_ingest_bytes: usize,
-    /// Maximum number of nodes; batches of further ones are refused.
-    pub max_nodes: usize,
-    /// Time between two evictions by retention.
-    pub eviction_interval: Duration,
-    /// How long an answer of a Kubernetes review is cached.
-    pub review_ttl: Duration,
-    /// Time between two checks of the permission of a live stream.
-    pub reauthorize_interval: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            query_threads: 4,
-            query_queue: 128,
-            query_timeout: Duration::from_secs(10),
-            max_connections: 1024,
-            max_streams: 256,
-            client_timeout: Duration::from_secs(30),
-            heartbeat_interval: Duration::from_secs(15),
-            max_ingest_bytes: 32 << 20,
-            max_nodes: 10_000,
-            eviction_interval: Duration::from_secs(10),
-            review_ttl: Duration::from_secs(60),
-            reauthorize_interval: Duration::from_secs(60),
+            store,
+            http,
+            ingest: None,
+            nodes: Vec::new(),
+            retention,
+            build,
+            operation: None,
+            memory: None,
+            access: AccessConfig::Open,
+            audit: false,
+            trust: None,
+            catalog: None,
+            tls: None,
+            api_tls: false,
+            limits: Limits::default(),
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod explorer_proxy;
 mod http;
 pub mod ingest;
 mod json;
+mod limits;
 mod memory;
 mod metrics;
 mod network;
@@ -30,10 +31,12 @@ mod periodic;
 mod pool;
 mod retention;
 
-pub use aggregator::{Aggregator, Config, Running};
+pub use aggregator::{Aggregator, Running};
 pub use catalog::CatalogConfig;
-pub use config::{Limits, NodeConfig, SnapshotPolicy};
+pub use config::Config;
 pub use error::Error;
+pub use limits::Limits;
+pub use nodes::{NodeConfig, SnapshotPolicy};
 
 /// The OpenAPI documents, generated from the handlers: the whole API, and the parts that the original had: network recorder
 /// and memory profiler. What is served is the committed copy of these; a test compares them.

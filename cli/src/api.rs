@@ -1,4 +1,4 @@
-//! Client of Chainscope's own HTTP API.
+//! Client of Chainscope's HTTP API.
 
 use std::{
     io::{BufRead as _, BufReader, Read},
@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-/// One server.
+/// The API of one server.
 #[derive(Clone)]
 pub(crate) struct Api {
     base: String,
@@ -16,7 +16,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// `base` is a URL without a path, or with a node's prefix.
+    /// A client of the server at `base`: a URL without a path, or with the prefix of a node.
     pub(crate) fn new(base: &str) -> Self {
         let agent = ureq::Agent::config_builder()
             .timeout_connect(Some(Duration::from_secs(5)))
@@ -26,20 +26,20 @@ impl Api {
         Self { base: base.trim_end_matches('/').to_owned(), agent }
     }
 
-    /// The answer's text.
+    /// Returns the response body as text.
     pub(crate) fn text(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<String> {
         let mut text = String::new();
         self.get(path, query)?.read_to_string(&mut text)?;
         Ok(text)
     }
 
-    /// The answer as JSON.
+    /// Returns the response body as JSON.
     pub(crate) fn json(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<Value> {
         let text = self.text(path, query)?;
-        serde_json::from_str(&text).with_context(|| format!("{}{path} gave no JSON", self.base))
+        serde_json::from_str(&text).with_context(|| format!("{}{path} did not return JSON", self.base))
     }
 
-    /// The events of a live list; ends when the server does.
+    /// Calls `each` with the data of every server-sent event until the server ends the stream.
     pub(crate) fn events(
         &self,
         path: &str,
@@ -62,17 +62,18 @@ impl Api {
         Ok(())
     }
 
+    /// Sends a GET request; a status other than 2xx is an error with the problem's detail.
     fn get(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<impl Read + use<>> {
         let url = format!("{}{path}", self.base);
         let pairs = query.iter().map(|(name, value)| (*name, value.as_str()));
-        let answer = self
+        let response = self
             .agent
             .get(&url)
             .query_pairs(pairs)
             .call()
-            .with_context(|| format!("no answer from {url}: is `chainscope run` running there?"))?;
-        let status = answer.status();
-        let mut body = answer.into_body().into_reader();
+            .with_context(|| format!("no response from {url}: is `chainscope run` running there?"))?;
+        let status = response.status();
+        let mut body = response.into_body().into_reader();
         if !status.is_success() {
             let mut text = String::new();
             body.by_ref().take(64 * 1024).read_to_string(&mut text)?;

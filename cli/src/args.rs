@@ -1,4 +1,4 @@
-//! The command line. Help is written for someone who has never used Chainscope.
+//! The command line, with help for a first-time user.
 
 use std::path::PathBuf;
 
@@ -20,9 +20,9 @@ const FIRST_STEPS: &str = "\
 First steps:
   chainscope run --p2p-port 9732          record the node that listens for peers on port 9732
   chainscope p2p                          follow its messages in this terminal
-  chainscope memory --pid 4711            which code holds the memory of a process
+  chainscope memory --pid 4711            show which code holds the memory of a process
   curl 'localhost:17732/v2/p2p?limit=5'   the newest five, as JSON
-  http://localhost:17732/docs             the API, in a browser";
+  http://localhost:17732/docs             the API in a browser";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -34,7 +34,7 @@ pub(crate) enum Command {
     P2p(P2pArgs),
     /// Show which code holds a node's memory, or that of any process
     Memory(MemoryArgs),
-    /// Write a file with what helps to find a fault: configuration, self-check, counters, own logs; no secrets
+    /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets
     SupportBundle(SupportBundleArgs),
     /// Print completions for a shell
     Completions { shell: Shell },
@@ -44,49 +44,54 @@ pub(crate) enum Command {
 
 /// Record the nodes of this machine and serve the API.
 ///
-/// What to record is said by a file (./chainscope.toml, ./config.toml, /etc/chainscope/chainscope.toml, or --config), or for
-/// a single node by --p2p-port. A node that already runs is picked up; its sessions that began earlier cannot be
-/// decrypted and are shown as such.
+/// The configuration file (./chainscope.toml, ./config.toml, /etc/chainscope/chainscope.toml, or --config) lists the nodes to
+/// record; --p2p-port records a single node without a file. A node that already runs is recorded, too; its sessions that
+/// began earlier cannot be decrypted and are marked as such.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_NEEDS)]
 pub(crate) struct RunArgs {
     /// Configuration file
     #[arg(long, short, value_name = "FILE", env = "CHAINSCOPE_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Record the node that listens for peers on this port; no file is needed
+    /// Record the node that listens for peers on this port, without a configuration file
     #[arg(long, value_name = "PORT", conflicts_with = "config")]
     pub(crate) p2p_port: Option<u16>,
-    /// The node's identity.json [default: found by the node's own arguments]
+    /// The node's identity.json [default: found from the node's arguments]
     #[arg(long, value_name = "FILE", requires = "p2p_port")]
     pub(crate) identity: Option<PathBuf>,
-    /// Folder of the database, instead of the configured one
-    #[arg(long, value_name = "FOLDER")]
+    /// Directory of the database, instead of the configured one
+    #[arg(long, value_name = "DIRECTORY")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Keep records in memory only; they are lost when this process exits
+    #[arg(long)]
+    pub(crate) ephemeral: bool,
     /// Address of the API, instead of the configured one
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<std::net::SocketAddr>,
-    /// Say whether this machine has what is needed, and end
+    /// Check prerequisites and exit
     #[arg(long)]
     pub(crate) check: bool,
 }
 
 const RUN_NEEDS: &str = "\
 Needs Linux 5.17 or newer, or an older one with bpf_loop backported, with BTF, and root or the capabilities BPF, PERFMON,
-SYS_PTRACE and DAC_READ_SEARCH; `chainscope run --check` says what is missing. RUST_LOG=debug shows more of what it does.";
+SYS_PTRACE and DAC_READ_SEARCH; `chainscope run --check` lists what is missing. RUST_LOG=debug shows more detail.";
 
 /// Start a demo node, record it, and show its messages.
+///
+/// Records are kept in memory and lost when the demo ends; `chainscope run` stores them in RocksDB.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Address of the API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17732")]
     pub(crate) listen: std::net::SocketAddr,
-    /// End after so many messages [default: 40, or never in a terminal]
+    /// Exit after this many messages [default: 40, or never in a terminal]
     #[arg(long, value_name = "N")]
     pub(crate) messages: Option<u64>,
-    /// Messages a second that the demo node sends and receives
+    /// Messages per second that the demo node sends and receives
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) rate: u32,
-    /// The demo node's program [default: chainscope-demo-node beside this program]
+    /// The demo node's binary [default: chainscope-demo-node beside this binary]
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) demo_node: Option<PathBuf>,
 }
@@ -97,19 +102,19 @@ pub(crate) struct DemoArgs {
 #[derive(Debug, Args)]
 #[command(after_help = P2P_EXAMPLES)]
 pub(crate) struct P2pArgs {
-    /// Where Chainscope serves its API
+    /// URL of the Chainscope API
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:17732", env = "CHAINSCOPE_URL")]
     pub(crate) url: String,
     /// The node, by name or alias [default: the only one]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// Only these types of message, separated by commas: connection_message, metadata, ack_message, current_head, …
+    /// Only these message types, separated by commas: connection_message, metadata, ack_message, current_head, …
     #[arg(long, short, value_name = "TYPES")]
     pub(crate) types: Option<String>,
-    /// Only messages from the peer, or only those from the node
+    /// Only messages from the peer (remote) or from the node (local)
     #[arg(long, value_enum)]
     pub(crate) sender: Option<Sender>,
-    /// Only connections that this side opened
+    /// Only connections that the peer (remote) or the node (local) opened
     #[arg(long, value_enum)]
     pub(crate) initiator: Option<Initiator>,
     /// Only this peer's address, as ADDRESS:PORT or [ADDRESS]:PORT
@@ -118,22 +123,22 @@ pub(crate) struct P2pArgs {
     /// Only connections with the peer of this identity
     #[arg(long, value_name = "ID")]
     pub(crate) peer_id: Option<String>,
-    /// Only this observed process, by its label such as "pid 4711"; the API's /v3/connections shows it
+    /// Only this observed process, by its label such as "pid 4711", as listed by /v3/connections
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Option<String>,
-    /// Only messages of this moment or later: seconds or milliseconds since 1970
+    /// Only messages of this time or later, in seconds or milliseconds since 1970
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<u64>,
-    /// Only messages of this moment or earlier, likewise; with it new ones are not waited for
+    /// Only messages of this time or earlier, in seconds or milliseconds since 1970; implies --no-follow
     #[arg(long, value_name = "TIME")]
     pub(crate) to: Option<u64>,
-    /// Begin with so many messages of the past
+    /// Number of past messages to begin with
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) last: u64,
-    /// End after the messages of the past
+    /// Exit after the past messages
     #[arg(long)]
     pub(crate) no_follow: bool,
-    /// One JSON object a line, as the API gives it
+    /// Print one JSON object per line, as returned by the API
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -162,40 +167,40 @@ pub(crate) enum Initiator {
 
 /// Show which code holds a node's memory, or that of any process.
 ///
-/// Of a node that `chainscope run` observes the tree is asked for. Any other process is named by --pid: it is observed for a
-/// while by this command itself. What it held before is one line, `[resident before attach]`; what it allocates meanwhile
-/// is shown by function.
+/// Without --pid the memory tree of a node that `chainscope run` observes is requested. With --pid this command observes the
+/// process itself: memory allocated earlier is one line, `[resident before attach]`; memory allocated meanwhile is shown by
+/// function.
 #[derive(Debug, Args)]
 #[command(after_help = MEMORY_EXAMPLES)]
 pub(crate) struct MemoryArgs {
-    /// Where Chainscope serves its API [default: http://127.0.0.1:17732]
+    /// URL of the Chainscope API [default: http://127.0.0.1:17732]
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_URL")]
     pub(crate) url: Option<String>,
     /// The node, by name or alias [default: the only one]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// This process; without --node and --url it is observed by this command, which needs what `chainscope run` needs
+    /// Process to show; without --node and --url this command observes it, with the privileges that `chainscope run` needs
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
-    /// How long a process is observed that no node is: "10s", "5m"; Ctrl-C shows it earlier
+    /// How long to observe the process of --pid: "10s", "5m"; Ctrl-C shows it earlier
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub(crate) observe: std::time::Duration,
-    /// Begin with entry points and thread starts instead of the code that allocates
+    /// Begin with entry points and thread starts instead of the allocating functions
     #[arg(long, short)]
     pub(crate) reverse: bool,
-    /// Kibibytes that a line stands for at least [default: a hundredth of all]
+    /// Hide lines below this many kibibytes [default: a hundredth of the total]
     #[arg(long, short, value_name = "KIB")]
     pub(crate) threshold: Option<u64>,
     /// Kinds of memory [default: anonymous and page cache]
     #[arg(long, short, value_enum)]
     pub(crate) kind: Option<MemoryKind>,
-    /// What grew since the snapshot of this moment: seconds or milliseconds since 1970
+    /// Show the difference to the snapshot of this time, in seconds or milliseconds since 1970
     #[arg(long, value_name = "TIME", conflicts_with = "pid")]
     pub(crate) since: Option<u64>,
-    /// The snapshot of this moment instead of what is now
+    /// Show the snapshot of this time instead of the current state, in seconds or milliseconds since 1970
     #[arg(long, value_name = "TIME", conflicts_with = "pid")]
     pub(crate) at: Option<u64>,
-    /// The tree as the API gives it
+    /// Print the tree as JSON, as returned by the API
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -209,30 +214,30 @@ In a browser: /v1/flamegraph. For `go tool pprof`: /v1/pprof.";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum MemoryKind {
-    /// Heap, stacks, private copies
+    /// Heap, stacks, private copies of mapped files
     Anon,
-    /// Page cache that was read or written on the process's behalf
+    /// Page cache read or written by the process
     Cache,
-    /// Page tables, socket buffers and the like
+    /// Page tables, socket buffers and other kernel memory
     Kernel,
-    /// All of them
+    /// All kinds
     All,
 }
 
 fn duration(text: &str) -> Result<std::time::Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("no time such as 10s: {error}"))
+    humantime::parse_duration(text).map_err(|error| format!("not a duration such as 10s: {error}"))
 }
 
-/// Write a file with what helps to find a fault.
+/// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets.
 #[derive(Debug, Args)]
 pub(crate) struct SupportBundleArgs {
-    /// The file to write
+    /// File to write
     #[arg(long, short, value_name = "FILE", default_value = "chainscope-support.tar.gz")]
     pub(crate) output: PathBuf,
     /// Configuration file, as for `run`
     #[arg(long, short, value_name = "FILE", env = "CHAINSCOPE_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Where Chainscope serves its API [default: as configured]
+    /// URL of the Chainscope API [default: as configured]
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_URL")]
     pub(crate) url: Option<String>,
 }

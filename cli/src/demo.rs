@@ -1,4 +1,4 @@
-//! `chainscope demo`: a demo node and its peer, recorded like any other node, and which code holds its memory.
+//! `chainscope demo`: records a demo node and its peer like any other node, in memory, and shows which code holds its memory.
 
 use std::{
     fs,
@@ -19,23 +19,29 @@ use anyhow::{Context as _, bail};
 use chainscope_spec::{Config, Memory};
 use serde_json::Value;
 
-use crate::{api::Api, args::DemoArgs, logs, memory, p2p, run, terminal};
+use crate::{
+    api::Api,
+    args::DemoArgs,
+    logs, memory, p2p,
+    standalone::{self, Running, Storage},
+    terminal,
+};
 
-/// How long is waited for the node's memory to be observed, and then for a first stack.
-const OBSERVED: Duration = Duration::from_secs(10);
-/// Messages shown where nobody can press Ctrl-C.
-const SHOWN: u64 = 40;
+/// How long to wait for the node's memory to be observed, and then for a first stack.
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of messages to show if standard output is not a terminal.
+const DEFAULT_MESSAGES: u64 = 40;
 
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     logs::start(None, "warn")?;
-    let program = demo_node(args.demo_node.as_deref())?;
-    let folder = tempfile::tempdir()?;
-    let identity = folder.path().join("identity.json");
+    let binary = demo_node_binary(args.demo_node.as_deref())?;
+    let directory = tempfile::tempdir()?;
+    let identity = directory.path().join("identity.json");
     let rate = args.rate.to_string();
 
     let mut node = DemoNode::start(
-        Command::new(&program)
-            .args(["load", "--listen", "[::1]:0", "--commands", "--linger", "--rate", &rate, "--identity"])
+        Command::new(&binary)
+            .args(["load", "--listen", "[::1]:0", "--commands", "--keep-open", "--rate", &rate, "--identity"])
             .arg(&identity),
     )?;
     let port = node.port()?;
@@ -46,42 +52,44 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
         node.observe.memory = Some(Memory::default());
     }
     config.listen = args.listen;
-    config.data_dir = folder.path().join("data");
-    let running = run::start(&config)?;
-    let url = format!("http://{}", run::reachable(running.address()));
+    config.data_dir = directory.path().join("data");
+    let running = standalone::start(&config, Storage::Memory)?;
+    let url = format!("http://{}", standalone::reachable(running.address()));
     terminal::line(&format!("Chainscope records it from outside and serves {url}/v2/p2p (the API: {url}/docs)."))?;
+    terminal::line("Records are kept in memory; `chainscope run` stores them in RocksDB.")?;
 
-    // Only what is asked for from now on has a stack. Older kernels and fewer rights are enough for the messages.
+    // Only memory allocated from now on has a stack. If memory cannot be observed (an older kernel, fewer capabilities), the
+    // messages are shown nevertheless.
     let api = Api::new(&url);
-    let observed = memory::attached(&running, &api, OBSERVED);
+    let observed = memory::wait_attached(&running, &api, OBSERVE_TIMEOUT);
 
     let _peer = DemoNode::start(
-        Command::new(&program)
-            .args(["load", "--commands", "--linger", "--connections", "2", "--rate", &rate, "--seed", "2"])
+        Command::new(&binary)
+            .args(["load", "--commands", "--keep-open", "--connections", "2", "--rate", &rate, "--seed", "2"])
             .args(["--peer", &format!("[::1]:{port}")]),
     )?;
     terminal::line("A peer connects. Every line is a message on its encrypted connections: → sent, ← received.\n")?;
 
-    let shown = show(&running, &api, args.messages.or((!terminal::is_interactive()).then_some(SHOWN)))?;
+    let shown = show(&running, &api, args.messages.or((!terminal::is_interactive()).then_some(DEFAULT_MESSAGES)))?;
     terminal::line("\nWhich code holds the demo node's memory, from its entry points inward:\n")?;
-    if let Err(error) = observed.and_then(|()| memory::show_own(&running, &api, OBSERVED)) {
+    if let Err(error) = observed.and_then(|()| memory::show_own(&running, &api, OBSERVE_TIMEOUT)) {
         terminal::line(&format!("{error:#}"))?;
     }
-    summary(&api, shown)?;
+    print_summary(&api, shown)?;
     running.stop()
 }
 
-/// Prints messages until there were enough, or somebody presses Ctrl-C; returns how many.
-fn show(running: &run::Running, api: &Api, most: Option<u64>) -> anyhow::Result<u64> {
+/// Prints `max` messages, or all until Ctrl-C; returns their number.
+fn show(running: &Running, api: &Api, max: Option<u64>) -> anyhow::Result<u64> {
     let shown = Arc::new(AtomicU64::new(0));
-    let left = Arc::new(AtomicU64::new(most.unwrap_or(u64::MAX)));
+    let left = Arc::new(AtomicU64::new(max.unwrap_or(u64::MAX)));
     let (done, ended) = tokio::sync::oneshot::channel();
     let print = {
         let (api, shown, left) = (api.clone(), Arc::clone(&shown), Arc::clone(&left));
         move || {
             p2p::follow(&api, Vec::new(), Some(0), |row| {
                 if shown.load(Ordering::Relaxed) >= left.load(Ordering::Relaxed) {
-                    bail!(Enough);
+                    bail!(LimitReached);
                 }
                 p2p::show(row, false)?;
                 shown.fetch_add(1, Ordering::Relaxed);
@@ -89,48 +97,50 @@ fn show(running: &run::Running, api: &Api, most: Option<u64>) -> anyhow::Result<
             })
         }
     };
-    // Nobody is there to be told if somebody pressed Ctrl-C.
+    // After Ctrl-C the receiver is gone.
     thread::spawn(move || done.send(print()).is_ok());
     let ended = running.wait_for(ended)?;
     left.store(0, Ordering::Relaxed);
     match ended {
-        Some(Ok(Err(error))) if !error.is::<Enough>() => Err(error),
+        Some(Ok(Err(error))) if !error.is::<LimitReached>() => Err(error),
         _ => Ok(shown.load(Ordering::Relaxed)),
     }
 }
 
+/// Ends the stream of messages.
 #[derive(Debug)]
-struct Enough;
+struct LimitReached;
 
-impl std::fmt::Display for Enough {
+impl std::fmt::Display for LimitReached {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("enough messages were shown")
+        f.write_str("the limit of messages is reached")
     }
 }
 
-impl std::error::Error for Enough {}
+impl std::error::Error for LimitReached {}
 
-fn summary(api: &Api, shown: u64) -> anyhow::Result<()> {
+/// Prints the last line of the demo.
+fn print_summary(api: &Api, shown: u64) -> anyhow::Result<()> {
     let connections = api.json("/v3/connections", &[])?;
     let connections = connections.as_array().map_or(0, Vec::len);
     terminal::line(&format!(
-        "\n{shown} messages of {connections} connections shown. `chainscope run --help` says how to record a node."
+        "\n{shown} messages of {connections} connections shown. `chainscope run --help` explains how to record a node."
     ))
 }
 
-/// The program beside this one, unless another is named.
-fn demo_node(named: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(named) = named {
-        return Ok(named.to_owned());
+/// The demo node's binary: `path`, else the one beside this binary.
+fn demo_node_binary(path: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(path) = path {
+        return Ok(path.to_owned());
     }
     let beside = std::env::current_exe()?.with_file_name("chainscope-demo-node");
     if fs::exists(&beside)? {
         return Ok(beside);
     }
-    bail!("{} is not there: it is built by `make build`, or name it with --demo-node", beside.display())
+    bail!("{} does not exist: `make demo` builds it, --demo-node sets another path", beside.display())
 }
 
-/// A demo node that ends with this process: its standard input is its lifeline.
+/// A demo node. It exits when its standard input is closed, at the latest with this process.
 struct DemoNode {
     child: Child,
     events: BufReader<std::process::ChildStdout>,
@@ -141,7 +151,7 @@ impl DemoNode {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C is for us: its memory is to be shown.
+            // Ctrl-C must not reach the node, whose memory is still to be shown.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
@@ -149,25 +159,26 @@ impl DemoNode {
         Ok(Self { child, events: BufReader::new(out) })
     }
 
-    /// Waits until it listens.
+    /// Waits until the node listens and returns its port.
     fn port(&mut self) -> anyhow::Result<u16> {
         let mut line = String::new();
         while self.events.read_line(&mut line)? > 0 {
-            let event: Value = serde_json::from_str(&line).with_context(|| format!("the demo node said {line:?}"))?;
+            let event: Value =
+                serde_json::from_str(&line).with_context(|| format!("unexpected output of the demo node: {line:?}"))?;
             if event["event"] == "listening" {
                 let address: SocketAddr = event["address"].as_str().unwrap_or_default().parse()?;
                 return Ok(address.port());
             }
             line.clear();
         }
-        bail!("the demo node ended before it listened")
+        bail!("the demo node exited before it listened")
     }
 }
 
 impl Drop for DemoNode {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It may have ended by itself; there is nothing left to do about either.
+        // An exit status or an error of wait(2) changes nothing here.
         let _ = self.child.wait();
     }
 }

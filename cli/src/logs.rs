@@ -1,4 +1,4 @@
-//! Own logs: to standard error for people, and to a file of the day for the support bundle.
+//! Log output: to standard error, and to daily files for the support bundle.
 
 use std::{
     fs,
@@ -9,26 +9,26 @@ use std::{
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
-/// Days of logs that are kept.
-const KEPT: usize = 7;
+/// Number of daily log files to keep.
+const MAX_LOG_FILES: usize = 7;
 
-/// Where a data folder's logs are.
-pub(crate) fn folder(data_dir: &Path) -> PathBuf {
+/// The directory of the log files in a data directory.
+pub(crate) fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("logs")
 }
 
-/// Begins to log. `RUST_LOG` sets what standard error shows; the file has everything from `info` on.
+/// Installs the log output. `RUST_LOG` filters standard error, with `default` as its default; the files have level `info`.
 pub(crate) fn start(data_dir: Option<&Path>, default: &str) -> anyhow::Result<()> {
-    let shown = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let file = data_dir
         .map(|data_dir| -> anyhow::Result<_> {
-            fs::create_dir_all(folder(data_dir))?;
+            fs::create_dir_all(directory(data_dir))?;
             let file = RollingFileAppender::builder()
                 .rotation(Rotation::DAILY)
                 .filename_prefix("chainscope")
                 .filename_suffix("log")
-                .max_log_files(KEPT)
-                .build(folder(data_dir))?;
+                .max_log_files(MAX_LOG_FILES)
+                .build(directory(data_dir))?;
             Ok(file)
         })
         .transpose()?
@@ -40,7 +40,7 @@ pub(crate) fn start(data_dir: Option<&Path>, default: &str) -> anyhow::Result<()
             tracing_subscriber::fmt::layer()
                 .with_ansi(io::stderr().is_terminal())
                 .with_writer(io::stderr)
-                .with_filter(shown),
+                .with_filter(filter),
         )
         .with(file)
         .init();

@@ -1,17 +1,19 @@
-//! `chainscope`: everything for one machine in one program.
+//! `chainscope`: agent and aggregator for one machine in one process, and the command-line client of the API.
 //!
-//! Each command is a module; what they share is [`api`] (the HTTP client), [`terminal`] (safe and quiet output) and
-//! [`logs`] (own logs).
+//! Each command is a module. Shared by them: [`standalone`] (agent and aggregator in this process), [`api`] (HTTP client),
+//! [`terminal`] (output) and [`logs`] (log output).
 
 #![forbid(unsafe_code)]
 
 mod api;
 mod args;
+mod clock;
 mod demo;
 mod logs;
 mod memory;
 mod p2p;
 mod run;
+mod standalone;
 mod support_bundle;
 mod terminal;
 

@@ -1,10 +1,10 @@
-//! `chainscope memory`: which code holds the memory, as a tree in a terminal.
+//! `chainscope memory`: which code holds a process's memory, as a tree.
 
 mod lines;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
@@ -12,32 +12,38 @@ use chainscope_spec::Config;
 use clap::ValueEnum as _;
 use serde_json::Value;
 
-use crate::{api::Api, args::MemoryArgs, logs, run, terminal};
+use crate::{
+    api::Api,
+    args::MemoryArgs,
+    clock, logs,
+    standalone::{self, Running, Storage},
+    terminal,
+};
 
-/// Where the API is if nothing is said.
-const URL: &str = "http://127.0.0.1:17732";
-/// How long attaching to a process may take: names of a large binary are read then.
-const ATTACH: Duration = Duration::from_secs(60);
-/// Time between two looks whether it has.
-const LOOK: Duration = Duration::from_millis(100);
-/// How many lines a tree has at most, roughly, if no threshold is given.
-const SHARE: u64 = 100;
+/// URL of the API without --url.
+const DEFAULT_URL: &str = "http://127.0.0.1:17732";
+/// How long attaching to a process may take, which includes reading the symbols of a large binary.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval between requests while waiting for a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Without a threshold, lines below this fraction of the total are hidden: one in …
+const DEFAULT_FRACTION: u64 = 100;
 
 pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
     match args.pid {
         Some(pid) if args.url.is_none() && args.node.is_none() => observe(pid, &args),
-        _ => show(&Api::new(args.url.as_deref().unwrap_or(URL)), &args),
+        _ => show(&Api::new(args.url.as_deref().unwrap_or(DEFAULT_URL)), &args),
     }
 }
 
-/// Shows the tree of the only node as it is after this moment, from its entry points inward, as soon as there is a stack in
-/// it, or after that time.
-pub(crate) fn show_own(running: &run::Running, api: &Api, patience: Duration) -> anyhow::Result<()> {
+/// Shows the tree of the only node from its entry points inward, once it was updated after this call and has a stack, or
+/// after the timeout.
+pub(crate) fn show_own(running: &Running, api: &Api, timeout: Duration) -> anyhow::Result<()> {
     let has_stack =
         |tree: &Value| tree["frames"].as_array().is_some_and(|all| all.iter().any(|one| one["name"].is_object()));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    let now = clock::unix_millis()?;
     let is_later = |target: &Value| target["updated"].as_u64().is_some_and(|updated| u128::from(updated) > now);
-    until(running, patience, || {
+    wait_until(running, timeout, || {
         let targets = api.json("/v1/targets", &[])?;
         Ok(targets.as_array().is_some_and(|all| all.iter().any(is_later))
             && has_stack(&api.json("/v1/tree", &[("threshold", "0".to_owned())])?))
@@ -47,7 +53,7 @@ pub(crate) fn show_own(running: &run::Running, api: &Api, patience: Duration) ->
     lines::print(api.text("/v1/tree", &with(&reverse, "threshold", 4))?, false)
 }
 
-/// Observes a process by agent and aggregator in this process, then shows it.
+/// Observes a process with agent and aggregator in this process, then shows its tree.
 fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
         bail!("there is no process {pid}");
@@ -58,46 +64,50 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     let mut config = Config::for_memory_of(pid);
     config.listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     config.data_dir = folder.path().to_owned();
-    let running = run::start(&config)?;
+    let running = standalone::start(&config, Storage::Memory)?;
     let api = Api::new(&format!("http://{}", running.address()));
-    let shown = attached(&running, &api, ATTACH).with_context(|| format!("process {pid}")).and_then(|()| {
-        if terminal::is_interactive() {
-            terminal::line(&format!(
-                "Observing process {pid} for {}; Ctrl-C shows it now.",
-                humantime::format_duration(args.observe)
-            ))?;
-        }
-        running.wait(args.observe)?;
-        show(&api, args)
-    });
+    let shown =
+        wait_attached(&running, &api, ATTACH_TIMEOUT).with_context(|| format!("process {pid}")).and_then(|()| {
+            if terminal::is_interactive() {
+                terminal::line(&format!(
+                    "Observing process {pid} for {}; Ctrl-C shows it now.",
+                    humantime::format_duration(args.observe)
+                ))?;
+            }
+            running.wait(args.observe)?;
+            show(&api, args)
+        });
     running.stop()?;
     shown
 }
 
-/// Waits until a process is told of by the agent and the aggregator in this process.
-pub(crate) fn attached(running: &run::Running, api: &Api, patience: Duration) -> anyhow::Result<()> {
-    if !until(running, patience, || Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty())))? {
-        bail!("nothing was told of its memory within {patience:?}; `chainscope run --check` says what is missing");
+/// Waits until the agent in this process has reported the memory of a process.
+pub(crate) fn wait_attached(running: &Running, api: &Api, timeout: Duration) -> anyhow::Result<()> {
+    if !wait_until(running, timeout, || {
+        Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty()))
+    })? {
+        bail!("its memory was not reported within {timeout:?}; `chainscope run --check` lists what is missing");
     }
     Ok(())
 }
 
-/// Waits until it is so, but no longer than `patience`, and says whether it is.
-fn until(
-    running: &run::Running,
-    patience: Duration,
-    mut is_so: impl FnMut() -> anyhow::Result<bool>,
+/// Waits for `condition`, but no longer than `timeout`. Returns whether it was met.
+fn wait_until(
+    running: &Running,
+    timeout: Duration,
+    mut condition: impl FnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<bool> {
-    let began = Instant::now();
-    while !is_so()? {
-        if began.elapsed() > patience {
+    let start = Instant::now();
+    while !condition()? {
+        if start.elapsed() > timeout {
             return Ok(false);
         }
-        running.wait(LOOK)?;
+        running.wait(POLL_INTERVAL)?;
     }
     Ok(true)
 }
 
+/// Requests and shows a tree.
 fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
     let mut query = Vec::new();
     let kind = args.kind.and_then(|kind| kind.to_possible_value()).map(|kind| kind.get_name().to_owned());
@@ -109,9 +119,9 @@ fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
     let threshold = match args.threshold {
         Some(threshold) => threshold,
         None => {
-            // Of a difference a hundredth of what is there, not of what changed.
-            let all: Vec<_> = query.iter().filter(|(name, _)| *name != "since").cloned().collect();
-            hundredth(api, &all)?
+            // For a difference, a hundredth of the current total, not of the change.
+            let current: Vec<_> = query.iter().filter(|(name, _)| *name != "since").cloned().collect();
+            default_threshold(api, &current)?
         }
     };
     let text = api.text("/v1/tree", &with(&query, "threshold", threshold))?;
@@ -121,12 +131,13 @@ fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
     lines::print(text, args.since.is_some())
 }
 
-/// The threshold at which a tree has about a hundred lines.
-fn hundredth(api: &Api, query: &[(&'static str, String)]) -> anyhow::Result<u64> {
+/// The threshold without --threshold.
+fn default_threshold(api: &Api, query: &[(&'static str, String)]) -> anyhow::Result<u64> {
     let root = api.json("/v1/tree", &with(query, "threshold", u64::MAX))?;
-    Ok(root["value"].as_u64().context("/v1/tree gave no value")? / SHARE)
+    Ok(root["value"].as_u64().context("/v1/tree did not return a value")? / DEFAULT_FRACTION)
 }
 
+/// The query with one more parameter.
 fn with(query: &[(&'static str, String)], name: &'static str, value: u64) -> Vec<(&'static str, String)> {
     let mut query = query.to_vec();
     query.push((name, value.to_string()));

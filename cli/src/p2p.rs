@@ -1,8 +1,9 @@
-//! `chainscope p2p`: the messages of a node, a line each.
+//! `chainscope p2p`: the messages of a node, one per line.
+
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use chainscope_hygiene::Escaped;
-use jiff::{Timestamp, tz::TimeZone};
 use serde::Deserialize;
 
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
 #[derive(Debug, Deserialize)]
 struct Row {
     id: u64,
+    /// Nanoseconds since 1970.
     timestamp: i64,
     remote_addr: String,
     incoming: bool,
@@ -28,8 +30,8 @@ pub(crate) fn run(args: P2pArgs) -> anyhow::Result<()> {
     let filters = filters(&args);
     let mut query = filters.clone();
     query.push(("limit", args.last.to_string()));
-    let answer = api.json("/v2/p2p", &query)?;
-    let rows = answer.as_array().context("/v2/p2p gave no list")?;
+    let response = api.json("/v2/p2p", &query)?;
+    let rows = response.as_array().context("/v2/p2p did not return a list")?;
     let mut next = None;
     for row in rows.iter().rev() {
         let text = row.to_string();
@@ -41,7 +43,7 @@ pub(crate) fn run(args: P2pArgs) -> anyhow::Result<()> {
     follow(&api, filters, next, |text| show(text, args.json).map(drop))
 }
 
-/// Calls for each message from id `next` on, as it is recorded. Without `next` only new ones come.
+/// Calls `each` with every message from id `next` on, as it is recorded; without `next` with new ones only.
 pub(crate) fn follow(
     api: &Api,
     mut filters: Vec<(&'static str, String)>,
@@ -55,6 +57,7 @@ pub(crate) fn follow(
     anyhow::bail!("the server ended the stream")
 }
 
+/// The filters of the command line as query parameters.
 fn filters(args: &P2pArgs) -> Vec<(&'static str, String)> {
     let sender = args.sender.map(|sender| matches!(sender, Sender::Remote).to_string());
     let initiator = args.initiator.map(|initiator| match initiator {
@@ -77,7 +80,7 @@ fn filters(args: &P2pArgs) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Prints one row, and returns its id.
+/// Prints a row and returns its id.
 pub(crate) fn show(text: &str, json: bool) -> anyhow::Result<u64> {
     let row: Row = serde_json::from_str(text).with_context(|| format!("not a message row: {text}"))?;
     if json {
@@ -88,16 +91,22 @@ pub(crate) fn show(text: &str, json: bool) -> anyhow::Result<u64> {
     Ok(row.id)
 }
 
+/// The line of a row, with everything from the peer escaped.
 fn line(row: &Row) -> String {
-    let time = Timestamp::from_nanosecond(i128::from(row.timestamp)).map_or_else(
-        |_| row.timestamp.to_string(),
-        |time| time.to_zoned(TimeZone::system()).strftime("%H:%M:%S.%3f").to_string(),
-    );
+    let time = time_of_day(row.timestamp).unwrap_or_else(|| row.timestamp.to_string());
     let arrow = if row.incoming { '←' } else { '→' };
     let kind = row.kind.as_deref().unwrap_or(&row.category);
     let preview = row.message_preview.as_deref().unwrap_or("(not decoded)");
     let (id, remote, kind) = (row.id, Escaped(&row.remote_addr).to_string(), Escaped(kind).to_string());
     format!("{time} {id:>7} {arrow} {remote:<24} {kind:<28} {}", Escaped(preview))
+}
+
+/// The time of day in UTC with milliseconds, "17:01:29.123", of nanoseconds since 1970.
+fn time_of_day(timestamp: i64) -> Option<String> {
+    let since = Duration::from_nanos(u64::try_from(timestamp).ok()?);
+    // "2018-02-14T17:01:29.123Z"
+    let time = humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string();
+    time.get(11..23).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -113,7 +122,7 @@ mod tests {
     use super::{Row, line};
     use crate::args::{Cli, Command};
 
-    /// The request line that a server gets for these arguments.
+    /// The request line that a server receives for these arguments.
     fn requested(arguments: &[&str]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -151,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_shows_what_a_row_holds_and_obeys_no_peer() {
+    fn a_line_shows_a_row_and_escapes_control_characters() {
         let row: Row = serde_json::from_str(
             r#"{"id":6,"timestamp":1626264123456000000,"remote_addr":"127.0.0.1:29733","source_type":"local",
                 "incoming":true,"category":"p2p","kind":"advertise","message_preview":"{\"Advertise\":{\"id\":[\"\u001b[2J"}"#,
         )
         .unwrap();
         let text = line(&row);
-        assert!(text.contains(":03.456") && text.contains("6 ← 127.0.0.1:29733"), "{text}");
+        assert!(text.starts_with("12:02:03.456") && text.contains("6 ← 127.0.0.1:29733"), "{text}");
         assert!(text.contains("advertise") && text.contains("\\u{1b}[2J"), "{text}");
     }
 }

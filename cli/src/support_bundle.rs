@@ -1,6 +1,6 @@
-//! `chainscope support-bundle`: one archive with what helps to find a fault, and nothing that is secret.
+//! `chainscope support-bundle`: an archive for troubleshooting, without secrets.
 //!
-//! Configuration names where an identity lies, never what it holds; records and messages are left out.
+//! The configuration contains paths of identities, never their contents; records and messages are left out.
 
 use std::{
     fs::{self, File},
@@ -13,10 +13,10 @@ use chainscope_hygiene::Escaped;
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, Header};
 
-use crate::{api::Api, args::SupportBundleArgs, logs, run, terminal};
+use crate::{api::Api, args::SupportBundleArgs, logs, run, standalone, terminal};
 
-/// What is asked of the API, and under which name it is kept.
-const ANSWERS: [(&str, &str); 5] = [
+/// Paths of the API to request, and the names of their responses in the archive.
+const RESPONSES: [(&str, &str); 5] = [
     ("/v2/version", "version.json"),
     ("/nodes", "nodes.json"),
     ("/v2/stats", "stats.json"),
@@ -24,8 +24,8 @@ const ANSWERS: [(&str, &str); 5] = [
     ("/readyz", "ready.json"),
 ];
 
-/// Of each log file, at most its last so many bytes.
-const LOG_BYTES: u64 = 8 << 20;
+/// Largest part of each log file that is included: its end.
+const MAX_LOG_BYTES: u64 = 8 << 20;
 
 pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
     let file = File::create(&args.output).with_context(|| format!("cannot write {}", args.output.display()))?;
@@ -45,18 +45,18 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
     };
     bundle.add("self-check.txt", run::self_check_text().as_bytes())?;
     let url = args.url.unwrap_or_else(|| match config {
-        Some(config) => format!("http://{}", run::reachable(config.listen)),
+        Some(config) => format!("http://{}", standalone::reachable(config.listen)),
         None => String::from("http://127.0.0.1:17732"),
     });
     let api = Api::new(&url);
-    for (path, name) in ANSWERS {
+    for (path, name) in RESPONSES {
         match api.text(path, &[]) {
             Ok(text) => bundle.add(name, text.as_bytes())?,
             Err(error) => bundle.notes.push(format!("{name}: {error:#}")),
         }
     }
     if let Some(config) = config {
-        bundle.add_logs(&logs::folder(&config.data_dir))?;
+        bundle.add_logs(&logs::directory(&config.data_dir))?;
     }
     let kernel = fs::read("/proc/version").unwrap_or_default();
     bundle.add("kernel.txt", &kernel)?;
@@ -69,12 +69,15 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
     terminal::line(&format!("wrote {}", args.output.display()))
 }
 
+/// The archive while it is written.
 struct Bundle {
     archive: Builder<GzEncoder<File>>,
+    /// What was included or is missing; printed, and included as notes.txt.
     notes: Vec<String>,
 }
 
 impl Bundle {
+    /// Adds a file.
     fn add(&mut self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(bytes.len() as u64);
@@ -83,11 +86,12 @@ impl Bundle {
         Ok(())
     }
 
-    fn add_logs(&mut self, folder: &Path) -> anyhow::Result<()> {
-        let entries = match fs::read_dir(folder) {
+    /// Adds every log file of a directory.
+    fn add_logs(&mut self, directory: &Path) -> anyhow::Result<()> {
+        let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(error) => {
-                self.notes.push(format!("own logs: {}: {error}", folder.display()));
+                self.notes.push(format!("logs: {}: {error}", directory.display()));
                 return Ok(());
             }
         };
@@ -97,11 +101,11 @@ impl Bundle {
             let mut bytes = Vec::new();
             let mut file = File::open(entry.path())?;
             let length = file.metadata()?.len();
-            if length > LOG_BYTES {
-                std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(length - LOG_BYTES))?;
-                self.notes.push(format!("{name}: its first {} bytes are left out", length - LOG_BYTES));
+            if length > MAX_LOG_BYTES {
+                std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(length - MAX_LOG_BYTES))?;
+                self.notes.push(format!("{name}: the first {} bytes are left out", length - MAX_LOG_BYTES));
             }
-            file.take(LOG_BYTES).read_to_end(&mut bytes)?;
+            file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
             self.add(&format!("logs/{name}"), &bytes)?;
         }
         Ok(())

@@ -1,13 +1,13 @@
-//! Output for people: seen when it is there, and a closed pipe is no error.
+//! Standard output: flushed after every write; a closed pipe is not an error.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-/// Whether people are looking.
+/// Whether standard output is a terminal.
 pub(crate) fn is_interactive() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Writes to standard output and flushes, so that a line is seen when it is there.
+/// Writes to standard output and flushes.
 pub(crate) fn write(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -15,12 +15,12 @@ pub(crate) fn write(bytes: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a line.
+/// Writes a line to standard output and flushes.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     write(format!("{text}\n").as_bytes())
 }
 
-/// Whether the reader of standard output has gone, as `head` does.
+/// Whether the error is a write to a closed pipe, such as `chainscope … | head`.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -89,7 +89,7 @@ struct Proxy {
 impl Proxy {
     fn start(cluster: &Cluster) -> Self {
         let program = Program::start("proxy", cluster.program("kubectl").args(["proxy", "--port", "0"]));
-        let port = program.wait_out("a port", |lines| {
+        let port = program.wait_stdout("a port", |lines| {
             lines.iter().find_map(|line| line.rsplit_once(':')?.1.trim().parse::<u16>().ok())
         });
         Self { base: format!("http://127.0.0.1:{port}"), agent: ureq::Agent::new_with_defaults(), _program: program }

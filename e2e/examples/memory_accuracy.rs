@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use chainscope_e2e::harness::api::Api;
-use chainscope_e2e::harness::life::{Life, rollup};
+use chainscope_e2e::harness::memory_process::{MemoryProcess, rollup};
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::{run, wait};
 use chainscope_testing::program;
@@ -26,7 +26,7 @@ const WORK: u64 = 5_000;
 fn main() {
     let churn = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(600);
     let mut machine = Machine::new("auto");
-    let exe = program::life(machine.folder());
+    let exe = program::life(machine.directory());
     machine.observe_memory("life", &exe);
     let chainscope = machine.start();
     let bench = Bench { api: &chainscope.api };
@@ -35,23 +35,23 @@ fn main() {
 
     println!("| after | kernel's count, kB | shown − counted, kB | % |");
     println!("| --- | ---: | ---: | ---: |");
-    let mut life = Life::start(&exe, bench.api);
+    let mut life = MemoryProcess::start(&exe, bench.api);
     bench.anonymous("start", &life);
-    life.tell("one 0 50000");
-    life.tell("heap 100 400000");
+    life.request("one 0 50000");
+    life.request("heap 100 400000");
     bench.anonymous("growth: 200 MB by mmap, 40 MB by malloc", &life);
-    life.tell("drop 0 1000 20000");
+    life.request("drop 0 1000 20000");
     bench.anonymous("a part is given back", &life);
-    life.tell("huge 1 8192");
+    life.request("huge 1 8192");
     bench.anonymous("huge pages", &life);
-    life.tell("drop 1 100 300");
-    life.tell("drop 1 1024 512");
+    life.request("drop 1 100 300");
+    life.request("drop 1 1024 512");
     bench.anonymous("parts of huge pages are given back", &life);
-    life.tell("one 2 20000");
-    life.tell("collapse 2");
+    life.request("one 2 20000");
+    life.request("collapse 2");
     bench.anonymous("small pages are collapsed into huge ones", &life);
-    life.tell("one 3 50000");
-    life.tell("thin 3");
+    life.request("one 3 50000");
+    life.request("thin 3");
     for _ in 0..3 {
         std::fs::write("/proc/sys/vm/compact_memory", "1").expect("root");
     }
@@ -63,12 +63,12 @@ fn main() {
         .args(["oflag=nocache", "conv=notrunc,fdatasync", "count=0", "status=none"])
         .arg(format!("of={path}")));
     let cold = in_cache(&file);
-    life.tell(&format!("read {path}"));
+    life.request(&format!("read {path}"));
     bench.cache(&life, &file, cold);
     bench.churn(&mut life, &file, churn);
-    life.tell("settle");
+    life.request("settle");
     bench.anonymous("what churned is given back", &life);
-    life.end();
+    life.finish();
     bench.wait();
     let left = bench.api.get("/v1/tree?kind=anon&threshold=0")["value"].as_i64().expect("a value");
     row("exit", 0, left);
@@ -90,20 +90,20 @@ impl Bench<'_> {
         });
     }
 
-    fn difference(&self, life: &Life) -> (i64, i64) {
+    fn difference(&self, life: &MemoryProcess) -> (i64, i64) {
         self.wait();
-        let (shown, counted) = (life.shown(self.api).expect("it is observed"), life.anonymous());
+        let (shown, counted) = (life.reported(self.api).expect("it is observed"), life.anonymous());
         (counted, shown.anon + shown.before - counted)
     }
 
-    fn anonymous(&self, what: &str, life: &Life) {
+    fn anonymous(&self, what: &str, life: &MemoryProcess) {
         let (counted, off) = self.difference(life);
         row(what, counted, off);
     }
 
     /// The pages of both processes, each shared one once: by their proportional shares.
-    fn fork(&self, life: &mut Life) {
-        let child = life.tell("fork 0 10000");
+    fn fork(&self, life: &mut MemoryProcess) {
+        let child = life.request("fork 0 10000");
         self.wait();
         let child = u32::try_from(child).expect("a process");
         let counted = rollup(life.pid(), "Pss_Anon") + rollup(child, "Pss_Anon");
@@ -112,12 +112,12 @@ impl Bench<'_> {
         let of = |target: &Value, field: &str| target["anon"][field].as_i64().expect("a number");
         let shown: i64 = running.map(|target| of(target, "attributed") + of(target, "beforeAttach")).sum();
         row("fork, both write to shared pages (sum of both, by Pss)", counted, shown - counted);
-        life.tell("reap");
+        life.request("reap");
         self.anonymous("the child's end", life);
     }
 
     /// What the function that reads the file holds in the page cache.
-    fn cache(&self, life: &Life, file: &Path, cold: i64) {
+    fn cache(&self, life: &MemoryProcess, file: &Path, cold: i64) {
         self.wait();
         let tree = self.api.get(&format!("/v1/tree?kind=cache&threshold=0&reverse=true&pid={}", life.pid()));
         let counted = in_cache(file) - cold;
@@ -128,11 +128,11 @@ impl Bench<'_> {
         );
     }
 
-    fn churn(&self, life: &mut Life, file: &Path, seconds: u64) {
+    fn churn(&self, life: &mut MemoryProcess, file: &Path, seconds: u64) {
         let began = Instant::now();
         let (mut rounds, mut most, mut worst) = (0, 0, (0, 0_i64));
         while began.elapsed() < Duration::from_secs(seconds) {
-            life.tell(&format!("churn {WORK} {rounds} 0 {}", file.display()));
+            life.request(&format!("churn {WORK} {rounds} 0 {}", file.display()));
             let (counted, off) = self.difference(life);
             rounds += 1;
             most = most.max(counted);

@@ -39,7 +39,7 @@ fn given_certificates_are_used_and_renewed_without_a_restart() {
     let renewed = Api::secure(forward.port(), RENEWED, &certificates).with_token(&token);
     let path = format!("/v2/p2p?node_name={NODE}&limit=1");
     wait::until_within(wait::PATIENCE * 3, "the renewed certificate", || {
-        renewed.ask(&path).filter(|(status, _)| *status == 200)
+        renewed.request(&path).filter(|(status, _)| *status == 200)
     });
     let count = scene.count();
     scene.until_count(count + 100);

@@ -34,7 +34,7 @@ fn a_killed_launcher_leaves_nothing() {
     let up = || {
         let mut command = Command::new(binary("chainscope-cluster"));
         let program = Program::start("chainscope-cluster", command.args(["up", "--bare", "--hosts", "2"]));
-        let config = program.wait_out("KUBECONFIG", |lines| {
+        let config = program.wait_stdout("KUBECONFIG", |lines| {
             lines.iter().find_map(|line| line.strip_prefix("export KUBECONFIG=")).map(PathBuf::from)
         });
         (program, config.parent().expect("a folder").to_owned())

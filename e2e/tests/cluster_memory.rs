@@ -28,12 +28,12 @@ fn the_memory_of_a_pod_is_served_to_who_may_read_it() {
         check(&tree, 0, false);
         let mut names = Vec::new();
         functions(&tree, &mut names);
-        names.iter().any(|name| name.contains("chainscope_e2e::node")).then_some(())
+        names.iter().any(|name| name.contains("chainscope_demo_node")).then_some(())
     });
 
     let stranger = scene.door.api.with_token(&scene.cluster.token("tezos", "stranger"));
-    assert_eq!(stranger.ask(&path("tree")).expect("an answer").0, 403);
-    assert_eq!(scene.door.api.ask(&path("tree")).expect("an answer").0, 401);
+    assert_eq!(stranger.request(&path("tree")).expect("an answer").0, 403);
+    assert_eq!(scene.door.api.request(&path("tree")).expect("an answer").0, 401);
 }
 
 fn path(what: &str) -> String {
@@ -42,7 +42,7 @@ fn path(what: &str) -> String {
 
 /// The observed process, if it is another one than that.
 fn process(scene: &Scene, not: u64) -> Option<u64> {
-    let (status, body) = scene.reader.ask(&path("pid"))?;
+    let (status, body) = scene.reader.request(&path("pid"))?;
     assert_eq!(status, 200, "{body}");
     body.parse().ok().filter(|pid| ![0, not].contains(pid))
 }

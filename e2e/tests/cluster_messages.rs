@@ -26,7 +26,7 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
 
     // Who may not read.
     let path = format!("/v2/p2p?node_name={NODE}&limit=1");
-    let status = |api: &Api| api.ask(&path).expect("an answer").0;
+    let status = |api: &Api| api.request(&path).expect("an answer").0;
     assert_eq!(status(&scene.door.api), 401);
     assert_eq!(status(&scene.door.api.with_token("nonsense")), 401);
     let stranger = scene.door.api.with_token(&cluster.token("tezos", "stranger"));

@@ -43,7 +43,7 @@ fn everything_written(scene: &Scene) -> Places {
     }
     paths.extend((0..scene.count()).map(|id| format!("/v2/p2p/{id}?node_name={NODE}")));
     for path in paths {
-        let (status, body) = scene.reader.ask(&path).unwrap_or_else(|| panic!("no answer to {path}"));
+        let (status, body) = scene.reader.request(&path).unwrap_or_else(|| panic!("no answer to {path}"));
         assert_eq!(status, 200, "{path}: {body}");
         places.insert(path, body.into_bytes());
     }

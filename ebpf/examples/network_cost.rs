@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use chainscope_ebpf::{CaptureMode, Event, NetworkOptions, NetworkProbe, Verdict};
+use chainscope_ebpf::network::{CaptureMode, Event, NetworkOptions, NetworkProbe, Verdict};
 
 const SIZES: [usize; 4] = [256, 4 << 10, 64 << 10, 1 << 20];
 
@@ -152,7 +152,7 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
         rate: sent / seconds,
         cost,
         captured: account.as_ref().map_or(0, |account| account.captured),
-        lost: account.as_ref().map_or(0, chainscope_ebpf::KernelAccount::dropped_bytes),
+        lost: account.as_ref().map_or(0, chainscope_ebpf::network::KernelAccount::dropped_bytes),
     }
 }
 

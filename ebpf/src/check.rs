@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// Where the kernel's type information is.
 pub(crate) const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
-/// The tracepoints that [`CaptureMode::Sock`](crate::CaptureMode::Sock) needs (Linux 6.3).
+/// The tracepoints that [`CaptureMode::Sock`](crate::network::CaptureMode::Sock) needs (Linux 6.3).
 pub(crate) const SOCK_TRACEPOINTS: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 const LIFE_TRACEPOINTS: [&str; 3] = ["inet_sock_set_state", "tcp_destroy_sock", "sys_exit"];
 /// The newest helper that the programs need, without `bpf_`. Vendors put it into older kernels, too.
@@ -50,7 +50,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at everything that [`NetworkProbe::load`](crate::NetworkProbe::load) and
+/// Looks at everything that [`NetworkProbe::load`](crate::network::NetworkProbe::load) and
 /// [`MemoryProbe::load`](crate::memory::MemoryProbe::load) need, without loading anything.
 #[must_use]
 pub fn self_check() -> Vec<Finding> {

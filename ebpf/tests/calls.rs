@@ -7,7 +7,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use chainscope_ebpf::{CaptureMode, ClosedBy, Direction, MissingReason, Role};
+use chainscope_ebpf::network::{CaptureMode, ClosedBy, Direction, MissingReason, Role};
 
 use common::recorder::Recorder;
 use common::{Puppet, listener, pattern};
@@ -98,9 +98,10 @@ fn sends(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
     let stream = recorder.sent(opened.socket);
     stream.verify_whole(1, sent);
     for (offset, call) in calls {
-        let first = stream.pieces.iter().find(|piece| piece.offset == offset).expect("a piece at the call's start");
-        assert!(first.call_start, "{call} at {offset}");
-        assert_eq!(first.socket_call, call.starts_with("send"), "{call}");
+        let first =
+            stream.pieces.iter().find(|piece| piece.header.offset == offset).expect("a piece at the call's start");
+        assert!(first.header.call_start, "{call} at {offset}");
+        assert_eq!(first.header.socket_call, call.starts_with("send"), "{call}");
     }
     let account = recorder.account(puppet.pid());
     assert_eq!((account.seen, account.captured, account.dropped_bytes()), (sent, sent, 0));
@@ -156,7 +157,11 @@ fn receives(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
 const BIG: usize = 64 << 20;
 
 fn big_ring(mode: CaptureMode) -> Recorder {
-    Recorder::with(chainscope_ebpf::NetworkOptions { mode: Some(mode), ring_bytes: 128 << 20, ..Default::default() })
+    Recorder::with(chainscope_ebpf::network::NetworkOptions {
+        mode: Some(mode),
+        ring_bytes: 128 << 20,
+        ..Default::default()
+    })
 }
 
 fn one_write_of_64_mib(mode: CaptureMode) {

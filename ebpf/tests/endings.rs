@@ -6,7 +6,7 @@ mod common;
 use std::io::Write;
 use std::net::TcpStream;
 
-use chainscope_ebpf::{CaptureMode, ClosedBy, Role};
+use chainscope_ebpf::network::{CaptureMode, ClosedBy, Role};
 
 use chainscope_testing::free_port;
 use common::recorder::Recorder;

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
-use chainscope_ebpf::{CaptureMode, ClosedBy, Direction, ExecEvents, NetworkOptions, Role, Verdict};
+use chainscope_ebpf::network::{CaptureMode, ClosedBy, Direction, ExecEvents, NetworkOptions, Role, Verdict};
 
 use chainscope_testing::free_port;
 use common::recorder::Recorder;
@@ -442,7 +442,8 @@ fn nothing_is_left_behind() {
 #[test]
 fn a_ring_of_an_odd_size_is_refused() {
     for ring_bytes in [0, 1000, 3 << 20] {
-        let error = chainscope_ebpf::NetworkProbe::load(&NetworkOptions { ring_bytes, ..NetworkOptions::default() });
+        let error =
+            chainscope_ebpf::network::NetworkProbe::load(&NetworkOptions { ring_bytes, ..NetworkOptions::default() });
         let text = error.expect_err("not a power of two").to_string();
         assert!(text.contains(&ring_bytes.to_string()), "{text}");
     }
@@ -459,7 +460,7 @@ fn this_host_passes_its_own_check() {
 #[test]
 fn without_rights_the_missing_ones_are_named() {
     if std::env::var_os("CHAINSCOPE_TEST_ALONE").is_some() {
-        let error = chainscope_ebpf::NetworkProbe::load(&NetworkOptions::default()).expect_err("no rights");
+        let error = chainscope_ebpf::network::NetworkProbe::load(&NetworkOptions::default()).expect_err("no rights");
         let text = error.to_string();
         assert!(text.contains("missing here: CAP_BPF, CAP_PERFMON") && text.len() < 300, "{text}");
         return;

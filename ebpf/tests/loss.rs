@@ -6,7 +6,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use chainscope_ebpf::{CaptureMode, Direction, KernelAccount, MissingReason, NetworkOptions, SocketId};
+use chainscope_ebpf::network::{CaptureMode, Direction, KernelAccount, MissingReason, NetworkOptions, SocketId};
 
 use common::recorder::Recorder;
 use common::{Puppet, listener, pattern};
@@ -237,7 +237,7 @@ fn a_ring_that_nobody_reads(mode: CaptureMode) {
         stream.verify(8);
         assert_eq!((stream.holes(0, total + 500), stream.captured()), (lost, total - lost + 500));
         let last = stream.pieces.last().expect("the last write");
-        assert_eq!((last.offset, last.bytes.len()), (total, 500));
+        assert_eq!((last.header.offset, last.bytes.len()), (total, 500));
         puppet.end();
     }
 }

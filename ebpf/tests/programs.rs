@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashMap;
 use std::path::Path;
 
-use chainscope_ebpf::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
+use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
 
 use common::recorder::Recorder;
 use common::{Puppet, listener};

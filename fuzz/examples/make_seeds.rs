@@ -1,4 +1,5 @@
-//! Writes seeds for every target from the test vectors, the message generator and this machine's programs: `make_seeds VECTORS CORPUS`.
+//! Writes seeds for all targets, made from the test vectors, the message generator and a system binary: `make_seeds
+//! VECTORS CORPUS`.
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -37,7 +38,7 @@ fn main() -> io::Result<()> {
     for (direction, stream) in SESSION.streams.iter().enumerate() {
         write("chunks", &format!("stream-{direction}"), &with_choice(17, &stream[..4_000]))?;
     }
-    // Both handshakes, in pieces.
+    // The handshake of both directions, in pieces.
     let mut opening = vec![1];
     for (direction, length) in [(0_u8, 105), (1, 105), (0, 39), (1, 39), (0, 200), (1, 200)] {
         let from = match length {
@@ -50,23 +51,23 @@ fn main() -> io::Result<()> {
     }
     write("opening", "handshake", &opening)?;
     write("opening", "http", &with_choice(0, b"\x01\0\x10\0GET / HTTP/1.1\r\n"))?;
-    // Pieces of either direction, of every size, with each kind of trouble once.
-    for trouble in 0..8_u8 {
+    // Pieces of both directions and all sizes, with each operation of `script`.
+    for operation in 0..8_u8 {
         for seed in 0..4_u64 {
             let mut generator = Generator::new(seed + 1);
             let mut steps = vec![seed as u8];
             for step in 0..60 {
-                let what = if step % 7 == 3 { trouble } else { 7 };
+                let what = if step % 7 == 3 { operation } else { 7 };
                 let shift = generator.below(8) as u8;
                 let direction = generator.below(2) as u8;
                 steps.extend([shift << 4 | what << 1 | direction, generator.below(256) as u8]);
                 steps.extend(generator.bytes(2));
             }
-            write("conversation", &format!("trouble-{trouble}-{seed}"), &steps[1..])?;
-            write("resume", &format!("trouble-{trouble}-{seed}"), &steps)?;
+            write("conversation", &format!("operation-{operation}-{seed}"), &steps[1..])?;
+            write("resume", &format!("operation-{operation}-{seed}"), &steps)?;
         }
     }
-    // A real file, small enough for the fuzzer.
+    // A system binary, small enough for the fuzzer.
     if let Ok(program) = fs::read("/usr/bin/true") {
         write("unwind", "true", &program)?;
     }

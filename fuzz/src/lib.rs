@@ -1,4 +1,4 @@
-//! What the targets share: keys, a session, and the reading of an input as a list of pieces.
+//! Shared by the targets: keys, a recorded session, and the interpretation of an input as pieces of streams.
 use std::sync::{Arc, LazyLock};
 
 use chainscope_tezos::{
@@ -8,18 +8,18 @@ use chainscope_tezos::{
     seal::{Announcement, connection_chunk, session},
 };
 
-/// Limits that keep searches short, so that many inputs are tried; the budget runs out in some of them.
-pub fn thrifty() -> Limits {
+/// Limits with a small resynchronisation budget, so that inputs run fast; some inputs exhaust the budget.
+pub fn low_budget() -> Limits {
     Limits {
-        search_units: 20_000,
-        search_units_per_byte: 0,
-        search_units_per_second: 0,
-        search_counters: 2048,
+        resync_budget: 20_000,
+        resync_budget_per_byte: 0,
+        resync_budget_per_second: 0,
+        max_resync_counters: 2048,
         ..Limits::default()
     }
 }
 
-/// Any public key is the local node's: a peer's bytes must not matter to that.
+/// A keyring that has the identity of [`SESSION`] for every even public key.
 #[derive(Default)]
 pub struct Keys(());
 
@@ -29,20 +29,21 @@ impl Keyring for Keys {
     }
 }
 
-/// A session of the local node, which connected.
+/// A session that the local node initiated.
 pub struct Session {
-    /// The local node's. Its public key is even, so that [`Keys`] gives it.
+    /// Identity of the local node. Its public key is even, so that [`Keys`] returns it.
     pub identity: Arc<Identity>,
-    /// Length of each direction's connection message.
+    /// Length of the connection message of each direction.
     pub connection: [usize; 2],
-    /// Length of each direction's handshake.
+    /// Length of the handshake of each direction.
     pub handshake: [usize; 2],
-    /// Both byte streams: sent, received.
+    /// Byte streams: sent, received.
     pub streams: [Vec<u8>; 2],
-    /// SHA-256 of every message in them.
+    /// SHA-256 of every message in the streams.
     pub messages: Vec<[u8; 32]>,
 }
 
+/// The session that the targets replay.
 pub static SESSION: LazyLock<Session> = LazyLock::new(|| {
     let identity = (0..)
         .map(|secret| Identity::from_secret_key([secret; 32], [0; 24]))
@@ -82,7 +83,7 @@ pub static SESSION: LazyLock<Session> = LazyLock::new(|| {
 });
 
 impl Session {
-    /// The handshake of both directions; the rest is [`script`]'s.
+    /// The handshake of both directions; [`script`] replays the bytes after it.
     pub fn handshake(&self) -> [Piece<'_>; 4] {
         let part = |direction: Direction, from: usize, to: usize| {
             let bytes = &self.streams[direction as usize][from..to];
@@ -96,6 +97,7 @@ impl Session {
         ]
     }
 
+    /// Interprets both streams and returns the SHA-256 of every message.
     fn read(&self) -> Vec<[u8; 32]> {
         let mut keys = Arc::clone(&self.identity);
         let mut conversation = Conversation::new(Some(Role::Initiator), Limits::default());
@@ -116,7 +118,8 @@ impl Session {
     }
 }
 
-/// Reads an input as pieces of raw bytes: flags, jump, length, missing, then the bytes.
+/// Interprets an input as pieces of arbitrary bytes: flags, offset jump, length, number of missing bytes, then the
+/// bytes.
 pub fn pieces(mut data: &[u8], offsets: &mut [u64; 2], mut each: impl FnMut(Piece<'_>)) {
     while let [flags, jump, length, missing, rest @ ..] = data {
         let length = (usize::from(*length) << (flags >> 4 & 0x7)).min(rest.len());
@@ -136,8 +139,8 @@ pub fn pieces(mut data: &[u8], offsets: &mut [u64; 2], mut each: impl FnMut(Piec
     }
 }
 
-/// Reads an input as what happens to the session's bytes after the handshake, 4 bytes a step: what, how many, and where it hurts.
-/// Returns where the streams end.
+/// Interprets an input as a list of steps (4 bytes each: operation, length, two operands) that replay, drop, damage or
+/// repeat the bytes of the session after the handshake. Returns the final stream offsets.
 pub fn script(data: &[u8], mut each: impl FnMut(Piece<'_>)) -> [u64; 2] {
     let mut at = SESSION.handshake;
     for step in data.chunks_exact(4) {
@@ -151,7 +154,7 @@ pub fn script(data: &[u8], mut each: impl FnMut(Piece<'_>)) -> [u64; 2] {
         let covers = bytes.len() as u64;
         let call_start = step[0] & 0x80 == 0;
         match step[0] >> 1 & 7 {
-            // Lost, with a record of it and without.
+            // Lost bytes, with a piece that reports them and without.
             0 => each(Piece { direction, offset, bytes: &[], covers, call_start, time_ns: offset }),
             1 => {}
             2 => {
@@ -159,14 +162,14 @@ pub fn script(data: &[u8], mut each: impl FnMut(Piece<'_>)) -> [u64; 2] {
                 each(Piece { direction, offset, bytes: &bytes[..half], covers, call_start, time_ns: offset });
             }
             3 => {
-                let place = usize::from(step[2]) % bytes.len().max(1);
-                if let Some(byte) = bytes.get_mut(place) {
+                let damaged = usize::from(step[2]) % bytes.len().max(1);
+                if let Some(byte) = bytes.get_mut(damaged) {
                     *byte ^= step[3];
                 }
                 each(Piece { direction, offset, bytes: &bytes, covers, call_start, time_ns: offset });
             }
             4 => {
-                // A little of what came before comes again.
+                // Some of the previous bytes are repeated.
                 let again = usize::from(step[2]).min(*position);
                 let bytes = &stream[*position - again..end];
                 let offset = (*position - again) as u64;

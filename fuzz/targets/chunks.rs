@@ -1,4 +1,4 @@
-//! Chunk stream: any split of any bytes gives the same chunks, and loses none.
+//! Framing of arbitrary bytes: any split gives the same chunks, and no byte is lost.
 #![no_main]
 use chainscope_tezos::framer::{Framer, MAX_CHUNK_BYTES};
 use libfuzzer_sys::fuzz_target;

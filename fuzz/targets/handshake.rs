@@ -1,4 +1,4 @@
-//! Connection message, metadata and acknowledgement.
+//! Decoding of the handshake's messages from arbitrary bytes.
 #![no_main]
 use chainscope_tezos::{Category, decode, preview};
 use libfuzzer_sys::fuzz_target;

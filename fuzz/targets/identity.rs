@@ -1,4 +1,5 @@
-//! identity.json: any bytes. What is accepted holds together, what is refused is not quoted.
+//! Parsing of `identity.json` from arbitrary bytes: an accepted identity is consistent, an error does not quote the
+//! input.
 #![no_main]
 use chainscope_tezos::{Identity, peer_id};
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Messages between peers: every tag, whole and cut.
+//! Decoding of messages between peers: every tag, whole and truncated.
 #![no_main]
 use chainscope_tezos::{
     Category, decode,

@@ -1,4 +1,4 @@
-//! ELF files with call frame information: any bytes. A table is sorted and bounded, a refusal is one sentence.
+//! Parsing of call frame information from arbitrary ELF files: a table is sorted and bounded, an error is one line.
 #![no_main]
 use chainscope_unwind::{Image, Limits, Table};
 use libfuzzer_sys::fuzz_target;

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
-use chainscope_tls::{Acceptor, Folder, Protocol};
+use chainscope_tls::{Acceptor, CertificateDir, Protocol};
 use clap::Args;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -118,7 +118,7 @@ pub async fn run_with(client: Client, options: Options, stop: CancellationToken)
     parts.spawn(async move { Ok(health::serve(metrics_listener, health, stopped).await?) });
 
     let acceptor = match &options.tls_dir {
-        Some(dir) => Acceptor::tls(Folder::open(dir)?, Protocol::Grpc)?,
+        Some(dir) => Acceptor::tls(CertificateDir::open(dir)?, Protocol::Grpc)?,
         None if options.manage_certificates => {
             let served = Arc::new(Served::default());
             let (namespace, release) = (&options.namespace, &options.release);

@@ -1,8 +1,8 @@
-//! Measures a process with many distinct stacks: merging a keyframe and deltas, and every answer made of it.
+//! Measures merging and all exports of a profile with many distinct stacks.
 //!
 //! `profile_bench [stacks]`, by default 100,000. Times are the best and the median of eleven rounds.
 
-#![allow(clippy::print_stdout)] // a program that prints its figures
+#![expect(clippy::print_stdout, reason = "a benchmark that prints its results")]
 
 use std::{
     hint::black_box,
@@ -11,7 +11,8 @@ use std::{
 };
 
 use chainscope_profile::{
-    Flame, Kinds, Limits, Measure, Profile, Shape, Stacks, Taken, Tree, encode, flame_graph, pprof,
+    FlameGraphOptions, Kinds, Limits, Measure, MergeOutcome, Profile, Stacks, Tree, TreeOptions, encode, flame_graph,
+    pprof,
 };
 use chainscope_proto::v1::MemoryState;
 use chainscope_testing::memory::{FrameName, Recorder};
@@ -28,8 +29,8 @@ fn main() {
     let keyframe = recorder.keyframe();
     let mut profile = Profile::default();
     println!("{:<46}{:>10}{:>12}", "", "best, ms", "median, ms");
-    show("merge a keyframe", || take(&mut Profile::default(), keyframe.clone()));
-    take(&mut profile, keyframe.clone());
+    show("merge a keyframe", || merge(&mut Profile::default(), keyframe.clone()));
+    merge(&mut profile, keyframe.clone());
     let data = Arc::new(profile.data().expect("merged").clone());
     println!("  {} stacks, {} nodes, keyframe {} KiB", data.stacks(), data.nodes(), keyframe.encoded_len() >> 10);
 
@@ -37,7 +38,7 @@ fn main() {
     let bytes = deltas.iter().map(|delta| delta.encoded_len()).max().unwrap_or(0);
     show("merge a delta of 1,000 changes, being read", || {
         let held = profile.data().cloned();
-        take(&mut profile, deltas.pop().expect("one a round"));
+        merge(&mut profile, deltas.pop().expect("one per round"));
         drop(held);
     });
     println!("  delta {} KiB", bytes >> 10);
@@ -52,29 +53,29 @@ fn main() {
         ("tree, threshold 0", false, 0),
         ("tree, threshold 0, reversed", true, 0),
     ] {
-        let shape = Shape { reverse, threshold, kinds: Kinds::RESIDENT, measure: Measure::Now };
-        show(name, || drop(black_box(tree(&one, &shape))));
-        println!("  {} nodes", tree(&one, &shape).len());
+        let options = TreeOptions { reverse, threshold, kinds: Kinds::RESIDENT, measure: Measure::Now };
+        show(name, || drop(black_box(tree(&one, &options))));
+        println!("  {} nodes", tree(&one, &options).len());
     }
-    let shape = Shape { reverse: true, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
-    let flame = Flame { title: "bench", is_compared: false };
-    show("flame graph, threshold 256", || drop(black_box(flame_graph(&tree(&one, &shape), &flame))));
+    let options = TreeOptions { reverse: true, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
+    let flame = FlameGraphOptions { title: "bench", is_compared: false };
+    show("flame graph, threshold 256", || drop(black_box(flame_graph(&tree(&one, &options), &flame))));
     show("pprof, everything", || drop(black_box(pprof(&one, Kinds::RESIDENT, 0))));
     show("snapshot", || drop(black_box(encode(&data, "9732", 1))));
     let kept: usize = encode(&data, "9732", 1).iter().map(MemoryState::encoded_len).sum();
     println!("  {} KiB before compression", kept >> 10);
 }
 
-fn tree(stacks: &Stacks, shape: &Shape) -> Tree {
-    Tree::new(stacks, shape, &|| false).expect("it is not too large")
+fn tree(stacks: &Stacks, options: &TreeOptions) -> Tree {
+    Tree::new(stacks, options, &|| false).expect("within the limit")
 }
 
-fn take(profile: &mut Profile, state: MemoryState) {
+fn merge(profile: &mut Profile, state: MemoryState) {
     let sequence = state.sequence;
-    assert_eq!(profile.take(state, &Limits::default()), Taken::Merged(sequence));
+    assert_eq!(profile.merge(state, &Limits::default()), MergeOutcome::Merged(sequence));
 }
 
-/// Distinct stacks of 12 to 28 frames that branch like a program's: few functions outside, many inside.
+/// Adds distinct stacks of 12 to 28 frames that branch like those of a program: few outer functions, many inner ones.
 fn fill(recorder: &mut Recorder, random: &mut SmallRng, stacks: usize) {
     for at in 0..stacks {
         let stack = stack(random, at);

@@ -1,4 +1,4 @@
-//! The merged state of one process.
+//! The merged memory profile of one process.
 
 use std::sync::Arc;
 
@@ -6,39 +6,40 @@ use chainscope_proto::v1::{MemoryTarget, MemoryTotals};
 
 use crate::{Frame, Kind};
 
-/// Bytes of a page where nothing is said.
-const PAGE_BYTES: u32 = 4096;
+/// Page size if the agent states none.
+const DEFAULT_PAGE_BYTES: u32 = 4096;
 
-/// The state of one profile, consistent in itself. A clone is cheap and shares the columns: who merges the next delta
-/// copies only the columns that it changes, and only while somebody still reads the old ones.
+/// A consistent memory profile of one process. A clone is cheap and shares the columns (copy on write): merging the
+/// next delta copies only the columns that it changes, and only while a clone still refers to them.
 #[derive(Debug, Clone)]
-pub struct Data {
-    /// By id; entry 0 is the empty string.
+pub struct ProfileData {
+    /// Strings by id; entry 0 is the empty string.
     pub(crate) strings: Arc<Vec<Arc<str>>>,
-    /// By id; entry 0 is of the root and means nothing.
+    /// Frames by id; entry 0 is the unused frame of the root.
     pub(crate) frames: Arc<Vec<Frame>>,
-    /// No two frames are the same.
+    /// Whether all frames are distinct.
     pub(crate) distinct: bool,
-    /// By node; entry 0 is the root. A parent's number is less than its child's.
+    /// Parent of each node; entry 0 is the root. A parent has a smaller number than its children.
     pub(crate) parents: Arc<Vec<u32>>,
+    /// Frame of each node.
     pub(crate) node_frames: Arc<Vec<u32>>,
-    /// Pages of the stacks that end at a node, a column a kind.
+    /// Number of pages of the stacks that end at each node, one column per kind.
     pub(crate) pages: [Arc<Vec<u64>>; 3],
-    /// The observed process, for people.
+    /// Label of the observed process.
     pub target: String,
-    /// Key of the profile: nanoseconds since 1970 of the attach.
+    /// Key of the profile: time of the attach, in nanoseconds since 1970.
     pub profile: u64,
-    /// When it was read, nanoseconds since 1970.
+    /// Time of the state, in nanoseconds since 1970.
     pub time_ns: i64,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page_bytes: u32,
-    /// The process.
+    /// The observed process.
     pub process: MemoryTarget,
-    /// Its numbers as a whole.
+    /// Totals of the process.
     pub totals: MemoryTotals,
 }
 
-impl Default for Data {
+impl Default for ProfileData {
     fn default() -> Self {
         Self {
             strings: Arc::new(vec!["".into()]),
@@ -50,33 +51,33 @@ impl Default for Data {
             target: String::new(),
             profile: 0,
             time_ns: 0,
-            page_bytes: PAGE_BYTES,
+            page_bytes: DEFAULT_PAGE_BYTES,
             process: MemoryTarget::default(),
             totals: MemoryTotals::default(),
         }
     }
 }
 
-impl Data {
-    /// Whether no two of its frames are shown by the same name.
+impl ProfileData {
+    /// Whether all frames are distinct.
     pub(crate) fn is_distinct(&self) -> bool {
         self.distinct
     }
 
-    /// Nodes of its call tree, the root included.
+    /// Number of nodes of the call tree, the root included.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.parents.len()
     }
 
-    /// Distinct stacks that hold something.
+    /// Number of distinct stacks that hold memory.
     #[must_use]
     pub fn stacks(&self) -> usize {
         let [anon, cache, kernel] = &self.pages;
         (anon.iter().zip(cache.iter()).zip(kernel.iter())).filter(|((a, b), c)| **a > 0 || **b > 0 || **c > 0).count()
     }
 
-    /// Kibibytes that are held by stacks, a kind.
+    /// Kibibytes held by stacks, per kind.
     #[must_use]
     pub fn attributed(&self) -> [u64; 3] {
         Kind::ALL.map(|kind| {
@@ -85,13 +86,14 @@ impl Data {
         })
     }
 
-    /// Kibibytes that were resident before the attach and still are, a kind.
+    /// Kibibytes that were resident before the attach and still are, per kind.
     #[must_use]
     pub fn before_attach(&self) -> [u64; 3] {
         Kind::ALL.map(|kind| self.kib(self.totals_of(kind).fold(0, |sum, each| sum.saturating_add(each.before_attach))))
     }
 
-    /// Kibibytes that the kernel's own count has and nothing else explains, a kind; negative if there is too much.
+    /// Kibibytes in the kernel's total that are not otherwise accounted for, per kind; negative if more is accounted
+    /// for.
     #[must_use]
     pub fn unattributed(&self) -> [i64; 3] {
         let size = i64::from(self.page_bytes / 1024);
@@ -105,13 +107,13 @@ impl Data {
         self.totals.kinds.iter().filter(move |each| Kind::of_wire(each.kind) == Some(kind))
     }
 
-    /// Pages in kibibytes.
+    /// Converts pages to kibibytes.
     #[must_use]
     pub fn kib(&self, pages: u64) -> u64 {
         pages.saturating_mul(u64::from(self.page_bytes / 1024))
     }
 
-    /// Whether the process runs, as far as the agent has said.
+    /// Whether the process was running at the time of the state.
     #[must_use]
     pub fn runs(&self) -> bool {
         self.process.ended_ns == 0

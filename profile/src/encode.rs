@@ -1,18 +1,18 @@
-//! A state as a keyframe again: what a snapshot is kept as.
+//! Encoding of a profile as a keyframe, the format of stored snapshots.
 
 use std::{collections::HashMap, sync::Arc};
 
 use chainscope_proto::v1::{MemoryCounts, MemoryFrame, MemoryState};
 
-use crate::{Data, Kind};
+use crate::{Kind, ProfileData};
 
-/// Bytes that a part has at most, roughly: a message is of at most 1 MiB.
+/// Approximate maximum size of a part, in bytes; a gRPC message is at most 1 MiB.
 pub const PART_BYTES: usize = 768 << 10;
 
-/// The state as the parts of a keyframe, without nodes that hold nothing and lead to nothing. Frames that no node uses are
-/// left out, and so are strings that no frame uses; ids are therefore new ones.
+/// Encodes a profile as the parts of a keyframe. Nodes without memory in their subtree, frames without nodes and
+/// strings without frames are omitted, so that ids differ from those of `data`.
 #[must_use]
-pub fn encode(data: &Data, node: &str, sequence: u64) -> Vec<MemoryState> {
+pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState> {
     let mut parts = Parts { parts: Vec::new(), bytes: 0, node, data, sequence };
     parts.begin();
     let mut used = vec![false; data.nodes()];
@@ -48,16 +48,18 @@ pub fn encode(data: &Data, node: &str, sequence: u64) -> Vec<MemoryState> {
     parts.finish()
 }
 
+/// The parts of a state while they are filled.
 struct Parts<'a> {
     parts: Vec<MemoryState>,
-    /// Of the last part, roughly.
+    /// Approximate size of the last part.
     bytes: usize,
     node: &'a str,
-    data: &'a Data,
+    data: &'a ProfileData,
     sequence: u64,
 }
 
 impl Parts<'_> {
+    /// Starts the next part.
     fn begin(&mut self) {
         if let Some(last) = self.parts.last_mut() {
             last.more = true;
@@ -75,8 +77,8 @@ impl Parts<'_> {
         });
     }
 
-    /// The part that has room for so many bytes.
-    fn room(&mut self, bytes: usize) -> &mut MemoryState {
+    /// The part to which this number of bytes is added.
+    fn part_for(&mut self, bytes: usize) -> &mut MemoryState {
         if self.bytes > 0 && self.bytes + bytes > PART_BYTES {
             self.begin();
         }
@@ -85,12 +87,13 @@ impl Parts<'_> {
         &mut self.parts[at]
     }
 
+    /// Adds a string unless it is present; returns its id.
     fn string(&mut self, text: &Arc<str>, strings: &mut HashMap<Arc<str>, u32>) -> u32 {
         if let Some(id) = strings.get(text) {
             return *id;
         }
         let id = strings.len() as u32;
-        let part = self.room(text.len() + 6);
+        let part = self.part_for(text.len() + 6);
         if part.strings.is_empty() {
             part.first_string = id;
         }
@@ -99,11 +102,12 @@ impl Parts<'_> {
         id
     }
 
-    fn frame(&mut self, data: &Data, at: u32, id: u32, strings: &mut HashMap<Arc<str>, u32>) {
+    /// Adds a frame with its strings.
+    fn frame(&mut self, data: &ProfileData, at: u32, id: u32, strings: &mut HashMap<Arc<str>, u32>) {
         let Some(frame) = data.frames.get(at as usize) else { return };
         let executable = self.string(&frame.executable, strings);
         let function = frame.function.as_ref().map_or(0, |text| self.string(text, strings));
-        let part = self.room(28);
+        let part = self.part_for(28);
         if part.frames.is_empty() {
             part.first_frame = id;
         }
@@ -117,8 +121,9 @@ impl Parts<'_> {
         });
     }
 
+    /// Adds a node.
     fn node(&mut self, id: u32, parent: u32, frame: u32) {
-        let part = self.room(10);
+        let part = self.part_for(10);
         if part.node_parents.is_empty() {
             part.first_node = id;
         }
@@ -126,8 +131,9 @@ impl Parts<'_> {
         part.node_frames.push(frame);
     }
 
+    /// Adds the number of pages of a node.
     fn count(&mut self, kind: Kind, node: u32, pages: u64) {
-        let part = self.room(15);
+        let part = self.part_for(15);
         let kind = kind.to_wire();
         let counts = match part.counts.last_mut() {
             Some(counts) if counts.kind == kind => counts,
@@ -141,8 +147,9 @@ impl Parts<'_> {
         counts.pages.push(pages);
     }
 
+    /// Adds process and totals to the last part.
     fn finish(mut self) -> Vec<MemoryState> {
-        // Process and totals are in the last part; how large they are is not up to us.
+        // The totals have an unbounded number of mappings: many of them get a part of their own.
         if self.bytes > 0 && self.data.totals.at_attach.len() + self.data.totals.before_now.len() > 1000 {
             self.begin();
         }

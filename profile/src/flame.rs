@@ -1,42 +1,46 @@
-//! A tree as a flame graph: one SVG without anything from elsewhere.
+//! Flame graphs: a tree as a self-contained SVG.
 //!
-//! The root is at the bottom, a node's width is what it holds. The colour is that of whose code it is; where two moments
-//! are compared, red for what grew and blue for what shrank. A click zooms in. Names come from files of strangers: they are
-//! escaped, and what XML or a reader's eye cannot bear is replaced.
+//! The root is at the bottom; the width of a node is its memory. The colour shows the category of its code; in a
+//! comparison, growth is red and decrease blue. A click zooms in. Names are untrusted: they are escaped, and control
+//! and bidirectional formatting characters are replaced.
 
 use std::fmt::Write as _;
 
 use crate::{Category, Frame, Label, Tree};
 
+/// Width of the image, in pixels.
 const WIDTH: f64 = 1200.0;
+/// Height of a row.
 const ROW: usize = 17;
-/// Height of the title and of the line that says what the pointer is over.
+/// Height of the title and the line with the details of the frame under the pointer.
 const HEAD: usize = 46;
+/// Height below the rows.
 const FOOT: usize = 24;
-/// What is narrower is not drawn.
-const NARROWEST: f64 = 0.1;
-/// Width of a letter, roughly.
-const LETTER: f64 = 6.6;
+/// Minimum width of a drawn node.
+const MIN_WIDTH: f64 = 0.1;
+/// Approximate width of a character.
+const CHARACTER_WIDTH: f64 = 6.6;
 
+/// Script for zooming and details.
 const SCRIPT: &str = include_str!("flame.js");
 
-/// What a flame graph says of itself.
+/// Options of a flame graph.
 #[derive(Debug, Clone)]
-pub struct Flame<'a> {
-    /// Above it.
+pub struct FlameGraphOptions<'a> {
+    /// Title.
     pub title: &'a str,
-    /// The tree was built with [`crate::Measure::Both`]: colours show how it changed.
+    /// Whether the tree was built with [`crate::Measure::Both`]: colours then show changes.
     pub is_compared: bool,
 }
 
-/// The flame graph of a tree, as SVG.
+/// Renders a tree as a flame graph in SVG.
 #[must_use]
-pub fn flame_graph(tree: &Tree, flame: &Flame<'_>) -> String {
+pub fn flame_graph(tree: &Tree, options: &FlameGraphOptions<'_>) -> String {
     let boxes = layout(tree);
     let rows = boxes.iter().map(|each| each.depth).max().unwrap_or(0) + 1;
     let height = HEAD + rows * ROW + FOOT;
     let mut svg = String::with_capacity(4096 + boxes.len() * 220);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(
         svg,
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" version=\"1.1\" \
@@ -47,7 +51,7 @@ pub fn flame_graph(tree: &Tree, flame: &Flame<'_>) -> String {
          <text x=\"{}\" y=\"20\" text-anchor=\"middle\" font-size=\"15\">{}</text>\n\
          <text id=\"reset\" x=\"8\" y=\"38\">whole graph</text>\n<text id=\"details\" x=\"110\" y=\"38\"> </text>\n",
         WIDTH / 2.0,
-        escaped(flame.title),
+        escaped(options.title),
     );
     let total = tree.node(tree.root()).value.max(1) as f64;
     for each in &boxes {
@@ -55,14 +59,14 @@ pub fn flame_graph(tree: &Tree, flame: &Flame<'_>) -> String {
         let name = name(tree, node.label);
         let share = 100.0 * node.value as f64 / total;
         let _ = write!(svg, "<g class=\"f\"><title>{} ({} KiB, {share:.2} %", escaped(&name), grouped(node.value));
-        if flame.is_compared {
+        if options.is_compared {
             let change = node.value.saturating_sub(node.cache);
             let _ = write!(svg, ", {}{} KiB", if change > 0 { "+" } else { "" }, grouped(change));
         }
         let y = height - FOOT - (each.depth + 1) * ROW;
         let (x, width) = (each.x, each.width);
-        let fill = match flame.is_compared {
-            true => changed(node.value, node.cache),
+        let fill = match options.is_compared {
+            true => change_colour(node.value, node.cache),
             false => colour(tree, node.label),
         };
         let _ = writeln!(
@@ -81,6 +85,7 @@ pub fn flame_graph(tree: &Tree, flame: &Flame<'_>) -> String {
     svg
 }
 
+/// Position of a drawn node.
 struct Placed {
     node: u32,
     depth: usize,
@@ -88,7 +93,7 @@ struct Placed {
     width: f64,
 }
 
-/// Where each node goes that is wide enough to be seen.
+/// Positions of the nodes that are wide enough to be drawn.
 fn layout(tree: &Tree) -> Vec<Placed> {
     let total = tree.node(tree.root()).value;
     if total <= 0 {
@@ -96,14 +101,14 @@ fn layout(tree: &Tree) -> Vec<Placed> {
     }
     let scale = WIDTH / total as f64;
     let mut placed = Vec::new();
-    let mut waiting = vec![Placed { node: tree.root(), depth: 0, x: 0.0, width: WIDTH }];
-    while let Some(each) = waiting.pop() {
+    let mut pending = vec![Placed { node: tree.root(), depth: 0, x: 0.0, width: WIDTH }];
+    while let Some(each) = pending.pop() {
         let mut x = each.x;
         for child in tree.children(each.node) {
             let width = tree.node(child).value.max(0) as f64 * scale;
-            // What a pseudo node has besides is the parent's own: nothing stands on it.
-            if width >= NARROWEST && tree.node(child).label != Label::Unknown {
-                waiting.push(Placed { node: child, depth: each.depth + 1, x, width });
+            // `unknown` is the parent's own memory: it is left blank.
+            if width >= MIN_WIDTH && tree.node(child).label != Label::Unknown {
+                pending.push(Placed { node: child, depth: each.depth + 1, x, width });
             }
             x += width;
         }
@@ -112,6 +117,7 @@ fn layout(tree: &Tree) -> Vec<Placed> {
     placed
 }
 
+/// Name of a node.
 fn name(tree: &Tree, label: Label) -> String {
     match label {
         Label::Root => "all".to_owned(),
@@ -127,7 +133,7 @@ fn frame_name(frame: &Frame) -> String {
     }
 }
 
-/// Warm for the node's own code, cold for the rest; the name decides the shade.
+/// Fill colour by category: warm for the node's own code, cold for the rest; the shade is a hash of the name.
 fn colour(tree: &Tree, label: Label) -> String {
     let Label::Frame(frame) = label else { return "#d0d0d0".to_owned() };
     let frame = tree.frame(frame);
@@ -141,19 +147,20 @@ fn colour(tree: &Tree, label: Label) -> String {
     format!("rgb({red},{green},{blue})")
 }
 
-/// Red for growth, blue for the opposite, grey for none.
-fn changed(now: i64, then: i64) -> String {
+/// Fill colour of a comparison: red for growth, blue for decrease, grey for no change.
+fn change_colour(now: i64, then: i64) -> String {
     let (now, then) = (now as f64, then as f64);
     let share = ((now - then) / now.max(then).max(1.0)).clamp(-1.0, 1.0);
-    let (most, rest) = ((225.0 + 30.0 * share.abs()).round() as u8, (225.0 - 145.0 * share.abs()).round() as u8);
+    let (high, low) = ((225.0 + 30.0 * share.abs()).round() as u8, (225.0 - 145.0 * share.abs()).round() as u8);
     match share > 0.0 {
-        true => format!("rgb({most},{rest},{rest})"),
-        false => format!("rgb({rest},{rest},{most})"),
+        true => format!("rgb({high},{low},{low})"),
+        false => format!("rgb({low},{low},{high})"),
     }
 }
 
+/// The name, truncated to a width.
 fn fitted(name: &str, width: f64) -> String {
-    let fit = ((width - 6.0) / LETTER).max(0.0) as usize;
+    let fit = ((width - 6.0) / CHARACTER_WIDTH).max(0.0) as usize;
     match (fit, name.chars().count()) {
         (0..3, _) => String::new(),
         (fit, length) if length <= fit => name.to_owned(),
@@ -161,7 +168,7 @@ fn fitted(name: &str, width: f64) -> String {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 fn grouped(value: i64) -> String {
     let digits = value.unsigned_abs().to_string();
     let mut text = String::from(if value < 0 { "-" } else { "" });
@@ -174,7 +181,7 @@ fn grouped(value: i64) -> String {
     text
 }
 
-/// Text as XML takes it.
+/// Text escaped for XML.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -199,7 +206,7 @@ mod tests {
     use super::{escaped, fitted, grouped};
 
     #[test]
-    fn names_of_strangers_are_harmless() {
+    fn untrusted_names_are_escaped_and_truncated() {
         assert_eq!(escaped("<script>&\"'\u{1b}\u{202e}é"), "&lt;script&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}é");
         assert_eq!(fitted("abcdefgh", 6.0 + 4.0 * 6.6 + 0.1), "abc…");
         assert_eq!(fitted("abcdefgh", 10.0), "");

@@ -1,4 +1,4 @@
-//! A frame of a stack, by what it is shown as.
+//! Frames of stacks.
 
 use std::{
     cmp::Ordering,
@@ -8,20 +8,20 @@ use std::{
 
 use chainscope_proto::v1::FunctionCategory;
 
-/// Whose code it is, and in which language.
+/// Category of a frame's code: origin and language.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Category {
-    /// The node's own code in Rust.
+    /// Rust code of the node.
     NodeRust,
-    /// The node's own code in any other language.
+    /// Code of the node in another language.
     NodeCpp,
-    /// Everything else.
+    /// Code of libraries.
     #[default]
     SystemLib,
 }
 
 impl Category {
-    /// Its name in the API.
+    /// Name in the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +31,7 @@ impl Category {
         }
     }
 
+    /// From the wire; an unknown number is `SystemLib`.
     pub(crate) fn of_wire(number: i32) -> Self {
         match FunctionCategory::try_from(number) {
             Ok(FunctionCategory::NodeRust) => Self::NodeRust,
@@ -39,6 +40,7 @@ impl Category {
         }
     }
 
+    /// Number on the wire.
     pub(crate) fn to_wire(self) -> i32 {
         (match self {
             Self::NodeRust => FunctionCategory::NodeRust,
@@ -49,31 +51,31 @@ impl Category {
     }
 }
 
-/// Where an instruction is. Two frames are the same if they are shown by the same name.
+/// A code position. Frames that are displayed by the same name are equal.
 #[derive(Debug, Clone, Default)]
 pub struct Frame {
-    /// File offset of the return address; of code in no file its address.
+    /// File offset of the return address; the address itself for code without a file.
     pub offset: u64,
-    /// Base name of the file, or a text in brackets; empty if nothing is known.
+    /// Base name of the file, or a text in brackets; empty if unresolved.
     pub executable: Arc<str>,
-    /// Demangled name of the function, if a symbol covers the place.
+    /// Demangled name of the function, if there is a symbol.
     pub function: Option<Arc<str>>,
-    /// Whose code it is.
+    /// Category of the code.
     pub category: Category,
-    /// The function was inlined into its caller, which has the same offset.
+    /// Whether the function was inlined into its caller, which has the same offset.
     pub inlined: bool,
-    /// The file was deleted or replaced, and the name is not known for certain.
+    /// Whether the file was deleted or replaced, so that the name is uncertain.
     pub deleted: bool,
 }
 
 impl Frame {
-    /// Whether the frame can be named at all. What is not cuts its subtree off: the API shows it as `unknown`.
+    /// Whether the frame has a name. The API shows an unresolved frame and its subtree as `unknown`.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         !self.executable.is_empty()
     }
 
-    /// What the API orders equal values by. It shows 32 bits of the offset.
+    /// Order of frames of equal value in the API, which shows 32 bits of the offset.
     fn key(&self) -> (u32, &str, Option<&str>, Category) {
         (self.offset as u32, &self.executable, self.function.as_deref(), self.category)
     }

@@ -1,4 +1,4 @@
-//! Kinds of memory, and choices of them.
+//! Kinds of memory, and sets of them.
 
 use chainscope_proto::v1::MemoryKind;
 
@@ -7,17 +7,17 @@ use chainscope_proto::v1::MemoryKind;
 pub enum Kind {
     /// Anonymous pages: heap, stacks, private copies.
     Anon,
-    /// Page cache that was read or written on the process's behalf.
+    /// Page cache read or written on behalf of the process.
     Cache,
-    /// Of the kernel for the process: page tables, socket buffers and the like.
+    /// Kernel memory of the process: page tables, socket buffers and similar.
     Kernel,
 }
 
 impl Kind {
-    /// Every kind, in the order of [`Kind::index`].
+    /// All kinds, in the order of [`Kind::index`].
     pub const ALL: [Self; 3] = [Self::Anon, Self::Cache, Self::Kernel];
 
-    /// Its place in arrays that have one entry a kind.
+    /// Index in arrays with one entry per kind.
     #[must_use]
     pub fn index(self) -> usize {
         match self {
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// Its name in the API.
+    /// Name in the API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// The kind that the wire means; none for one that a later version has.
+    /// From the wire; `None` for an unknown number.
     #[must_use]
     pub fn of_wire(number: i32) -> Option<Self> {
         match MemoryKind::try_from(number).ok()? {
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// As the wire has it.
+    /// Number on the wire.
     #[must_use]
     pub fn to_wire(self) -> i32 {
         (match self {
@@ -60,29 +60,29 @@ impl Kind {
     }
 }
 
-/// A choice of kinds.
+/// A set of kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kinds([bool; 3]);
 
 impl Kinds {
-    /// Anonymous pages and page cache: what the original showed, and what is shown if nothing is said.
+    /// Anonymous pages and page cache: the default, as in TezEdge's memory profiler.
     pub const RESIDENT: Self = Self([true, true, false]);
-    /// Every kind.
+    /// All kinds.
     pub const ALL: Self = Self([true; 3]);
 
-    /// One kind.
+    /// A single kind.
     #[must_use]
     pub fn only(kind: Kind) -> Self {
         Self(Kind::ALL.map(|other| other == kind))
     }
 
-    /// Whether the kind is chosen.
+    /// Whether the set contains a kind.
     #[must_use]
     pub fn has(self, kind: Kind) -> bool {
         self.0[kind.index()]
     }
 
-    /// The sum of the chosen entries, and the part of it that is page cache.
+    /// Sum of the entries in the set, and the page cache within it.
     #[must_use]
     pub fn sum(self, entries: &[i64; 3]) -> (i64, i64) {
         let of = |kind: Kind| if self.has(kind) { entries[kind.index()] } else { 0 };

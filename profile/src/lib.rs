@@ -1,25 +1,26 @@
-//! Which code holds a process's memory: states of agents merged, and what people read of them.
+//! Memory profiles: which code holds the memory of a process. Merges the states sent by agents and renders them as call
+//! trees, flame graphs and pprof files.
 //!
 //! ```text
-//! MemoryState ─▶ Profile ─▶ Data          one process: dictionary, call tree, pages a node; a keyframe or a delta in parts
+//! MemoryState ─▶ Profile ─▶ ProfileData   one process: dictionary, call tree, pages per node; a keyframe or a delta in parts
 //! (agents)         │
-//!                  ├─▶ encode ─▶ MemoryState     a keyframe again: what is kept as a snapshot
-//!                  ▼
-//! Data, Data … ─▶ Stacks ─┬─▶ Tree ─┬─▶ (a JSON tree, made by whoever serves it)
-//! of now and then         │         └─▶ flame graph
-//!                         └─▶ pprof
+//!                  └─▶ encode ─▶ MemoryState     a keyframe, stored as a snapshot
+//!
+//! ProfileData … ─▶ Stacks ─┬─▶ Tree ─┬─▶ (JSON, in the HTTP layer)
+//! of one or two times      │         └─▶ flame graph
+//!                          └─▶ pprof
 //! ```
 //!
-//! [`Profile`] takes what an agent sends and refuses what contradicts itself. [`Stacks`] is one call tree of any number of
-//! processes, now and at an earlier moment, in kibibytes. [`Tree`] is what of it is worth showing: from the innermost
-//! frame outwards or the other way round, above a threshold. Nothing here does I/O, and nothing recurses: a stack may be
-//! as deep as it likes.
+//! [`Profile`] merges the states of an agent and rejects inconsistent ones. [`Stacks`] is one call tree of any number
+//! of processes, at one time or at two times to compare, in kibibytes. [`Tree`] is the part of it above a threshold,
+//! from the innermost frame outwards or the reverse. The crate does no I/O, and no code recurses: the depth of stacks
+//! is unlimited.
 
 #![forbid(unsafe_code)]
 
 mod data;
 mod encode;
-mod fault;
+mod error;
 mod flame;
 mod frame;
 mod kind;
@@ -29,13 +30,13 @@ mod stacks;
 mod tree;
 mod walk;
 
-pub use data::Data;
+pub use data::ProfileData;
 pub use encode::{PART_BYTES, encode};
-pub use fault::Fault;
-pub use flame::{Flame, flame_graph};
+pub use error::MergeError;
+pub use flame::{FlameGraphOptions, flame_graph};
 pub use frame::{Category, Frame};
 pub use kind::{Kind, Kinds};
-pub use merge::{Limits, Profile, Taken};
+pub use merge::{Limits, MergeOutcome, Profile};
 pub use pprof::pprof;
-pub use stacks::{Rest, Stacks};
-pub use tree::{Label, Measure, Node, Shape, TooLarge, Tree};
+pub use stacks::{NonStackMemory, Stacks};
+pub use tree::{Label, Measure, Node, Tree, TreeError, TreeOptions};

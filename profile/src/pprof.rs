@@ -1,8 +1,8 @@
-//! The profile format of `pprof`: every stack, nothing left out, in bytes.
+//! Export in the format of `pprof`: all stacks, in bytes.
 //!
-//! Source of the format: `profile.proto` of google/pprof. Addresses are file offsets. What was inlined at an address is
-//! one location with several lines, innermost first. Sample types: `inuse_space` (the kinds that were asked for), then
-//! each kind by itself.
+//! Source of the format: `profile.proto` of google/pprof. Addresses are file offsets. Functions inlined at an address
+//! are lines of one location, innermost first. Sample types: `inuse_space` (the sum of the requested kinds), then each
+//! kind.
 
 use std::collections::HashMap;
 
@@ -96,8 +96,8 @@ struct Function {
     filename: i64,
 }
 
-/// All stacks as an encoded `profile.proto`, not compressed; `time_ns` is the moment shown, nanoseconds since 1970. Of a
-/// comparison the differences, which may be negative.
+/// Encodes all stacks as an uncompressed `profile.proto`; `time_ns` is the time of the profile, in nanoseconds since
+/// 1970. A comparison is encoded as differences, which may be negative.
 #[must_use]
 pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64) -> Vec<u8> {
     let mut write = Writer::new(stacks, time_ns);
@@ -105,7 +105,7 @@ pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64) -> Vec<u8> {
         let (now, then) = stacks.held(node);
         write.sample(kinds, difference(&now, &then), |write| write.locations(node as u32));
     }
-    let (now, then) = stacks.rest();
+    let (now, then) = stacks.non_stack();
     for (label, now, then) in [
         (Label::BeforeAttach, now.before_attach, then.before_attach),
         (Label::Unattributed, now.unattributed.map(|kib| kib.max(0)), then.unattributed.map(|kib| kib.max(0))),
@@ -120,13 +120,14 @@ fn difference(now: &[i64; 3], then: &[i64; 3]) -> [i64; 3] {
     std::array::from_fn(|kind| now[kind].saturating_sub(then[kind]))
 }
 
+/// A `profile.proto` under construction.
 struct Writer<'a> {
     stacks: &'a Stacks,
     file: File,
     strings: HashMap<String, i64>,
     mappings: HashMap<&'a str, u64>,
     functions: HashMap<(i64, i64), u64>,
-    /// By the innermost frame of a location: what is inlined at an address is always the same.
+    /// Location by its innermost frame: the functions inlined at an address are always the same.
     locations: HashMap<u32, u64>,
 }
 
@@ -151,6 +152,7 @@ impl<'a> Writer<'a> {
         write
     }
 
+    /// Id of a string.
     fn string(&mut self, text: &str) -> i64 {
         if let Some(id) = self.strings.get(text) {
             return *id;
@@ -161,6 +163,7 @@ impl<'a> Writer<'a> {
         id
     }
 
+    /// Adds a sample unless it is zero.
     fn sample(&mut self, kinds: Kinds, kib: [i64; 3], locations: impl FnOnce(&mut Self) -> Vec<u64>) {
         if kib == [0; 3] {
             return;
@@ -178,19 +181,20 @@ impl<'a> Writer<'a> {
         let mut rest = frames.as_slice();
         let mut locations = Vec::new();
         while let Some(innermost) = rest.first() {
-            // Everything that was inlined here, and the function that it was inlined into.
+            // The inlined functions at this address, and the function that they are inlined into.
             let inlined = rest.iter().take_while(|frame| self.stacks.frames[**frame as usize].inlined).count();
-            let (here, behind) = rest.split_at((inlined + 1).min(rest.len()));
+            let (here, outer) = rest.split_at((inlined + 1).min(rest.len()));
             let id = match self.locations.get(innermost) {
                 Some(id) => *id,
                 None => self.location(*innermost, here),
             };
             locations.push(id);
-            rest = behind;
+            rest = outer;
         }
         locations
     }
 
+    /// Adds a location; `frames` are its lines.
     fn location(&mut self, innermost: u32, frames: &[u32]) -> u64 {
         let stacks = self.stacks;
         let Some(frame) = stacks.frames.get(innermost as usize) else { return 0 };
@@ -210,6 +214,7 @@ impl<'a> Writer<'a> {
         id
     }
 
+    /// Adds a location without an address.
     fn pseudo(&mut self, name: &str) -> u64 {
         let line = vec![Line { function_id: self.function(name, "") }];
         let id = self.file.location.len() as u64 + 1;
@@ -217,7 +222,7 @@ impl<'a> Writer<'a> {
         id
     }
 
-    /// 0: none.
+    /// Id of the mapping of a file; 0 for none.
     fn mapping(&mut self, executable: &'a str, offset: u64) -> u64 {
         if executable.is_empty() {
             return 0;
@@ -240,6 +245,7 @@ impl<'a> Writer<'a> {
         id
     }
 
+    /// Id of a function.
     fn function(&mut self, name: &str, executable: &str) -> u64 {
         let key = (self.string(name), self.string(executable));
         if let Some(id) = self.functions.get(&key) {

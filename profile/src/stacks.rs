@@ -1,29 +1,30 @@
-//! One call tree of any number of processes, now and at an earlier moment, in kibibytes.
+//! One call tree of any number of processes, at one or two times, in kibibytes.
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::{Data, Frame, Kind};
+use crate::{Frame, Kind, ProfileData};
 
-/// What no stack holds, in kibibytes, an entry a kind.
+/// Memory that is not attributed to stacks, in kibibytes per kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rest {
-    /// Resident before the attach, and still.
+pub struct NonStackMemory {
+    /// Resident since before the attach.
     pub before_attach: [i64; 3],
-    /// In the kernel's own count, and explained by nothing.
+    /// In the kernel's total, but not otherwise accounted for.
     pub unattributed: [i64; 3],
 }
 
-/// What the stacks of a call tree hold at one moment: a column a kind, by the node at which they end.
+/// Memory of the stacks of a call tree at one time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
+    /// Memory of the stacks that end at each node, one column per kind.
     columns: [Arc<Vec<u64>>; 3],
-    /// Kibibytes of one of them.
+    /// Unit of the columns, in kibibytes.
     unit: i64,
-    pub(crate) rest: Rest,
+    non_stack: NonStackMemory,
 }
 
 impl Held {
-    /// Kibibytes of the stacks that end at a node, a kind.
+    /// Kibibytes of the stacks that end at a node, per kind.
     pub(crate) fn at(&self, node: usize) -> [i64; 3] {
         let kib = |column: &Arc<Vec<u64>>| {
             let count = column.get(node).map_or(0, |count| i64::try_from(*count).unwrap_or(i64::MAX));
@@ -33,50 +34,53 @@ impl Held {
         [kib(anon), kib(cache), kib(kernel)]
     }
 
-    /// Whether any stack that ends at a node holds something.
+    /// Whether the stacks that end at a node hold memory.
     fn is_at(&self, node: usize) -> bool {
         self.columns.iter().any(|column| column.get(node).is_some_and(|count| *count != 0))
     }
 }
 
-/// A call tree with what its stacks hold.
+/// A call tree with the memory of its stacks.
 #[derive(Debug, Clone, Default)]
 pub struct Stacks {
-    /// Distinct frames; some may be of no node.
+    /// Distinct frames, including frames without a node.
     pub(crate) frames: Arc<Vec<Frame>>,
-    /// Entry 0 is the root; a parent's number is less than its child's.
+    /// Parent of each node; entry 0 is the root. A parent has a smaller number than its children.
     pub(crate) parents: Arc<Vec<u32>>,
-    /// The frame of each node; of the root it means nothing.
+    /// Frame of each node; entry 0 is unused.
     pub(crate) node_frames: Arc<Vec<u32>>,
     pub(crate) now: Held,
-    /// The earlier moment, if one is compared with.
+    /// Memory at the earlier time of a comparison.
     pub(crate) then: Option<Held>,
-    /// Bytes of a page, for those who want to say so.
+    /// Page size in bytes.
     pub(crate) page_bytes: u32,
 }
 
 impl Stacks {
-    /// The sum of some processes.
+    /// The sum of several processes.
     #[must_use]
-    pub fn now(now: &[Arc<Data>]) -> Self {
+    pub fn now(now: &[Arc<ProfileData>]) -> Self {
         match now {
-            // That no two children of a node have the same frame is what the agent promises.
+            // The agent guarantees that the children of a node have different frame ids.
             [data] if data.is_distinct() => Self::shared(data),
-            _ => Self::added(now, None),
+            _ => Self::sum(now, None),
         }
     }
 
-    /// Some processes, and what is to be compared with them.
+    /// The sum of several processes, compared with the sum at an earlier time.
     #[must_use]
-    pub fn compared(now: &[Arc<Data>], then: &[Arc<Data>]) -> Self {
-        Self::added(now, Some(then))
+    pub fn compared(now: &[Arc<ProfileData>], then: &[Arc<ProfileData>]) -> Self {
+        Self::sum(now, Some(then))
     }
 
-    /// One process as it is: nothing is copied.
-    fn shared(data: &Data) -> Self {
-        let mut held =
-            Held { columns: data.pages.clone(), unit: i64::from(data.page_bytes / 1024), rest: Rest::default() };
-        held.rest.add(data);
+    /// One process; shares its columns.
+    fn shared(data: &ProfileData) -> Self {
+        let mut held = Held {
+            columns: data.pages.clone(),
+            unit: i64::from(data.page_bytes / 1024),
+            non_stack: NonStackMemory::default(),
+        };
+        held.non_stack.add(data);
         Self {
             frames: Arc::clone(&data.frames),
             parents: Arc::clone(&data.parents),
@@ -87,10 +91,11 @@ impl Stacks {
         }
     }
 
-    fn added(now: &[Arc<Data>], then: Option<&[Arc<Data>]>) -> Self {
+    /// Merges the call trees of several processes.
+    fn sum(now: &[Arc<ProfileData>], then: Option<&[Arc<ProfileData>]>) -> Self {
         let both = || now.iter().chain(then.iter().copied().flatten());
         let mut build = Build::new(both().map(|data| data.nodes()).max().unwrap_or(1));
-        let mut add = |all: &[Arc<Data>]| {
+        let mut add = |all: &[Arc<ProfileData>]| {
             let mut held = Sums::default();
             all.iter().for_each(|data| build.add(data, &mut held));
             held
@@ -107,19 +112,18 @@ impl Stacks {
         }
     }
 
-    /// What no stack holds, now and at the earlier moment.
+    /// Memory that is not attributed to stacks, now and at the earlier time.
     #[must_use]
-    pub fn rest(&self) -> (Rest, Rest) {
-        (self.now.rest, self.then.as_ref().map(|then| then.rest).unwrap_or_default())
+    pub fn non_stack(&self) -> (NonStackMemory, NonStackMemory) {
+        (self.now.non_stack, self.then.as_ref().map(|then| then.non_stack).unwrap_or_default())
     }
 
-    /// What the stacks that end at a node hold, now and at the earlier moment.
+    /// Kibibytes of the stacks that end at a node, per kind, now and at the earlier time.
     pub(crate) fn held(&self, node: usize) -> ([i64; 3], [i64; 3]) {
         (self.now.at(node), self.then.as_ref().map_or([0; 3], |then| then.at(node)))
     }
 
-    /// Whether stacks that end at a node hold anything, now or at the earlier moment. Of most nodes none does, and then
-    /// there is nothing to be weighed.
+    /// Whether the stacks that end at a node hold memory, now or at the earlier time.
     pub(crate) fn is_held(&self, node: usize) -> bool {
         self.now.is_at(node) || self.then.as_ref().is_some_and(|then| then.is_at(node))
     }
@@ -138,8 +142,8 @@ impl Stacks {
     }
 }
 
-impl Rest {
-    fn add(&mut self, data: &Data) {
+impl NonStackMemory {
+    fn add(&mut self, data: &ProfileData) {
         let (before, unattributed) = (data.before_attach(), data.unattributed());
         for kind in Kind::ALL.map(Kind::index) {
             let before = i64::try_from(before[kind]).unwrap_or(i64::MAX);
@@ -149,11 +153,11 @@ impl Rest {
     }
 }
 
-/// What several processes hold together, in kibibytes.
+/// Memory of several processes, in kibibytes.
 #[derive(Default)]
 struct Sums {
     columns: [Vec<u64>; 3],
-    rest: Rest,
+    non_stack: NonStackMemory,
 }
 
 impl Sums {
@@ -162,19 +166,19 @@ impl Sums {
             column.resize(nodes, 0);
             Arc::new(column)
         });
-        Held { columns, unit: 1, rest: self.rest }
+        Held { columns, unit: 1, non_stack: self.non_stack }
     }
 }
 
-/// Several call trees become one.
+/// A call tree merged from several.
 struct Build {
     frames: Vec<Frame>,
     parents: Vec<u32>,
     node_frames: Vec<u32>,
-    /// Distinct frames by what they are.
-    known: HashMap<Frame, u32>,
-    /// Nodes by parent and frame.
-    places: HashMap<u64, u32, Quick>,
+    /// Id of each distinct frame.
+    frame_ids: HashMap<Frame, u32>,
+    /// Number of each node by parent and frame.
+    node_ids: HashMap<u64, u32, FastHash>,
 }
 
 impl Build {
@@ -188,18 +192,18 @@ impl Build {
             frames: Vec::new(),
             parents: column(),
             node_frames: column(),
-            known: HashMap::new(),
-            places: HashMap::with_capacity_and_hasher(nodes, Quick),
+            frame_ids: HashMap::new(),
+            node_ids: HashMap::with_capacity_and_hasher(nodes, FastHash),
         }
     }
 
-    fn add(&mut self, data: &Data, sums: &mut Sums) {
+    fn add(&mut self, data: &ProfileData, sums: &mut Sums) {
         let frames: Vec<u32> = data.frames.iter().map(|frame| self.frame(frame)).collect();
         let mut nodes = vec![0u32; data.nodes()];
         for at in 1..data.nodes() {
             let parent = nodes[data.parents[at] as usize];
             let frame = frames.get(data.node_frames[at] as usize).copied().unwrap_or_default();
-            nodes[at] = self.place(parent, frame);
+            nodes[at] = self.node(parent, frame);
         }
         for (column, pages) in sums.columns.iter_mut().zip(&data.pages) {
             column.resize(self.parents.len(), 0);
@@ -208,22 +212,22 @@ impl Build {
                 *sum = sum.saturating_add(data.kib(*pages));
             }
         }
-        sums.rest.add(data);
+        sums.non_stack.add(data);
     }
 
     fn frame(&mut self, frame: &Frame) -> u32 {
-        if let Some(id) = self.known.get(frame) {
+        if let Some(id) = self.frame_ids.get(frame) {
             return *id;
         }
         let id = self.frames.len() as u32;
         self.frames.push(frame.clone());
-        self.known.insert(frame.clone(), id);
+        self.frame_ids.insert(frame.clone(), id);
         id
     }
 
-    fn place(&mut self, parent: u32, frame: u32) -> u32 {
+    fn node(&mut self, parent: u32, frame: u32) -> u32 {
         let next = self.parents.len() as u32;
-        let node = *self.places.entry(u64::from(parent) << 32 | u64::from(frame)).or_insert(next);
+        let node = *self.node_ids.entry(u64::from(parent) << 32 | u64::from(frame)).or_insert(next);
         if node == next {
             self.parents.push(parent);
             self.node_frames.push(frame);
@@ -232,21 +236,21 @@ impl Build {
     }
 }
 
-/// Hashes pairs of small numbers that nobody can choose: the numbers are our own.
+/// Hash of node keys. The keys are numbers assigned here, so that no resistance against chosen keys is needed.
 #[derive(Debug, Clone, Copy, Default)]
-struct Quick;
+struct FastHash;
 
-impl std::hash::BuildHasher for Quick {
-    type Hasher = QuickHasher;
+impl std::hash::BuildHasher for FastHash {
+    type Hasher = FastHasher;
 
-    fn build_hasher(&self) -> QuickHasher {
-        QuickHasher(0)
+    fn build_hasher(&self) -> FastHasher {
+        FastHasher(0)
     }
 }
 
-struct QuickHasher(u64);
+struct FastHasher(u64);
 
-impl std::hash::Hasher for QuickHasher {
+impl std::hash::Hasher for FastHasher {
     fn finish(&self) -> u64 {
         self.0
     }

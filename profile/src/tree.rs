@@ -1,82 +1,83 @@
-//! What of a call tree is worth showing.
+//! The displayed part of a call tree: nodes above a threshold.
 //!
-//! A node's children are the frames behind its path that hold at least the threshold, greatest first; what the others
-//! hold is one child `underThreshold`, and what ends at the node, or goes on in a frame that cannot be named, one child
-//! `unknown`. So the children of a node add up to the node. If no child is left, both are left out: then all of it is the
-//! node's own.
+//! The children of a node are the frames that follow its path and hold at least the threshold, in descending order. The
+//! memory of the other frames is one child `underThreshold`; the memory of stacks that end at the node or continue in
+//! an unresolved frame is one child `unknown`. The children of a node therefore add up to the node. Without a child
+//! above the threshold both are omitted: all memory is then the node's own.
 //!
-//! The root has two more children, which no threshold hides: what was resident before the attach, and what the kernel's
-//! own count has beyond everything else. If the kernel counts less than is attributed, there is nothing to be shown for
-//! that in a tree: `/v1/targets` says so.
+//! The root has two further children regardless of the threshold: memory that was resident before the attach, and
+//! memory in the kernel's total that is not otherwise accounted for. A kernel total below the attributed memory has no
+//! representation in a tree; `/v1/targets` shows it.
 
 use std::sync::Arc;
 
 use crate::{
     Frame, Kinds, Stacks,
-    walk::{Inwards, Item, Outwards, Walk, Weight},
+    walk::{InnermostFirst, Item, OutermostFirst, Walk, Weight},
 };
 
-/// Nodes that a tree may have.
-const MOST_NODES: usize = 8 << 20;
+/// Maximum number of nodes of a tree.
+const MAX_NODES: usize = 8 << 20;
 
-/// Groups between two looks whether the tree is still wanted.
-const LOOK: usize = 1024;
+/// Number of expanded nodes between two checks for cancellation.
+const CANCELLATION_INTERVAL: usize = 1024;
 
-/// Which way a tree is built, and from what on its nodes are shown.
+/// Direction, threshold and measure of a tree.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
-    /// Children of the root are outermost frames (entry points) instead of innermost ones.
+pub struct TreeOptions {
+    /// Whether the root's children are the outermost frames (entry points) instead of the innermost ones.
     pub reverse: bool,
-    /// Kibibytes that a child holds at least.
+    /// Minimum size of a child, in kibibytes.
     pub threshold: u64,
-    /// What is counted.
+    /// Kinds of memory that are counted.
     pub kinds: Kinds,
-    /// What a node shows.
+    /// Meaning of the nodes' values.
     pub measure: Measure,
 }
 
-/// What a node shows.
+/// Meaning of a node's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// What is held now.
+    /// `value` is the current memory, `cache` the page cache within it.
     Now,
-    /// What is held now beyond the earlier moment; negative where it was more. The threshold looks at how much changed in
-    /// all stacks of a node, so that what grew here and shrank there does not hide.
+    /// `value` is the growth since the earlier time, which may be negative; `cache` is that of the page cache. The
+    /// threshold applies to the sum of the absolute changes of all stacks of a node, so that opposite changes do not
+    /// hide each other.
     Growth,
-    /// `value` is what is held now, `cache` what was held at the earlier moment.
+    /// `value` is the current memory, `cache` the memory at the earlier time.
     Both,
 }
 
-/// Why there is no tree.
+/// Why a tree was not built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TooLarge {
-    /// Nobody waits for it any more.
-    #[error("the tree is not wanted any more")]
+pub enum TreeError {
+    /// The caller cancelled.
+    #[error("the request for the tree was cancelled")]
     Cancelled,
-    /// It would be larger than any reader can use.
-    #[error("the tree has more than {} nodes: a greater threshold makes it smaller", MOST_NODES)]
+    /// The tree has more than the maximum number of nodes.
+    #[error("the tree has more than {} nodes: a greater threshold makes it smaller", MAX_NODES)]
     Nodes,
 }
 
-/// What a node stands for.
+/// Meaning of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Label {
-    /// Everything.
+    /// All memory.
     Root,
     /// A frame; see [`Tree::frame`].
     Frame(u32),
     /// Children below the threshold.
     UnderThreshold,
-    /// What ends at the node, or cannot be named.
+    /// Stacks that end at the parent or continue in an unresolved frame.
     Unknown,
     /// Resident before the attach.
     BeforeAttach,
-    /// In the kernel's count, and explained by nothing.
+    /// In the kernel's total, but not otherwise accounted for.
     Unattributed,
 }
 
 impl Label {
-    /// The text that stands for it in the API; none for the root and frames.
+    /// Name of a pseudo node in the API; `None` for the root and frames.
     #[must_use]
     pub fn pseudo(self) -> Option<&'static str> {
         match self {
@@ -92,17 +93,19 @@ impl Label {
 /// A node of a tree.
 #[derive(Debug, Clone, Copy)]
 pub struct Node {
-    /// What it stands for.
+    /// Meaning of the node.
     pub label: Label,
     /// Kibibytes; see [`Measure`].
     pub value: i64,
     /// Kibibytes; see [`Measure`].
     pub cache: i64,
+    /// Number of the first child.
     first: u32,
+    /// Number of children.
     count: u32,
 }
 
-/// A tree, in one piece: however deep it is, nothing recurses when it is walked or dropped.
+/// A tree as a flat list of nodes, so that neither traversal nor drop recurses.
 #[derive(Debug)]
 pub struct Tree {
     nodes: Vec<Node>,
@@ -110,41 +113,42 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Builds the tree. `is_cancelled` is asked now and then.
+    /// Builds a tree. `is_cancelled` is polled.
     ///
     /// # Errors
-    /// It would be too large, or is not wanted any more.
-    pub fn new(stacks: &Stacks, shape: &Shape, is_cancelled: &dyn Fn() -> bool) -> Result<Self, TooLarge> {
+    /// If the tree is too large, or was cancelled.
+    pub fn new(stacks: &Stacks, options: &TreeOptions, is_cancelled: &dyn Fn() -> bool) -> Result<Self, TreeError> {
         let weigh = |(now, then): ([i64; 3], [i64; 3])| {
-            let ((value, cache), (earlier, earlier_cache)) = (shape.kinds.sum(&now), shape.kinds.sum(&then));
-            match shape.measure {
-                Measure::Now => Weight { value, cache, keep: value.max(0) },
+            let ((value, cache), (earlier, earlier_cache)) = (options.kinds.sum(&now), options.kinds.sum(&then));
+            match options.measure {
+                Measure::Now => Weight { value, cache, magnitude: value.max(0) },
                 Measure::Growth => {
                     let value = value.saturating_sub(earlier);
-                    Weight { value, cache: cache.saturating_sub(earlier_cache), keep: value.saturating_abs() }
+                    Weight { value, cache: cache.saturating_sub(earlier_cache), magnitude: value.saturating_abs() }
                 }
-                Measure::Both => Weight { value, cache: earlier, keep: value.max(earlier) },
+                Measure::Both => Weight { value, cache: earlier, magnitude: value.max(earlier) },
             }
         };
-        let weigh_node = |node: usize| weigh(stacks.held(node));
+        // Most nodes are the end of no stack.
+        let weigh_node = |node: usize| if stacks.is_held(node) { weigh(stacks.held(node)) } else { Weight::default() };
         let positive = |entries: [i64; 3]| entries.map(|entry| entry.max(0));
-        let (now, then) = stacks.rest();
-        let rest = [
+        let (now, then) = stacks.non_stack();
+        let non_stack = [
             (Label::BeforeAttach, weigh((positive(now.before_attach), positive(then.before_attach)))),
             (Label::Unattributed, weigh((positive(now.unattributed), positive(then.unattributed)))),
         ];
-        let build = Build::new(stacks, shape.threshold, is_cancelled);
-        let nodes = match shape.reverse {
-            false => build.run(&Inwards { stacks, weigh: weigh_node }, rest)?,
+        let build = Build::new(stacks, options.threshold, is_cancelled);
+        let nodes = match options.reverse {
+            false => build.run(&InnermostFirst { stacks, weigh: weigh_node }, non_stack)?,
             true => {
-                let walk = Outwards::new(stacks, build.threshold, weigh_node);
-                build.run(&walk, rest)?
+                let walk = OutermostFirst::new(stacks, build.threshold, weigh_node);
+                build.run(&walk, non_stack)?
             }
         };
         Ok(Self { nodes, frames: Arc::clone(&stacks.frames) })
     }
 
-    /// The root.
+    /// Number of the root.
     #[must_use]
     pub fn root(&self) -> u32 {
         0
@@ -153,31 +157,31 @@ impl Tree {
     /// A node by its number.
     ///
     /// # Panics
-    /// There is no such node.
+    /// If there is no such node.
     #[must_use]
     pub fn node(&self, number: u32) -> &Node {
         &self.nodes[number as usize]
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is nothing but the root.
+    /// Whether the root is the only node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.len() <= 1
     }
 
-    /// Numbers of a node's children, in the order in which they are shown.
+    /// Numbers of a node's children, in display order.
     pub fn children(&self, number: u32) -> std::ops::Range<u32> {
         let node = self.node(number);
         node.first..node.first + node.count
     }
 
-    /// How many frames there are, some of which may be of no node.
+    /// Number of frames, including frames without a node.
     #[must_use]
     pub fn frames(&self) -> usize {
         self.frames.len()
@@ -186,48 +190,56 @@ impl Tree {
     /// The frame of a [`Label::Frame`].
     ///
     /// # Panics
-    /// There is no such frame.
+    /// If there is no such frame.
     #[must_use]
     pub fn frame(&self, number: u32) -> &Frame {
         &self.frames[number as usize]
     }
 }
 
-/// What one frame behind a path holds.
+/// One frame that follows a path, with the memory of its stacks.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     frame: u32,
     weight: Weight,
-    /// Places behind it.
+    /// Number of items after the frame.
     count: usize,
-    /// Where the next of them goes; [`DROPPED`] if the slot is not shown.
-    place: usize,
+    /// Index in [`Build::next_items`] for the next of them; [`NOT_SHOWN`] if the frame has no node.
+    index: usize,
 }
 
-const DROPPED: usize = usize::MAX;
+const NOT_SHOWN: usize = usize::MAX;
 
-/// A node whose children are still to be found: behind these items.
+/// The frames that follow one path; reused for all nodes.
+#[derive(Default)]
+struct Group {
+    slots: Vec<Slot>,
+    /// Numbers of the slots that get a node, in display order.
+    shown: Vec<u32>,
+}
+
+/// A node whose children are not built yet: they follow these items.
 struct Task {
     node: u32,
     start: usize,
     end: usize,
 }
 
+/// A tree under construction.
 struct Build<'a> {
     stacks: &'a Stacks,
     threshold: i64,
     is_cancelled: &'a dyn Fn() -> bool,
     nodes: Vec<Node>,
-    /// Items of all tasks that wait; a task's are behind those of the tasks that wait longer. They are parts of what the
-    /// walk began with, so there are never more.
+    /// Items of all pending tasks, as a stack: the items of a task come after those of the tasks before it. They never
+    /// exceed the items that the traversal began with.
     items: Vec<Item>,
-    /// Items of the children that are being found.
-    behind: Vec<Item>,
-    /// Numbers of the slots that are shown.
-    shown: Vec<u32>,
-    /// For each frame, where its slot is, if `seen` says that it is of this group.
+    /// Items after the frames of the current group.
+    next_items: Vec<Item>,
+    /// Slot of each frame, valid if `seen` has the number of the current group.
     slot_of: Vec<u32>,
     seen: Vec<u32>,
+    /// Number of the current group.
     group: u32,
 }
 
@@ -239,32 +251,33 @@ impl<'a> Build<'a> {
             is_cancelled,
             nodes: Vec::new(),
             items: Vec::new(),
-            behind: Vec::new(),
-            shown: Vec::new(),
+            next_items: Vec::new(),
             slot_of: vec![0; stacks.frames.len()],
             seen: vec![0; stacks.frames.len()],
             group: 0,
         }
     }
 
-    fn run(mut self, walk: &impl Walk, rest: [(Label, Weight); 2]) -> Result<Vec<Node>, TooLarge> {
+    /// Builds the nodes, depth first. `non_stack` are further children of the root.
+    fn run(mut self, walk: &impl Walk, non_stack: [(Label, Weight); 2]) -> Result<Vec<Node>, TreeError> {
         self.items = walk.start();
         let mut total = Weight::default();
         self.items.iter().for_each(|item| total.add(item.weight));
-        rest.iter().for_each(|(_, weight)| total.add(*weight));
+        non_stack.iter().for_each(|(_, weight)| total.add(*weight));
         self.push(Label::Root, total);
-        let mut rest: Vec<(Label, Weight)> = rest.into_iter().filter(|(_, weight)| weight.keep != 0).collect();
+        let mut extra: Vec<(Label, Weight)> =
+            non_stack.into_iter().filter(|(_, weight)| weight.magnitude != 0).collect();
         let mut tasks = vec![Task { node: 0, start: 0, end: self.items.len() }];
-        let mut slots = Vec::new();
+        let mut group = Group::default();
         while let Some(task) = tasks.pop() {
-            if self.group as usize % LOOK == LOOK - 1 && (self.is_cancelled)() {
-                return Err(TooLarge::Cancelled);
+            if self.group as usize % CANCELLATION_INTERVAL == CANCELLATION_INTERVAL - 1 && (self.is_cancelled)() {
+                return Err(TreeError::Cancelled);
             }
-            if self.nodes.len() > MOST_NODES {
-                return Err(TooLarge::Nodes);
+            if self.nodes.len() > MAX_NODES {
+                return Err(TreeError::Nodes);
             }
             self.items.truncate(task.end);
-            self.expand(walk, &task, std::mem::take(&mut rest), &mut slots, &mut tasks);
+            self.expand(walk, &task, std::mem::take(&mut extra), &mut group, &mut tasks);
         }
         Ok(self.nodes)
     }
@@ -273,38 +286,37 @@ impl<'a> Build<'a> {
         self.nodes.push(Node { label, value: weight.value, cache: weight.cache, first: 0, count: 0 });
     }
 
-    /// Finds the children of a node.
+    /// Builds the children of a node: the frames above the threshold, `extra`, and the two pseudo nodes.
     fn expand(
         &mut self,
         walk: &impl Walk,
         task: &Task,
-        rest: Vec<(Label, Weight)>,
-        slots: &mut Vec<Slot>,
+        extra: Vec<(Label, Weight)>,
+        group: &mut Group,
         tasks: &mut Vec<Task>,
     ) {
-        self.group(walk, task, slots);
+        self.sum_by_frame(walk, task, &mut group.slots);
+        let Group { slots, shown } = group;
+        shown.clear();
         let Self { stacks, threshold, .. } = *self;
         let frame = |slot: &Slot| &stacks.frames[slot.frame as usize];
         let own = self.nodes[task.node as usize];
-        let mut unknown = Weight { value: own.value, cache: own.cache, keep: 0 };
+        let mut unknown = Weight { value: own.value, cache: own.cache, magnitude: 0 };
         let mut under = Weight::default();
-        let mut take = |weight: Weight| {
+        let mut subtract = |weight: Weight| {
             unknown.value = unknown.value.saturating_sub(weight.value);
             unknown.cache = unknown.cache.saturating_sub(weight.cache);
         };
-        rest.iter().for_each(|(_, weight)| take(*weight));
-        let mut shown = std::mem::take(&mut self.shown);
-        shown.clear();
+        extra.iter().for_each(|(_, weight)| subtract(*weight));
         for (number, slot) in slots.iter().enumerate().filter(|(_, slot)| frame(slot).is_resolved()) {
-            take(slot.weight);
-            if slot.weight.keep >= threshold {
+            subtract(slot.weight);
+            if slot.weight.magnitude >= threshold {
                 shown.push(number as u32);
             } else {
                 under.add(slot.weight);
             }
         }
-        if shown.is_empty() && rest.is_empty() {
-            self.shown = shown;
+        if shown.is_empty() && extra.is_empty() {
             return;
         }
         shown.sort_unstable_by(|left, right| {
@@ -312,17 +324,17 @@ impl<'a> Build<'a> {
             right.weight.value.cmp(&left.weight.value).then_with(|| frame(left).cmp(frame(right)))
         });
         let first = self.nodes.len() as u32;
-        let mut place = 0;
-        for number in &shown {
+        let mut items = 0;
+        for number in shown.iter() {
             let slot = &mut slots[*number as usize];
-            slot.place = place;
-            place += slot.count;
+            slot.index = items;
+            items += slot.count;
             let node = self.nodes.len() as u32;
-            tasks.push(Task { node, start: task.start + slot.place, end: task.start + place });
+            tasks.push(Task { node, start: task.start + slot.index, end: task.start + items });
             let Slot { frame, weight, .. } = *slot;
             self.push(Label::Frame(frame), weight);
         }
-        for (label, weight) in rest {
+        for (label, weight) in extra {
             self.push(label, weight);
         }
         for (label, weight) in [(Label::UnderThreshold, under), (Label::Unknown, unknown)] {
@@ -333,21 +345,20 @@ impl<'a> Build<'a> {
         let count = self.nodes.len() as u32 - first;
         let node = &mut self.nodes[task.node as usize];
         (node.first, node.count) = (first, count);
-        self.shown = shown;
-        self.scatter(walk, task, slots, place);
+        self.replace_items(walk, task, slots, items);
     }
 
-    /// Adds up what is behind each next frame.
-    fn group(&mut self, walk: &impl Walk, task: &Task, slots: &mut Vec<Slot>) {
+    /// Sums the items of a task by the frames that follow them.
+    fn sum_by_frame(&mut self, walk: &impl Walk, task: &Task, slots: &mut Vec<Slot>) {
         slots.clear();
         self.group += 1;
         let Self { items, slot_of, seen, group, .. } = self;
-        walk.each(&items[task.start..task.end], |frame, item| {
+        walk.for_each_next(&items[task.start..task.end], |frame, item| {
             let at = frame as usize;
             if seen[at] != *group {
                 seen[at] = *group;
                 slot_of[at] = slots.len() as u32;
-                slots.push(Slot { frame, weight: Weight::default(), count: 0, place: DROPPED });
+                slots.push(Slot { frame, weight: Weight::default(), count: 0, index: NOT_SHOWN });
             }
             let slot = &mut slots[slot_of[at] as usize];
             slot.weight.add(item.weight);
@@ -355,19 +366,19 @@ impl<'a> Build<'a> {
         });
     }
 
-    /// Puts the places behind each shown frame together, where the task's own items were.
-    fn scatter(&mut self, walk: &impl Walk, task: &Task, slots: &mut [Slot], count: usize) {
-        let Self { items, behind, slot_of, .. } = self;
-        behind.clear();
-        behind.resize(count, Item { node: 0, weight: Weight::default() });
-        walk.each(&items[task.start..task.end], |frame, item| {
+    /// Replaces the items of a task by the items after its shown frames, grouped by frame.
+    fn replace_items(&mut self, walk: &impl Walk, task: &Task, slots: &mut [Slot], count: usize) {
+        let Self { items, next_items, slot_of, .. } = self;
+        next_items.clear();
+        next_items.resize(count, Item { node: 0, weight: Weight::default() });
+        walk.for_each_next(&items[task.start..task.end], |frame, item| {
             let slot = &mut slots[slot_of[frame as usize] as usize];
-            if slot.place != DROPPED {
-                behind[slot.place] = item;
-                slot.place += 1;
+            if slot.index != NOT_SHOWN {
+                next_items[slot.index] = item;
+                slot.index += 1;
             }
         });
         items.truncate(task.start);
-        items.extend_from_slice(behind);
+        items.extend_from_slice(next_items);
     }
 }

@@ -1,23 +1,23 @@
-//! The two ways through a call tree: from the innermost frame outwards, or from the outermost inwards.
+//! The two traversals of a call tree: from the innermost frame outwards, and from the outermost frame inwards.
 
 use crate::Stacks;
 
-/// What is added up on the way.
+/// Memory of a set of stacks, in kibibytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
-    /// What is shown.
+    /// Displayed value.
     pub(crate) value: i64,
-    /// The part of it that is page cache; in a comparison by both, the earlier value.
+    /// Page cache within `value`; with [`Measure::Both`](crate::Measure::Both) the earlier value.
     pub(crate) cache: i64,
-    /// What the threshold looks at; never negative.
-    pub(crate) keep: i64,
+    /// Value that is compared with the threshold; never negative.
+    pub(crate) magnitude: i64,
 }
 
 impl Weight {
     pub(crate) fn add(&mut self, other: Self) {
         self.value = self.value.saturating_add(other.value);
         self.cache = self.cache.saturating_add(other.cache);
-        self.keep = self.keep.saturating_add(other.keep);
+        self.magnitude = self.magnitude.saturating_add(other.magnitude);
     }
 
     fn is_zero(&self) -> bool {
@@ -25,37 +25,36 @@ impl Weight {
     }
 }
 
-/// A place in the call tree, reached by a path, and what was held by the stacks that lead through both.
+/// A position in the call tree that was reached by a path, and the memory of the stacks through both.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
     pub(crate) node: u32,
     pub(crate) weight: Weight,
 }
 
-/// A way through a call tree.
+/// A traversal of a call tree.
 pub(crate) trait Walk {
-    /// Where it begins.
+    /// The initial positions.
     fn start(&self) -> Vec<Item>;
 
-    /// The next frame behind each of these places, and the place behind it.
-    fn each(&self, items: &[Item], next: impl FnMut(u32, Item));
+    /// Calls `next` with each frame that follows one of these positions, and the position after it.
+    fn for_each_next(&self, items: &[Item], next: impl FnMut(u32, Item));
 }
 
-/// Innermost frame first: an item stands before its node.
-pub(crate) struct Inwards<'a, W> {
+/// Traversal from the innermost frame outwards: an item is positioned before the frame of its node.
+pub(crate) struct InnermostFirst<'a, W> {
     pub(crate) stacks: &'a Stacks,
-    /// What the stacks that end at a node weigh.
+    /// Memory of the stacks that end at a node.
     pub(crate) weigh: W,
 }
 
-impl<W: Fn(usize) -> Weight> Walk for Inwards<'_, W> {
+impl<W: Fn(usize) -> Weight> Walk for InnermostFirst<'_, W> {
     fn start(&self) -> Vec<Item> {
-        let held = (0..self.stacks.parents.len()).filter(|node| self.stacks.is_held(*node));
-        let items = held.map(|node| Item { node: node as u32, weight: (self.weigh)(node) });
+        let items = (0..self.stacks.parents.len()).map(|node| Item { node: node as u32, weight: (self.weigh)(node) });
         items.filter(|item| !item.weight.is_zero()).collect()
     }
 
-    fn each(&self, items: &[Item], mut next: impl FnMut(u32, Item)) {
+    fn for_each_next(&self, items: &[Item], mut next: impl FnMut(u32, Item)) {
         for item in items.iter().filter(|item| item.node != 0) {
             let at = item.node as usize;
             next(self.stacks.node_frames[at], Item { node: self.stacks.parents[at], weight: item.weight });
@@ -63,15 +62,17 @@ impl<W: Fn(usize) -> Weight> Walk for Inwards<'_, W> {
     }
 }
 
-/// Outermost frame first: an item stands on its node.
-pub(crate) struct Outwards {
+/// Traversal from the outermost frame inwards: an item is positioned at its node.
+pub(crate) struct OutermostFirst {
+    /// Memory of all stacks.
     total: Weight,
-    /// Children of each node that can be shown at all: `children[first[node]..first[node + 1]]`.
+    /// Index of each node's children that can be displayed: `children[first[node]..first[node + 1]]`.
     first: Vec<u32>,
     children: Vec<Child>,
 }
 
-/// A node with all that is below it. Children of a node lie side by side: that is what makes trees of a million nodes quick.
+/// A node with the memory of its subtree. The children of a node are contiguous, for locality in trees of a million
+/// nodes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Child {
     weight: Weight,
@@ -79,54 +80,52 @@ struct Child {
     frame: u32,
 }
 
-impl Outwards {
-    /// Nodes below `threshold` are not gone into: as no two children of a node have the same frame, no sum of theirs is
-    /// shown.
+impl OutermostFirst {
+    /// Subtrees below `threshold` are not traversed: the children of a node have different frames, so that none of
+    /// their sums can reach it.
     pub(crate) fn new(stacks: &Stacks, threshold: i64, weigh: impl Fn(usize) -> Weight) -> Self {
         let nodes = stacks.parents.len();
         let mut weights = vec![Weight::default(); nodes];
-        // Children before their parents: what arrives at a node is complete.
+        // Children come before their parents, so that the weight of a node is complete when it is added to its parent.
         for at in (1..nodes).rev() {
-            if stacks.is_held(at) {
-                weights[at].add(weigh(at));
-            }
+            weights[at].add(weigh(at));
             let weight = weights[at];
             if !weight.is_zero() {
                 weights[stacks.parents[at] as usize].add(weight);
             }
         }
         weights[0].add(weigh(0));
-        let opens: Vec<bool> = weights.iter().map(|weight| weight.keep >= threshold).collect();
+        let is_open: Vec<bool> = weights.iter().map(|weight| weight.magnitude >= threshold).collect();
         let is_child = |at: usize| {
             let parent = stacks.parents[at] as usize;
-            (parent == 0 || opens[parent]) && !weights[at].is_zero()
+            (parent == 0 || is_open[parent]) && !weights[at].is_zero()
         };
         let mut first = vec![0u32; nodes + 1];
         for at in (1..nodes).filter(|at| is_child(*at)) {
             first[stacks.parents[at] as usize + 1] += 1;
         }
         let mut sum = 0;
-        for place in &mut first {
-            sum += *place;
-            *place = sum;
+        for index in &mut first {
+            sum += *index;
+            *index = sum;
         }
         let mut children = vec![Child::default(); sum as usize];
-        let mut place = first.clone();
+        let mut next_child = first.clone();
         for at in (1..nodes).filter(|at| is_child(*at)) {
-            let place = &mut place[stacks.parents[at] as usize];
-            children[*place as usize] = Child { weight: weights[at], node: at as u32, frame: stacks.node_frames[at] };
-            *place += 1;
+            let index = &mut next_child[stacks.parents[at] as usize];
+            children[*index as usize] = Child { weight: weights[at], node: at as u32, frame: stacks.node_frames[at] };
+            *index += 1;
         }
         Self { total: weights[0], first, children }
     }
 }
 
-impl Walk for Outwards {
+impl Walk for OutermostFirst {
     fn start(&self) -> Vec<Item> {
         vec![Item { node: 0, weight: self.total }]
     }
 
-    fn each(&self, items: &[Item], mut next: impl FnMut(u32, Item)) {
+    fn for_each_next(&self, items: &[Item], mut next: impl FnMut(u32, Item)) {
         for item in items {
             let at = item.node as usize;
             for child in &self.children[self.first[at] as usize..self.first[at + 1] as usize] {

@@ -1,4 +1,4 @@
-//! `chainscope.toml`: reading, defaults and checks.
+//! `chainscope.toml`: parsing, defaults and validation.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -13,64 +13,64 @@ use crate::{
     legacy::{LegacyNode, LegacyTop, Log, P2p},
 };
 
-/// Where the file is looked for when none is named; the first that exists is taken.
+/// Default paths of the file; the first that exists is used.
 pub const SEARCH_PATHS: [&str; 3] = ["chainscope.toml", "config.toml", "/etc/chainscope/chainscope.toml"];
 
-/// Port of the HTTP API.
+/// Default port of the HTTP API.
 const API_PORT: u16 = 17732;
 
-/// The whole configuration of one machine.
+/// Configuration of one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Address of the HTTP API.
     pub listen: SocketAddr,
-    /// Address on which other machines' agents may deliver records (gRPC); none: only this process records.
+    /// Address on which agents of other machines deliver records (gRPC); `None` to accept none.
     pub ingest_listen: Option<SocketAddr>,
-    /// A further address of the API, for programs that ask for memory at port 17832; none: `listen` alone.
+    /// Additional address of the API, for clients that request memory trees on port 17832.
     pub memory_listen: Option<SocketAddr>,
-    /// Folder of the database and of the agent's journal.
+    /// Directory of the database and the agent's journal.
     pub data_dir: PathBuf,
-    /// How bytes are taken from the kernel.
+    /// Kernel hooks that capture the bytes.
     pub capture: Capture,
-    /// Buffer between kernel and agent: a power of two, in bytes.
+    /// Size of the ring buffer between kernel and agent: a power of two.
     pub ring_buffer: ByteSize,
-    /// Memory for unacknowledged records; each node may use its share.
+    /// Maximum memory for unacknowledged records, shared equally by the nodes.
     pub queue: ByteSize,
-    /// The nodes to observe.
+    /// Observed nodes.
     pub nodes: Vec<NodeConfig>,
 }
 
-/// How bytes are taken from the kernel.
+/// Kernel hooks that capture the bytes of connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Capture {
-    /// The best that the running kernel has.
+    /// The best that the running kernel supports.
     #[default]
     Auto,
-    /// At the socket layer: Linux 6.3 or newer; other programs on the machine are not slowed down.
+    /// The socket layer: Linux 6.3 or newer; without overhead for other programs.
     Sock,
-    /// At the end of system calls: Linux 5.17, or an older one with `bpf_loop` backported.
+    /// The exit of system calls: Linux 5.17, or older with `bpf_loop` backported.
     Syscall,
 }
 
-/// One node.
+/// Configuration of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Its name in the API.
+    /// Name in the API.
     pub name: String,
-    /// Other names that `node_name` may use.
+    /// Additional names accepted by the `node_name` parameter.
     pub aliases: Vec<String>,
-    /// How its process is found.
+    /// Selects the node's process.
     pub target: HostTarget,
-    /// Its `identity.json`; none: looked for where the process keeps its data.
+    /// Path of `identity.json`; `None` to search the data directory of the process.
     pub identity: Option<PathBuf>,
-    /// What to record and how long to keep it.
+    /// What is recorded, and how long it is kept.
     pub observe: ObserveSpec,
-    /// A further listener whose API is about this node alone.
+    /// Additional address of an API that serves this node only.
     pub listen: Option<SocketAddr>,
 }
 
-/// The file as it is written: new keys and old ones.
+/// The keys of the file, including legacy keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -85,11 +85,13 @@ struct File {
     #[serde(default)]
     nodes: Vec<FileNode>,
 
+    // Legacy keys.
     http_v2: Option<u16>,
     rpc_port: Option<u16>,
     bpf_sniffer_path: Option<PathBuf>,
 }
 
+/// The keys of a `[[nodes]]` entry, including legacy keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileNode {
@@ -107,6 +109,7 @@ struct FileNode {
     memory: Option<Memory>,
     listen: Option<SocketAddr>,
 
+    // Legacy keys.
     http_v3: Option<u16>,
     db: Option<PathBuf>,
     p2p: Option<P2p>,
@@ -118,10 +121,10 @@ struct FileNode {
 }
 
 impl Config {
-    /// Reads a configuration. Beside it come warnings for people: each old key with its new spelling.
+    /// Parses and validates a configuration. Returns it with warnings to show: each legacy key with its new spelling.
     ///
     /// # Errors
-    /// [`Error`], which names the line, or the entry and the value.
+    /// An [`Error`] that names the line, or the entry and the value.
     pub fn parse(text: &str) -> Result<(Self, Vec<String>), Error> {
         let file: File = toml::from_str(text)?;
         let mut warnings = Vec::new();
@@ -142,23 +145,24 @@ impl Config {
             queue: file.queue.unwrap_or(ByteSize::mib(64)),
             nodes,
         };
-        config.check()?;
+        config.validate()?;
         Ok((config, warnings))
     }
 
-    /// The configuration that observes one node by its port, with every other value at its default.
+    /// A configuration that observes one node, selected by its port, with defaults otherwise.
     pub fn for_port(port: u16, identity: Option<PathBuf>) -> Self {
         let target = HostTarget { p2p_port: Some(port), ..HostTarget::default() };
         Self::for_target(port.to_string(), target, identity, ObserveSpec::default())
     }
 
-    /// The configuration that observes the memory of one process, with every other value at its default.
+    /// A configuration that observes the memory of one process, with defaults otherwise.
     pub fn for_memory_of(pid: u32) -> Self {
         let target = HostTarget { pid: Some(pid), ..HostTarget::default() };
         let observe = ObserveSpec { memory: Some(Memory::default()), ..ObserveSpec::default() };
         Self::for_target(format!("pid-{pid}"), target, None, observe)
     }
 
+    /// A configuration of one node, with defaults otherwise.
     fn for_target(name: String, target: HostTarget, identity: Option<PathBuf>, observe: ObserveSpec) -> Self {
         Self {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), API_PORT),
@@ -172,12 +176,12 @@ impl Config {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn validate(&self) -> Result<(), Error> {
         if self.nodes.is_empty() {
             return Err(Error::NoNodes);
         }
         for (index, node) in self.nodes.iter().enumerate() {
-            node.check(index)?;
+            node.validate(index)?;
             if self.nodes[..index].iter().any(|earlier| earlier.name == node.name) {
                 return Err(Error::DuplicateName { index, name: node.name.clone() });
             }
@@ -187,10 +191,10 @@ impl Config {
 }
 
 impl NodeConfig {
-    fn check(&self, index: usize) -> Result<(), Error> {
+    fn validate(&self, index: usize) -> Result<(), Error> {
         for name in std::iter::once(&self.name).chain(&self.aliases) {
-            if !is_name(name) {
-                return Err(Error::BadName { index, name: name.clone() });
+            if !is_valid_name(name) {
+                return Err(Error::InvalidName { index, name: name.clone() });
             }
         }
         if self.target.p2p_port == Some(0) {
@@ -221,13 +225,14 @@ impl NodeConfig {
 }
 
 impl FileNode {
+    /// Resolves legacy keys and defaults.
     fn resolve(
         self,
         index: usize,
         data_dir: &mut Option<PathBuf>,
         warnings: &mut Vec<String>,
     ) -> Result<NodeConfig, Error> {
-        let old = LegacyNode {
+        let legacy = LegacyNode {
             index,
             http_v3: self.http_v3,
             rpc_port: self.rpc_port,
@@ -238,35 +243,36 @@ impl FileNode {
             p2p: self.p2p,
             log: self.log,
         };
-        old.folder(data_dir, warnings);
-        old.logs(warnings);
+        legacy.data_dir(data_dir, warnings);
+        legacy.warn_logs(warnings);
         let target = HostTarget {
-            p2p_port: old.port(self.p2p_port, warnings)?,
+            p2p_port: legacy.port(self.p2p_port, warnings)?,
             pid: self.pid,
             exe: self.exe,
             container: self.container,
             netns: self.netns,
         };
-        if !target.is_given() {
+        if !target.is_specified() {
             return Err(Error::NoTarget { index });
         }
         let name = self.name.or_else(|| target.default_name()).ok_or(Error::NoTarget { index })?;
         Ok(NodeConfig {
             name,
             aliases: self.aliases,
-            identity: old.identity(self.identity, warnings)?,
+            identity: legacy.identity(self.identity, warnings)?,
             observe: ObserveSpec {
                 network: self.network.unwrap_or_default(),
                 memory: self.memory,
-                retention: old.retention(self.retention, warnings)?,
+                retention: legacy.retention(self.retention, warnings)?,
             },
-            listen: old.listen(self.listen, warnings)?,
+            listen: legacy.listen(self.listen, warnings)?,
             target,
         })
     }
 }
 
-fn is_name(name: &str) -> bool {
+/// Whether a name consists of at most two parts separated by `/`, and can be used in a URL path.
+fn is_valid_name(name: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()
             && part != "."

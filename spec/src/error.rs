@@ -1,71 +1,71 @@
-//! Why a configuration is refused: each variant names the place and the value.
+//! Errors of the configuration; each names the position and the value.
 
-/// A configuration that cannot be used.
+/// Error of parsing or validating a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not TOML, a value of the wrong type, or an unknown key; the text holds line and column.
+    /// Invalid TOML, a value of the wrong type, or an unknown key; the message contains line and column.
     #[error("{0}")]
     Syntax(#[from] toml::de::Error),
-    /// There is nothing to observe.
-    #[error("no [[nodes]] entry: name at least one node, for example by `p2p_port = 9732`")]
+    /// There are no nodes.
+    #[error("no [[nodes]] entry: add at least one node, for example by `p2p_port = 9732`")]
     NoNodes,
-    /// An entry says nothing about which process it means.
-    #[error("nodes[{index}]: one of p2p_port, pid, exe, container must say which process is meant")]
+    /// An entry does not select a process.
+    #[error("nodes[{index}]: one of p2p_port, pid, exe, container is required to select the process")]
     NoTarget {
-        /// Position in the file, from 0.
+        /// Index of the entry, from 0.
         index: usize,
     },
     /// Two entries have the same name.
-    #[error("nodes[{index}]: the name {name:?} is taken by an earlier entry")]
+    #[error("nodes[{index}]: the name {name:?} is used by an earlier entry")]
     DuplicateName {
-        /// Position in the file, from 0.
+        /// Index of the entry, from 0.
         index: usize,
-        /// The name.
+        /// Name of the node.
         name: String,
     },
-    /// A name or alias that could not be written into a URL path or shown in a terminal as it is.
+    /// A name or alias with characters that are not allowed in URL paths or not safe in terminals.
     #[error(
-        "nodes[{index}]: {name:?} is no name: use letters, digits and . _ : @ -, at most 253 of them, \
-         with at most one / between two such parts"
+        "nodes[{index}]: invalid name {name:?}: use at most 253 letters, digits and . _ : @ -, \
+         in one part or two parts separated by /"
     )]
-    BadName {
-        /// Position in the file, from 0.
+    InvalidName {
+        /// Index of the entry, from 0.
         index: usize,
-        /// The name.
+        /// Name of the node.
         name: String,
     },
     /// A port of 0.
     #[error("nodes[{index}]: {key} must not be 0")]
     ZeroPort {
-        /// Position in the file, from 0.
+        /// Index of the entry, from 0.
         index: usize,
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
     },
-    /// A limit of 0, which would keep nothing.
+    /// A retention limit of 0, which would keep nothing.
     #[error("nodes[{index}]: retention.{key} must not be 0; leave it out for no limit")]
     ZeroLimit {
-        /// Position in the file, from 0.
+        /// Index of the entry, from 0.
         index: usize,
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
     },
-    /// Snapshots without pause, or none that is kept.
+    /// A snapshot interval or limit of 0.
     #[error("nodes[{index}]: memory.snapshots.{key} must not be 0")]
     ZeroSnapshots {
-        /// Position in the file, from 0.
+        /// Index of the entry, from 0.
         index: usize,
-        /// Which key.
+        /// Name of the key.
         key: &'static str,
     },
-    /// A key given in its old and in its new spelling.
-    #[error("{place}: both {old} and {new} are given; keep {new}")]
-    Twice {
-        /// Where: "top level" or "nodes[0]".
+    /// A legacy key together with its replacement.
+    #[error("{place}: both {old} and {new} are given; remove {old}")]
+    LegacyAndNew {
+        /// Position: "top level" or "nodes[0]".
         place: String,
-        /// The old spelling.
+        /// Legacy key.
         old: &'static str,
-        /// The new spelling.
+        /// Replacement.
         new: &'static str,
     },
 }

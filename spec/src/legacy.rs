@@ -1,5 +1,5 @@
-//! Keys of the TezEdge recorder's configuration files, of its last version and of the one before 1.6: each is taken in
-//! its new meaning, with a warning that prints the new spelling.
+//! Legacy keys: those of the TezEdge debugger's configuration files, of its last version and of versions before 1.6.
+//! Each is accepted with a warning that contains the new spelling.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -22,7 +22,7 @@ pub(crate) struct P2p {
 /// `log = { port = 10000, store_limit = 1_000_000, disable_search = false }`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "checked for spelling; logs are not recorded yet")]
+#[expect(dead_code, reason = "parsed for validation; logs are not recorded yet")]
 pub(crate) struct Log {
     port: u16,
     store_limit: Option<u64>,
@@ -30,7 +30,7 @@ pub(crate) struct Log {
     disable_search: bool,
 }
 
-/// Old keys of the top level.
+/// Legacy keys of the top level.
 pub(crate) struct LegacyTop {
     pub(crate) http_v2: Option<u16>,
     pub(crate) rpc_port: Option<u16>,
@@ -38,24 +38,24 @@ pub(crate) struct LegacyTop {
 }
 
 impl LegacyTop {
-    /// The API's address: `listen`, or `http_v2`, or the older `rpc_port`, which were open to every interface.
+    /// Address of the API: `listen`, or `http_v2`, or the older `rpc_port`; the latter two listened on all interfaces.
     pub(crate) fn listen(
         &self,
         new: Option<SocketAddr>,
         warnings: &mut Vec<String>,
     ) -> Result<Option<SocketAddr>, Error> {
         if let Some(path) = &self.bpf_sniffer_path {
-            warnings.push(format!("bpf_sniffer_path = {path:?} has no meaning any more: remove it"));
+            warnings.push(format!("bpf_sniffer_path = {path:?} is no longer used: remove it"));
         }
         let mut listen = new;
         for (old, port) in [("http_v2", self.http_v2), ("rpc_port", self.rpc_port)] {
-            listen = replace("top level", (old, port), ("listen", listen), everywhere, warnings)?;
+            listen = replace("top level", (old, port), ("listen", listen), all_interfaces, warnings)?;
         }
         Ok(listen)
     }
 }
 
-/// Old keys of a node.
+/// Legacy keys of a node.
 pub(crate) struct LegacyNode {
     pub(crate) index: usize,
     pub(crate) http_v3: Option<u16>,
@@ -69,24 +69,28 @@ pub(crate) struct LegacyNode {
 }
 
 impl LegacyNode {
+    /// Position of the entry, for messages.
     fn place(&self) -> String {
         format!("nodes[{}]", self.index)
     }
 
-    /// The first node's folder becomes the folder of all: one database holds every node now.
-    pub(crate) fn folder(&self, data_dir: &mut Option<PathBuf>, warnings: &mut Vec<String>) {
+    /// The data directory: the first legacy one is used for all nodes, which now share a database.
+    pub(crate) fn data_dir(&self, data_dir: &mut Option<PathBuf>, warnings: &mut Vec<String>) {
         for (old, path) in [("db", &self.db), ("db_path", &self.db_path)] {
             let Some(path) = path else { continue };
-            let taken = data_dir.get_or_insert_with(|| path.clone());
-            warnings.push(format!("{}: {old} = {path:?} is now one for all nodes: data_dir = {taken:?}", self.place()));
+            let used = data_dir.get_or_insert_with(|| path.clone());
+            warnings
+                .push(format!("{}: {old} = {path:?} is now shared by all nodes: data_dir = {used:?}", self.place()));
         }
     }
 
+    /// The P2P port.
     pub(crate) fn port(&self, new: Option<u16>, warnings: &mut Vec<String>) -> Result<Option<u16>, Error> {
         let old = self.p2p.as_ref().map(|p2p| p2p.port);
         replace(&self.place(), ("p2p.port", old), ("p2p_port", new), |port| port, warnings)
     }
 
+    /// Path of `identity.json`.
     pub(crate) fn identity(&self, new: Option<PathBuf>, warnings: &mut Vec<String>) -> Result<Option<PathBuf>, Error> {
         let place = self.place();
         let old = self.p2p.as_ref().map(|p2p| p2p.identity.clone());
@@ -95,7 +99,7 @@ impl LegacyNode {
         replace(&place, ("identity_path", old), ("identity", identity), |path| path, warnings)
     }
 
-    /// `store_limit` counted rows and was the only limit.
+    /// The retention; `store_limit` is a number of rows without other limits.
     pub(crate) fn retention(&self, new: Option<Retention>, warnings: &mut Vec<String>) -> Result<Retention, Error> {
         let old = self.p2p.as_ref().and_then(|p2p| p2p.store_limit);
         let by_rows = |rows| Retention { rows: Some(rows), bytes: None, age: None };
@@ -103,7 +107,7 @@ impl LegacyNode {
         Ok(retention.unwrap_or_default())
     }
 
-    /// A listener pinned to this node.
+    /// Address of the API that serves this node only.
     pub(crate) fn listen(
         &self,
         new: Option<SocketAddr>,
@@ -112,12 +116,13 @@ impl LegacyNode {
         let place = self.place();
         let mut listen = new;
         for (old, port) in [("http_v3", self.http_v3), ("rpc_port", self.rpc_port)] {
-            listen = replace(&place, (old, port), ("listen", listen), everywhere, warnings)?;
+            listen = replace(&place, (old, port), ("listen", listen), all_interfaces, warnings)?;
         }
         Ok(listen)
     }
 
-    pub(crate) fn logs(&self, warnings: &mut Vec<String>) {
+    /// Warns that logs are not recorded.
+    pub(crate) fn warn_logs(&self, warnings: &mut Vec<String>) {
         if self.log.is_some() {
             warnings.push(format!("{}: log = {{ … }}: logs are not recorded by this version", self.place()));
         }
@@ -127,11 +132,12 @@ impl LegacyNode {
     }
 }
 
-fn everywhere(port: u16) -> SocketAddr {
+/// The port on all interfaces.
+fn all_interfaces(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
 }
 
-/// The new key's value, else the old one's with a warning; both are a contradiction.
+/// The value of the new key, or that of the legacy key with a warning. Both together are an error.
 fn replace<Old: std::fmt::Debug, New: Serialize>(
     place: &str,
     (old_key, old): (&'static str, Option<Old>),
@@ -141,7 +147,7 @@ fn replace<Old: std::fmt::Debug, New: Serialize>(
 ) -> Result<Option<New>, Error> {
     match (old, new) {
         (None, new) => Ok(new),
-        (Some(_), Some(_)) => Err(Error::Twice { place: place.to_owned(), old: old_key, new: new_key }),
+        (Some(_), Some(_)) => Err(Error::LegacyAndNew { place: place.to_owned(), old: old_key, new: new_key }),
         (Some(old), None) => {
             let shown = format!("{old:?}");
             let new = meaning(old);
@@ -151,7 +157,7 @@ fn replace<Old: std::fmt::Debug, New: Serialize>(
     }
 }
 
-/// A value as one would write it in TOML.
+/// A value in TOML syntax.
 fn spelled(value: &impl Serialize) -> String {
     toml::Value::try_from(value).map_or_else(|_| String::from("…"), |value| value.to_string())
 }

@@ -1,10 +1,9 @@
-//! What to observe, where, and for how long: the configuration of one machine (`chainscope.toml`) and the parts of it
-//! that a cluster's `TezosNode` shares.
+//! Configuration: what to observe, where, and how long to keep it. The file of one machine (`chainscope.toml`), and the
+//! types that it shares with the `TezosNode` resource of a cluster.
 //!
-//! [`Config`] is the file as a whole, read by [`Config::parse`]; [`ObserveSpec`] says what to record of a node and how
-//! long to keep it; [`HostTarget`] says how to find the node's process on this machine,
-//! [`PodTarget`] how to find it in a cluster. Files written for the TezEdge
-//! recorder are understood too.
+//! [`Config`] is the whole file, read by [`Config::parse`]; [`ObserveSpec`] selects what is recorded of a node and how
+//! long it is kept; [`HostTarget`] selects the node's process on a machine, [`PodTarget`] in a cluster. Files of the
+//! TezEdge debugger are accepted as well (`legacy`).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What to record of a node, and how long to keep it. The same in `chainscope.toml` and in a `TezosNode`.
+//! What is recorded of a node, and how long it is kept: shared by `chainscope.toml` and `TezosNode`.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Sizes that a `TezosNode` takes: all of them are read, none is 0.
+/// Pattern of sizes in a `TezosNode`: each match is a valid size other than 0.
 const BYTES: &str = "^[1-9][0-9]{0,11}([kKMGTP](i?B?)?|B)?$";
-/// Ages that a `TezosNode` takes: all of them are read, none is 0.
+/// Pattern of ages in a `TezosNode`: each match is a valid duration other than 0.
 const AGE: &str = "^([1-9][0-9]{0,8}[smhdw])+$";
 
-/// What to observe of one node; each pillar has its own table.
+/// What is observed of one node; each pillar has its own table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveSpec {
-    /// Peer-to-peer messages. Always on for a node with a P2P port; the table holds its options.
+    /// Peer-to-peer messages. Always enabled for a node with a P2P port.
     #[serde(default)]
     pub network: Network,
-    /// Which code holds the resident memory. Off without the table; `memory = {}` switches it on.
+    /// Memory profiles. Disabled without the table; `memory = {}` enables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// How long records are kept.
+    /// Retention of records.
     #[serde(default)]
     pub retention: Retention,
 }
 
-/// Options of the network recorder.
+/// Options of recording peer-to-peer messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
@@ -39,40 +39,40 @@ pub struct Network {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stored {
-    /// As on the wire, and decrypted.
+    /// The encrypted and the decrypted bytes.
     #[default]
     Both,
-    /// Decrypted only: about half the space, `original_bytes` is then empty for what could be opened.
+    /// The decrypted bytes only: about half the space; `original_bytes` is then empty for decrypted chunks.
     Plain,
 }
 
-/// Which code holds the node's resident memory.
+/// Memory profiles: which code holds the node's resident memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Whether it is observed.
+    /// Whether memory is profiled.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Snapshots, for trees of earlier moments and for differences.
+    /// Snapshots, for trees of earlier times and for comparisons.
     #[serde(default)]
     #[schemars(extend("default" = { "every": "5m", "age": "7d", "bytes": "1GiB" }))]
     pub snapshots: MemorySnapshots,
 }
 
-/// Snapshots of the memory tree: how often one is kept, and for how long. The first limit that is reached counts; oldest
-/// go first.
+/// Interval and retention of memory snapshots. The first limit that is reached applies; the oldest snapshots are
+/// deleted first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemorySnapshots {
-    /// Time between two snapshots, as text such as "5m" or "30s".
+    /// Interval between snapshots, such as "5m" or "30s".
     #[serde(default = "five_minutes", deserialize_with = "read_duration", serialize_with = "write_duration")]
     #[schemars(with = "String", length(max = 64), regex(pattern = AGE), extend("default" = "5m"))]
     pub every: Duration,
-    /// Age of a snapshot, as text such as "7d".
+    /// Maximum age of a snapshot, such as "7d".
     #[serde(default = "seven_days", deserialize_with = "read_duration", serialize_with = "write_duration")]
     #[schemars(with = "String", length(max = 64), regex(pattern = AGE), extend("default" = "7d"))]
     pub age: Duration,
-    /// Bytes of all snapshots together, as text such as "1GiB"; in a file also as a number.
+    /// Maximum size of all snapshots, such as "1GiB"; in a file also a number of bytes.
     #[serde(default = "one_gibibyte")]
     #[schemars(with = "String", length(max = 32), regex(pattern = BYTES), extend("default" = "1GiB"))]
     pub bytes: ByteSize,
@@ -109,26 +109,27 @@ fn one_gibibyte() -> ByteSize {
 fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
     humantime::parse_duration(&text)
-        .map_err(|cause| D::Error::custom(format!("{text:?} is no time such as \"5m\": {cause}")))
+        .map_err(|cause| D::Error::custom(format!("{text:?} is not a duration such as \"5m\": {cause}")))
 }
 
 fn write_duration<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&humantime::format_duration(*duration))
 }
 
-/// Limits on what is kept; the first that is reached counts. Oldest records go first, a sixteenth of the limit at a time.
+/// Limits of retention; the first that is reached applies. The oldest records are deleted first, a sixteenth of the
+/// limit at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Retention {
-    /// Number of messages.
+    /// Maximum number of messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub rows: Option<u64>,
-    /// Bytes of disk, as text such as "20GiB"; in a file also as a number.
+    /// Maximum size on disk, such as "20GiB"; in a file also a number of bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 32), regex(pattern = BYTES))]
     pub bytes: Option<ByteSize>,
-    /// Age of a record, as text such as "14d" or "36h".
+    /// Maximum age of a record, such as "14d" or "36h".
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -140,7 +141,7 @@ pub struct Retention {
 }
 
 impl Default for Retention {
-    /// Twenty gibibytes a node: without a table, a disk does not fill up for ever.
+    /// 20 GiB per node, so that the disk usage is bounded without a configured limit.
     fn default() -> Self {
         Self { rows: None, bytes: Some(ByteSize::gib(20)), age: None }
     }
@@ -150,7 +151,7 @@ fn read_age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
     let text = String::deserialize(from)?;
     humantime::parse_duration(&text)
         .map(Some)
-        .map_err(|cause| D::Error::custom(format!("{text:?} is no age such as \"14d\": {cause}")))
+        .map_err(|cause| D::Error::custom(format!("{text:?} is not an age such as \"14d\": {cause}")))
 }
 
 fn write_age<S: Serializer>(age: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
@@ -165,7 +166,7 @@ impl JsonSchema for Stored {
         "Stored".into()
     }
 
-    // Flat, as the API server's schemas have it.
+    // Inline, because schemas of the API server have no references.
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({ "type": "string", "enum": ["both", "plain"] })
     }

@@ -1,9 +1,9 @@
-//! How a node's pods are found in a cluster, and what of a `TezosNode` has no counterpart in `chainscope.toml`.
+//! Selection of a node's pods in a cluster, and the fields of a `TezosNode` without counterpart in `chainscope.toml`.
 //!
-//! The comments of these types are what `kubectl explain tezosnode.spec` shows. Every default fits the pods of
-//! [tezos-k8s](https://github.com/tacoinfra/tezos-k8s). Rules are part of the schema: patterns where one value is
-//! wrong, CEL (`x-kubernetes-validations`) where several do not go together. Strings, lists and maps have greatest
-//! lengths, because the API server estimates what a rule costs from them.
+//! The comments of these types are shown by `kubectl explain tezosnode.spec`. The defaults match the pods of
+//! [tezos-k8s](https://github.com/tacoinfra/tezos-k8s). Validation is part of the schema: patterns for single values,
+//! CEL (`x-kubernetes-validations`) for combinations. Strings, lists and maps have maximum lengths, from which the API
+//! server estimates the cost of a CEL rule.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::Stored;
 
+/// Pattern of absolute paths.
 const PATH: &str = "^/[^\\x00-\\x1f]*$";
+/// Pattern of label values.
 const LABEL_VALUE: &str = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
 
-/// Which pods, and which process in them.
+/// Selects the node's pods and the process in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTarget {
-    /// The node's pods, in the namespace of this resource. Default: pods labelled `appType=octez-node`.
+    /// Selects the node's pods in the namespace of this resource. Default: pods labelled `appType=octez-node`.
     #[serde(default)]
     pub pod_selector: PodSelector,
-    /// The container that the node runs in.
+    /// Name of the container that runs the node.
     #[serde(default = "octez_node")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub container: String,
-    /// File name of the node's executable, without a folder.
+    /// File name of the node's executable, without directory.
     #[serde(default = "octez_node")]
     #[schemars(length(min = 1, max = 255), regex(pattern = "^[A-Za-z0-9_][-A-Za-z0-9_.+]*$"))]
     pub process: String,
-    /// Ports that the node listens on: the name that the pod gives a port, or its number.
+    /// Ports that the node listens on, by container port name or number.
     #[serde(default)]
     pub ports: PodPorts,
-    /// The node's data folder, as the container sees it.
+    /// Path of the node's data directory in the container.
     #[serde(default = "data_dir")]
     #[schemars(
         length(max = 1024),
@@ -43,7 +45,7 @@ pub struct PodTarget {
     pub data_dir: String,
 }
 
-/// A selector of labels, as in a Deployment: what is given must all hold.
+/// A label selector, as in a Deployment. All given requirements must be met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -52,17 +54,17 @@ pub struct PodTarget {
     "message": "podSelector must not be empty: it would select every pod of the namespace",
 }]))]
 pub struct PodSelector {
-    /// Labels that a pod must have, with these values.
+    /// Required labels with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "match_labels")]
     pub match_labels: BTreeMap<String, String>,
-    /// Further requirements on labels.
+    /// Label selector requirements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
     pub match_expressions: Vec<PodRequirement>,
 }
 
-/// A requirement on one label.
+/// A requirement for one label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
@@ -71,10 +73,10 @@ pub struct PodSelector {
     "message": "values go with the operators In and NotIn, and only with them",
 }]))]
 pub struct PodRequirement {
-    /// The label.
+    /// Label key.
     #[schemars(length(min = 1, max = 317), regex(pattern = LABEL_KEY))]
     pub key: String,
-    /// What must hold of it.
+    /// Relation of the label to the values.
     pub operator: PodOperator,
     /// Values for `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -82,6 +84,7 @@ pub struct PodRequirement {
     pub values: Vec<String>,
 }
 
+/// Pattern of label keys.
 const LABEL_KEY: &str = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$";
 
 /// Operators of a [`PodRequirement`].
@@ -91,7 +94,7 @@ pub enum PodOperator {
     In,
     /// The label is absent or has none of the values.
     NotIn,
-    /// The label is there.
+    /// The label is present.
     Exists,
     /// The label is absent.
     DoesNotExist,
@@ -114,21 +117,21 @@ impl JsonSchema for PodOperator {
     "message": "p2p and rpc must be different ports",
 }]))]
 pub struct PodPorts {
-    /// Where the node listens for peers.
+    /// Port on which the node listens for peers.
     #[serde(default = "tezos_net")]
     pub p2p: PortRef,
-    /// Where the node answers RPC.
+    /// Port of the node's RPC server.
     #[serde(default = "tezos_rpc")]
     pub rpc: PortRef,
 }
 
-/// A port by number, or by the name that the pod gives it.
+/// A port by number or by container port name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PortRef {
-    /// Its number; the schema allows 1 to 65535.
+    /// Number; the schema allows 1 to 65535.
     Number(i64),
-    /// Its name in `containers[].ports[]`.
+    /// Name in `containers[].ports[]`.
     Name(String),
 }
 
@@ -153,17 +156,17 @@ impl JsonSchema for PortRef {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            // Of a number.
+            // For a number.
             "minimum": 1,
             "maximum": 65535,
-            // Of a name: a letter is somewhere in it, else it would be a number in quotes.
+            // For a name: at least one letter, so that it is not a quoted number.
             "maxLength": 15,
             "pattern": "^([a-z0-9][-a-z0-9]*)?[a-z]([-a-z0-9]*[a-z0-9])?$",
         })
     }
 }
 
-/// Where the node's `identity.json` is; without it chunks are recorded but cannot be decrypted.
+/// Source of the node's `identity.json`, without which chunks are recorded but cannot be decrypted.
 /// Default: `identity.json` in `dataDir`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -172,7 +175,7 @@ impl JsonSchema for PortRef {
     "message": "give path or secretRef, not both",
 }]))]
 pub struct PodIdentity {
-    /// A file in the container.
+    /// Path of the file in the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 1024),
@@ -180,31 +183,30 @@ pub struct PodIdentity {
         extend("x-kubernetes-validations" = [no_dots("path")])
     )]
     pub path: Option<String>,
-    /// A Secret in the namespace of this resource, which must be one of the chart's `operator.secretNamespaces`.
+    /// A Secret in the namespace of this resource, which the chart's `operator.secretNamespaces` must list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 }
 
-/// One key of a Secret.
+/// Reference to one key of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretRef {
     /// Name of the Secret.
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub name: String,
-    /// The key that holds `identity.json`.
+    /// Key whose value is the `identity.json`.
     #[serde(default = "identity_json")]
     #[schemars(length(min = 1, max = 253), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
     pub key: String,
 }
 
-/// Peer-to-peer messages.
+/// Recording of peer-to-peer messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PodNetwork {
-    /// Whether they are recorded.
+    /// Whether messages are recorded.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Which bytes of a chunk are stored: `both` as on the wire and decrypted; `plain` decrypted only, about half the
-    /// space.
+    /// Stored bytes of a chunk: `both` encrypted and decrypted; `plain` decrypted only, about half the space.
     #[serde(default)]
     pub store: Stored,
 }
@@ -240,15 +242,15 @@ impl Default for PodNetwork {
 }
 
 impl PodSelector {
-    /// Whether a pod with these labels is meant. `get` is the value of a label, if the pod has it.
+    /// Whether the selector matches the labels of a pod. `get` returns the value of a label, if present.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.match_labels.iter().all(|(key, value)| get(key) == Some(value))
-            && self.match_expressions.iter().all(|requirement| requirement.holds(get(&requirement.key)))
+            && self.match_expressions.iter().all(|requirement| requirement.matches(get(&requirement.key)))
     }
 }
 
 impl PodRequirement {
-    fn holds(&self, value: Option<&str>) -> bool {
+    fn matches(&self, value: Option<&str>) -> bool {
         let listed = value.is_some_and(|value| self.values.iter().any(|listed| listed == value));
         match self.operator {
             PodOperator::In => listed,
@@ -296,7 +298,7 @@ fn match_labels(_: &mut SchemaGenerator) -> Schema {
         "maxProperties": 16,
         "additionalProperties": { "type": "string", "maxLength": 63, "pattern": LABEL_VALUE },
         "x-kubernetes-map-type": "atomic",
-        // A pattern would cost more than a rule may: the API server takes keys for as long as a request.
+        // A pattern would exceed the cost limit: the API server assumes that keys are as long as a request.
         "x-kubernetes-validations": [{
             "rule": "self.all(key, size(key) > 0 && size(key) <= 317)",
             "message": "a key of matchLabels has 1 to 317 characters",

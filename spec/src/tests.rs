@@ -1,3 +1,5 @@
+//! Tests of parsing, defaults, validation and legacy keys.
+
 use std::{path::Path, time::Duration};
 
 use bytesize::ByteSize;
@@ -12,7 +14,7 @@ fn parse(text: &str) -> Config {
 }
 
 #[test]
-fn the_shortest_file_takes_every_default() {
+fn a_minimal_file_has_all_defaults() {
     let config = parse("[[nodes]]\np2p_port = 9732\n");
     assert_eq!(config, Config::for_port(9732, None));
     assert_eq!(config.listen.to_string(), "127.0.0.1:17732");
@@ -34,7 +36,7 @@ fn every_key_of_the_example_file_is_read() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_line() {
+fn an_unknown_key_is_rejected_with_its_line() {
     let error = Config::parse("listen = \"127.0.0.1:1\"\n[[nodes]]\np2p_prot = 9732\n").unwrap_err().to_string();
     assert!(error.contains("line 3") && error.contains("p2p_prot"), "{error}");
     let error = Config::parse("[[nodes]]\np2p_port = 1\nretention = { row = 1 }\n").unwrap_err().to_string();
@@ -42,16 +44,16 @@ fn an_unknown_key_is_refused_with_its_line() {
 }
 
 #[test]
-fn entries_that_cannot_work_are_refused_by_name() {
+fn invalid_entries_are_rejected_with_their_index() {
     for (text, expected) in [
         ("", "no [[nodes]] entry"),
         ("[[nodes]]\nname = \"a\"", "nodes[0]: one of p2p_port"),
         ("[[nodes]]\np2p_port = 0", "nodes[0]: p2p_port must not be 0"),
-        ("[[nodes]]\np2p_port = 1\n[[nodes]]\nname = \"1\"\npid = 7", "nodes[1]: the name \"1\" is taken"),
-        ("[[nodes]]\np2p_port = 1\nname = \"a/b/c\"", "nodes[0]: \"a/b/c\" is no name"),
-        ("[[nodes]]\np2p_port = 1\naliases = [\"..\"]", "nodes[0]: \"..\" is no name"),
+        ("[[nodes]]\np2p_port = 1\n[[nodes]]\nname = \"1\"\npid = 7", "nodes[1]: the name \"1\" is used"),
+        ("[[nodes]]\np2p_port = 1\nname = \"a/b/c\"", "nodes[0]: invalid name \"a/b/c\""),
+        ("[[nodes]]\np2p_port = 1\naliases = [\"..\"]", "nodes[0]: invalid name \"..\""),
         ("[[nodes]]\np2p_port = 1\nretention = { rows = 0 }", "nodes[0]: retention.rows must not be 0"),
-        ("[[nodes]]\np2p_port = 1\nretention = { age = \"soon\" }", "\"soon\" is no age"),
+        ("[[nodes]]\np2p_port = 1\nretention = { age = \"soon\" }", "\"soon\" is not an age"),
         ("[[nodes]]\np2p_port = 70000", "70000"),
     ] {
         let error = Config::parse(text).unwrap_err().to_string();
@@ -60,14 +62,14 @@ fn entries_that_cannot_work_are_refused_by_name() {
 }
 
 #[test]
-fn names_come_from_what_identifies_the_process() {
+fn the_default_name_is_what_selects_the_process() {
     let config = parse("[[nodes]]\npid = 7\n[[nodes]]\nexe = \"/usr/bin/octez-node\"\n[[nodes]]\ncontainer = \"node\"");
     let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["pid-7", "octez-node", "node"]);
 }
 
 #[test]
-fn the_original_recorder_s_file_is_accepted_with_the_new_spelling() {
+fn a_tezedge_debugger_file_is_accepted_with_warnings() {
     let (config, warnings) = Config::parse(
         r#"
         http_v2 = 17732
@@ -101,7 +103,7 @@ fn the_original_recorder_s_file_is_accepted_with_the_new_spelling() {
 }
 
 #[test]
-fn the_older_file_is_accepted_too() {
+fn a_file_of_before_1_6_is_accepted_with_warnings() {
     let (config, warnings) = Config::parse(
         r#"
         bpf_sniffer_path = "/tmp/bpf-sniffer.sock"
@@ -121,13 +123,13 @@ fn the_older_file_is_accepted_too() {
 }
 
 #[test]
-fn old_and_new_spelling_together_are_a_contradiction() {
+fn a_legacy_key_with_its_replacement_is_rejected() {
     let error = Config::parse("listen = \"127.0.0.1:1\"\nhttp_v2 = 1\n[[nodes]]\np2p_port = 1\n").unwrap_err();
-    assert!(matches!(error, Error::Twice { old: "http_v2", new: "listen", .. }), "{error}");
+    assert!(matches!(error, Error::LegacyAndNew { old: "http_v2", new: "listen", .. }), "{error}");
 }
 
 #[test]
-fn memory_is_off_without_its_table_and_an_empty_one_switches_it_on() {
+fn memory_is_disabled_without_its_table_and_enabled_by_an_empty_one() {
     let memory = |table: &str| {
         let (config, _) = Config::parse(&format!("[[nodes]]\np2p_port = 1\n{table}")).unwrap();
         config.nodes[0].observe.memory.clone()
@@ -155,12 +157,12 @@ fn memory_is_off_without_its_table_and_an_empty_one_switches_it_on() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "\\PC*") {
+    fn any_text_is_parsed_or_rejected(text in "\\PC*") {
         let _ = Config::parse(&text);
     }
 
     #[test]
-    fn any_value_of_a_known_key_is_read_or_refused(
+    fn any_value_of_a_known_key_is_parsed_or_rejected(
         key in prop::sample::select(vec!["listen", "data_dir", "ring_buffer", "capture", "http_v2"]),
         node_key in prop::sample::select(vec!["name", "p2p_port", "pid", "retention", "p2p", "aliases", "netns"]),
         value in "[-0-9a-z\"{}=\\[\\] .]{0,20}",

@@ -81,6 +81,15 @@ pub enum Error {
         /// The directory meant.
         path: PathBuf,
     },
+    /// The engine has no files.
+    #[error("a store in memory has no files to copy")]
+    NoFiles,
+    /// The build has no engine with files.
+    #[error("{} cannot be opened: this build stores in memory only (cargo feature `rocksdb`)", path.display())]
+    NoRocksDb {
+        /// The directory meant.
+        path: PathBuf,
+    },
     /// The file system refused.
     #[error("{}: {source}", path.display())]
     Io {

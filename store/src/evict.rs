@@ -3,7 +3,7 @@
 //! An eviction publishes the views without the old segments, then deletes their keys by one range a table. The files
 //! that hold nothing else are given back at once, but only when no reader is left whose view still names the segments.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use crate::{
     Error, Retention,
@@ -29,7 +29,7 @@ pub struct Evicted {
 /// Key ranges whose space can be given back when an era is over.
 pub(crate) struct Expired {
     era: Arc<()>,
-    ranges: Vec<(Vec<u8>, Vec<u8>)>,
+    ranges: Vec<Range<Vec<u8>>>,
 }
 
 /// How many of the oldest segments a node has to let go. The last one, which is open, always stays.
@@ -122,8 +122,8 @@ fn settle(writer: &mut Writer, engine: &dyn Engine, views: &Views, due: bool) ->
     if let Err(Error::DiskFull { .. }) = result
         && due
     {
-        tracing::warn!("the disk is full: the space kept aside is given up for eviction");
-        writer.reserve.release()?;
+        tracing::warn!("the disk is full: the ballast file is deleted so that eviction can write");
+        writer.ballast.release()?;
         result = writer.commit(engine, &mut committed, Urgency::Eviction);
     }
     views.publish(committed);
@@ -157,9 +157,9 @@ fn drop_segments(
     result?;
     reclaim(engine, expired)?;
     let spare = writer.options.min_free_bytes;
-    let free = writer.free_bytes()?;
+    let free = engine.free_bytes()?;
     writer.full &= free < spare;
-    writer.reserve.restore(free, spare)?;
+    writer.ballast.restore(free, spare)?;
     Ok(evicted)
 }
 
@@ -168,7 +168,7 @@ fn stage_drop(
     count: usize,
     staged: &mut Batch,
     evicted: &mut Evicted,
-    ranges: &mut Vec<(Vec<u8>, Vec<u8>)>,
+    ranges: &mut Vec<Range<Vec<u8>>>,
 ) {
     node.changed = true;
     for segment in node.segments.drain(..count) {
@@ -185,7 +185,7 @@ fn stage_drop(
     for table in keys::SEGMENTED {
         let range = keys::segment(table, node.number, 0)..keys::segment(table, node.number, node.oldest());
         staged.delete_range(&range.start..&range.end);
-        ranges.push((range.start.to_vec(), range.end.to_vec()));
+        ranges.push(range.start.to_vec()..range.end.to_vec());
     }
 }
 
@@ -196,8 +196,9 @@ fn stage_drop(
 fn reclaim(engine: &dyn Engine, expired: &mut Vec<Expired>) -> Result<(), Error> {
     // Eras end in order: a reader of an older one still needs what a later eviction dropped.
     while expired.first().is_some_and(|first| Arc::strong_count(&first.era) == 1) {
-        for (start, end) in expired.remove(0).ranges {
-            engine.reclaim(&start..&end)?;
+        let ranges = expired.remove(0).ranges;
+        if let Some(disk) = engine.disk() {
+            disk.reclaim(&ranges)?;
         }
     }
     Ok(())

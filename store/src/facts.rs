@@ -156,51 +156,80 @@ pub(crate) fn chunks(reader: &Reader<'_>, query: &ChunkQuery) -> Result<Vec<Reco
 pub(crate) fn connections(reader: &Reader<'_>, query: &ConnectionQuery) -> Result<Vec<Connection>, Error> {
     let mut meter = Meter::new(&query.budget);
     let mut answer = Vec::new();
-    let node = reader.view.number;
-    let mut cursors = cursors(reader, keys::CONNECTION, None);
-    for (cursor, segment) in cursors.iter_mut().zip(&reader.view.segments) {
-        match (query.order, query.from) {
-            (Order::OldestFirst, None) => cursor.first()?,
-            (Order::NewestFirst, None) => cursor.last()?,
-            (Order::OldestFirst, Some(from)) => cursor.seek(&keys::event(node, segment.number, from, 0))?,
-            (Order::NewestFirst, Some(from)) => cursor.seek_back(&keys::event(node, segment.number, from, u64::MAX))?,
-        }
+    // By segment, oldest first: the next connection that has events in it.
+    let mut next = Vec::new();
+    for segment in &reader.view.segments {
+        next.push(neighbour(reader, segment.number, query.order, query.from)?);
     }
     while (answer.len() as u64) < query.limit {
-        let all = cursors.iter().filter_map(|cursor| connection_at(cursor.as_ref()));
-        let next = match query.order {
+        let all = next.iter().flatten().copied();
+        let nearest = match query.order {
             Order::OldestFirst => all.min(),
             Order::NewestFirst => all.max(),
         };
-        let Some(key) = next else { break };
+        let Some(key) = nearest else { break };
         let mut summary = ConnectionSummary::default();
+        let beyond = match query.order {
+            Order::OldestFirst => key.checked_add(1),
+            Order::NewestFirst => key.checked_sub(1),
+        };
         // Segments in order: events keep the order of their arrival.
-        for (cursor, segment) in cursors.iter_mut().zip(&reader.view.segments) {
-            if connection_at(cursor.as_ref()) != Some(key) {
+        for (next, segment) in next.iter_mut().zip(&reader.view.segments) {
+            if *next != Some(key) {
                 continue;
             }
-            if query.order == Order::NewestFirst {
-                cursor.seek(&keys::event(node, segment.number, key, 0))?;
-            }
-            while connection_at(cursor.as_ref()) == Some(key) {
-                meter.step()?;
-                if let Some((_, value)) = cursor.entry() {
-                    fold(&mut summary, &decode(value)?);
-                }
-                cursor.next()?;
-            }
-            if query.order == Order::NewestFirst
-                && let Some(before) = key.checked_sub(1)
-            {
-                cursor.seek_back(&keys::event(node, segment.number, before, u64::MAX))?;
-            }
+            fold_events(reader, segment.number, key, &mut meter, &mut summary)?;
+            *next = match beyond {
+                Some(beyond) => neighbour(reader, segment.number, query.order, Some(beyond))?,
+                None => None,
+            };
         }
         answer.push(Connection { key, summary });
-        if query.order == Order::NewestFirst && key == 0 {
-            break;
-        }
     }
     Ok(answer)
+}
+
+/// The first connection of a segment at or after `from` in this order.
+fn neighbour(reader: &Reader<'_>, segment: u32, order: Order, from: Option<u64>) -> Result<Option<u64>, Error> {
+    let node = reader.view.number;
+    let range = keys::segment_range(keys::CONNECTION, node, segment);
+    match order {
+        Order::OldestFirst => {
+            let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
+            match from {
+                None => cursor.first()?,
+                Some(from) => cursor.seek(&keys::event(node, segment, from, 0))?,
+            }
+            Ok(connection_at(cursor.as_ref()))
+        }
+        Order::NewestFirst => {
+            let end = match from {
+                None => range.end.to_vec(),
+                Some(from) => keys::after_prefix(&keys::event(node, segment, from, u64::MAX)),
+            };
+            let last = reader.snapshot.last(&range.start..&end)?;
+            Ok(last.and_then(|(key, _)| keys::event_of(&key)).map(|(connection, _)| connection))
+        }
+    }
+}
+
+fn fold_events(
+    reader: &Reader<'_>,
+    segment: u32,
+    connection: u64,
+    meter: &mut Meter<'_>,
+    summary: &mut ConnectionSummary,
+) -> Result<(), Error> {
+    let mut prefix = keys::segment(keys::CONNECTION, reader.view.number, segment).to_vec();
+    prefix.extend_from_slice(&connection.to_be_bytes());
+    let mut cursor = reader.snapshot.cursor(&prefix..&keys::after_prefix(&prefix));
+    cursor.first()?;
+    while let Some((_, value)) = cursor.entry() {
+        meter.step()?;
+        fold(summary, &decode(value)?);
+        cursor.next()?;
+    }
+    Ok(())
 }
 
 /// One connection.
@@ -227,23 +256,37 @@ pub(crate) fn rows(reader: &Reader<'_>, table: u8, query: &FactQuery) -> Result<
             Order::NewestFirst => segments.next_back(),
         };
         let Some(segment) = segment else { return Ok(answer) };
-        let range = keys::segment_range(table, node, segment.number);
-        let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
-        match query.order {
-            Order::OldestFirst => cursor.seek(&keys::row(table, node, segment.number, query.cursor.unwrap_or(0)))?,
-            Order::NewestFirst => {
-                cursor.seek_back(&keys::row(table, node, segment.number, query.cursor.unwrap_or(u64::MAX)))?;
-            }
-        }
-        while let Some((key, value)) = cursor.entry() {
-            if answer.len() as u64 >= query.limit {
-                return Ok(answer);
-            }
+        let mut add = |key: &[u8], value: &[u8]| {
             let id = keys::last_number(key).ok_or_else(|| Error::Corrupt(format!("key {key:02x?}")))?;
             answer.push((id, decode(value)?));
-            match query.order {
-                Order::OldestFirst => cursor.next()?,
-                Order::NewestFirst => cursor.prev()?,
+            Ok::<_, Error>(answer.len() as u64 >= query.limit)
+        };
+        let range = keys::segment_range(table, node, segment.number);
+        if query.limit == 0 {
+            return Ok(answer);
+        }
+        match query.order {
+            Order::OldestFirst => {
+                let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
+                cursor.seek(&keys::row(table, node, segment.number, query.cursor.unwrap_or(0)))?;
+                while let Some((key, value)) = cursor.entry() {
+                    if add(key, value)? {
+                        return Ok(answer);
+                    }
+                    cursor.next()?;
+                }
+            }
+            Order::NewestFirst => {
+                let mut end = match query.cursor {
+                    Some(cursor) => keys::after_prefix(&keys::row(table, node, segment.number, cursor)),
+                    None => range.end.to_vec(),
+                };
+                while let Some((key, value)) = reader.snapshot.last(&range.start..&end)? {
+                    if add(&key, &value)? {
+                        return Ok(answer);
+                    }
+                    end = key;
+                }
             }
         }
     }

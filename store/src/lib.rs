@@ -20,9 +20,14 @@
 //! The layout on disk is drawn in `keys.rs`, the crash rules in `writer.rs`, what readers see in `view.rs`. Nothing here
 //! knows HTTP, gRPC or any protocol; calls block.
 
+#[cfg(feature = "rocksdb")]
 mod backup;
+mod ballast;
 mod block;
+#[cfg(feature = "rocksdb")]
+mod disk;
 mod engine;
+mod entries;
 mod error;
 mod evict;
 mod facts;
@@ -36,7 +41,6 @@ mod node;
 mod options;
 mod posting;
 mod query;
-mod reserve;
 mod store;
 #[cfg(test)]
 mod tests;

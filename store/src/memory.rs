@@ -53,7 +53,7 @@ pub(crate) fn put(
     let bytes = (batch.len() - before) as u64;
     let head = MemorySnapshot { parts: u32::try_from(parts.len()).unwrap_or(u32::MAX), bytes, ..head };
     batch.put(&keys::moment(keys::MEMORY, number, head.time_ns), &head.encode_to_vec());
-    writer.has_room(batch.len())?;
+    writer.check_space(engine, batch.len())?;
     engine.write(&batch)?;
     Ok(head)
 }
@@ -123,10 +123,9 @@ pub(crate) fn at_or_before(
 ) -> Result<Option<(MemorySnapshot, Vec<MemoryState>)>, Error> {
     let node = reader.view.number;
     let start = keys::node(keys::MEMORY, node);
-    let mut cursor = reader.snapshot.cursor(&start..&keys::after_prefix(&start));
-    cursor.seek_back(&keys::moment(keys::MEMORY, node, time_ns))?;
-    let Some((_, value)) = cursor.entry() else { return Ok(None) };
-    let head = decode_head(value, node)?;
+    let end = keys::after_prefix(&keys::moment(keys::MEMORY, node, time_ns));
+    let Some((_, value)) = reader.snapshot.last(&start..&end)? else { return Ok(None) };
+    let head = decode_head(&value, node)?;
     Ok(Some((head, parts(&*reader.snapshot, node, &head)?)))
 }
 

@@ -15,12 +15,14 @@ pub struct StoreOptions {
     pub write_buffer_bytes: usize,
     /// Bytes of records that may wait for [`crate::Store::sync`]; beyond it `append` commits by itself.
     pub stage_bytes: usize,
-    /// Size of the preallocated file that is given up when the disk is full, so that eviction can run. 0: none.
+    /// Size of the preallocated file that is deleted when the disk is full, so that eviction can run. 0: none.
     /// At least four times `stage_bytes` plus `write_buffer_bytes` is advised.
-    pub reserve_bytes: u64,
+    pub ballast_bytes: u64,
     /// Nothing but eviction writes while the disk has fewer free bytes than this. The engine needs them to sort what
     /// it has: about eight times `write_buffer_bytes`. With less it may come to a standstill until space is made.
     pub min_free_bytes: u64,
+    /// Size at which a store in memory is full (see [`crate::Store::in_memory`]).
+    pub memory_limit_bytes: u64,
     /// A segment closes at this many messages, or earlier (see [`Retention`]).
     pub segment_rows: u64,
     /// A segment closes at this many bytes, or earlier.
@@ -35,8 +37,9 @@ impl Default for StoreOptions {
             block_cache_bytes: 64 << 20,
             write_buffer_bytes: 24 << 20,
             stage_bytes: 4 << 20,
-            reserve_bytes: 64 << 20,
+            ballast_bytes: 64 << 20,
             min_free_bytes: 256 << 20,
+            memory_limit_bytes: 512 << 20,
             segment_rows: 1_000_000,
             segment_bytes: 8 << 30,
             clock: Arc::new(wall_clock),
@@ -50,8 +53,9 @@ impl fmt::Debug for StoreOptions {
             .field("block_cache_bytes", &self.block_cache_bytes)
             .field("write_buffer_bytes", &self.write_buffer_bytes)
             .field("stage_bytes", &self.stage_bytes)
-            .field("reserve_bytes", &self.reserve_bytes)
+            .field("ballast_bytes", &self.ballast_bytes)
             .field("min_free_bytes", &self.min_free_bytes)
+            .field("memory_limit_bytes", &self.memory_limit_bytes)
             .field("segment_rows", &self.segment_rows)
             .field("segment_bytes", &self.segment_bytes)
             .finish_non_exhaustive()

@@ -21,11 +21,15 @@ use prost::Message as _;
 use crate::{
     Error,
     engine::{Cursor, Snapshot},
+    entries::BlockEntries,
     index, keys,
     meta::{SegmentMeta, Zone},
     posting::{BLOCK, Bits, block_of},
     view::Reader,
 };
+
+/// Rows read at once. A row can be as large as a gRPC frame, so that this bounds the memory of a query.
+const MAX_ROWS_PER_READ: usize = 32;
 
 /// The order of an answer. Ids follow arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,7 +224,7 @@ struct Search<'a, 'e> {
 impl Search<'_, '_> {
     fn segment(&mut self, segment: &SegmentMeta, ids: Range<u64>) -> Result<ControlFlow<()>, Error> {
         let (snapshot, order, node) = (&*self.reader.snapshot, self.query.order, self.reader.view.number);
-        let mut streams: Vec<Vec<Stream<'_>>> = self
+        let mut filters: Vec<Vec<BlockEntries<'_>>> = self
             .query
             .filters()
             .iter()
@@ -228,16 +232,17 @@ impl Search<'_, '_> {
                 values
                     .iter()
                     .map(|value| {
-                        Stream::new(snapshot, keys::posting_prefix(*table, node, segment.number, value), order)
+                        let prefix = keys::posting_prefix(*table, node, segment.number, value);
+                        BlockEntries::new(snapshot, prefix, order, block_of(segment.first_id))
                     })
                     .collect()
             })
             .collect();
-        let mut zones = self
-            .query
-            .has_time()
-            .then(|| Stream::new(snapshot, keys::segment(keys::ZONE, node, segment.number).to_vec(), order));
-        let mut rows = Rows::new(snapshot, node, segment.number);
+        let mut zones = self.query.has_time().then(|| {
+            let prefix = keys::segment(keys::ZONE, node, segment.number).to_vec();
+            BlockEntries::new(snapshot, prefix, order, block_of(segment.first_id))
+        });
+        let mut rows = Rows { snapshot, node, segment: segment.number, scan: None };
         let mut at = match order {
             Order::OldestFirst => block_of(ids.start),
             Order::NewestFirst => block_of(ids.end - 1), // not empty
@@ -248,7 +253,7 @@ impl Search<'_, '_> {
             if bits.is_empty() {
                 return Ok(ControlFlow::Continue(()));
             }
-            match meet(&mut streams, at, &mut bits)? {
+            match meet(&mut filters, at, &mut bits)? {
                 Meeting::Here => {}
                 Meeting::Later(block) => {
                     at = block;
@@ -259,7 +264,7 @@ impl Search<'_, '_> {
             if let Some(zones) = &mut zones {
                 match zones.seek(at)? {
                     Some(block) if block == at => {
-                        let zone = zones.zone()?;
+                        let zone = Zone::decode(zones.value()).ok_or_else(|| zones.damaged("zone"))?;
                         if !self.query.meets(zone.least_ns, zone.greatest_ns) {
                             bits = Bits::default();
                         }
@@ -283,24 +288,34 @@ impl Search<'_, '_> {
 
     /// Reads the rows of a block that the filters agree on.
     fn rows(&mut self, rows: &mut Rows<'_>, block: u64, mut bits: Bits) -> Result<ControlFlow<()>, Error> {
+        let mut ids = Vec::new();
         loop {
-            let place = match self.query.order {
-                Order::OldestFirst => bits.pop_first(),
-                Order::NewestFirst => bits.pop_last(),
-            };
-            let Some(place) = place else { return Ok(ControlFlow::Continue(())) };
-            self.meter.step()?;
-            let id = block + place;
-            let record = rows.get(id)?;
-            let Some(Kind::Message(message)) = &record.kind else {
-                return Err(Error::Corrupt(format!("row {id} is not a message")));
-            };
-            if !self.query.matches(&record, message) {
-                continue;
+            ids.clear();
+            let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(MAX_ROWS_PER_READ);
+            while ids.len() < wanted {
+                let place = match self.query.order {
+                    Order::OldestFirst => bits.pop_first(),
+                    Order::NewestFirst => bits.pop_last(),
+                };
+                let Some(place) = place else { break };
+                ids.push(block + place);
             }
-            self.left -= 1;
-            if (self.each)(id, record).is_break() || self.left == 0 {
-                return Ok(ControlFlow::Break(()));
+            if ids.is_empty() {
+                return Ok(ControlFlow::Continue(()));
+            }
+            for (id, value) in rows.read(&ids)? {
+                self.meter.step()?;
+                let record = Record::decode(&*value).map_err(|error| Error::Corrupt(format!("row {id}: {error}")))?;
+                let Some(Kind::Message(message)) = &record.kind else {
+                    return Err(Error::Corrupt(format!("row {id} is not a message")));
+                };
+                if !self.query.matches(&record, message) {
+                    continue;
+                }
+                self.left -= 1;
+                if (self.each)(id, record).is_break() || self.left == 0 {
+                    return Ok(ControlFlow::Break(()));
+                }
             }
         }
     }
@@ -316,17 +331,17 @@ enum Meeting {
 }
 
 /// Moves every filter to block `at` and AND-s their bits.
-fn meet(filters: &mut [Vec<Stream<'_>>], at: u64, bits: &mut Bits) -> Result<Meeting, Error> {
+fn meet(filters: &mut [Vec<BlockEntries<'_>>], at: u64, bits: &mut Bits) -> Result<Meeting, Error> {
     for filter in filters {
         let mut any = Bits::default();
         let mut nearest: Option<u64> = None;
-        for stream in filter.iter_mut() {
-            let Some(block) = stream.seek(at)? else { continue };
+        for entries in filter.iter_mut() {
+            let Some(block) = entries.seek(at)? else { continue };
             if block == at {
-                any.or(&stream.bits()?);
+                any.or(&Bits::decode(entries.value()).ok_or_else(|| entries.damaged("posting"))?);
             }
             nearest = Some(match nearest {
-                Some(other) if stream.before(other, block) => other,
+                Some(other) if entries.before(other, block) => other,
                 _ => block,
             });
         }
@@ -339,108 +354,61 @@ fn meet(filters: &mut [Vec<Stream<'_>>], at: u64, bits: &mut Bits) -> Result<Mee
     Ok(Meeting::Here)
 }
 
-/// The entries of one key prefix, one a block, in the order of the query.
-struct Stream<'a> {
-    cursor: Box<dyn Cursor + 'a>,
-    /// The prefix, with room for the block.
-    key: Vec<u8>,
-    prefix: usize,
-    order: Order,
-    /// The block it stands on; `None` before the first move and past the end.
-    block: Option<u64>,
-    started: bool,
-}
-
-impl<'a> Stream<'a> {
-    fn new(snapshot: &'a dyn Snapshot, prefix: Vec<u8>, order: Order) -> Self {
-        let cursor = snapshot.cursor(&prefix..&keys::after_prefix(&prefix));
-        Self { cursor, prefix: prefix.len(), key: prefix, order, block: None, started: false }
-    }
-
-    /// Whether `a` comes strictly before `b` in its order.
-    fn before(&self, a: u64, b: u64) -> bool {
-        match self.order {
-            Order::OldestFirst => a < b,
-            Order::NewestFirst => a > b,
-        }
-    }
-
-    /// Moves to the first entry at or behind `block`; never back.
-    fn seek(&mut self, block: u64) -> Result<Option<u64>, Error> {
-        if self.started {
-            match self.block {
-                None => return Ok(None),
-                Some(at) if !self.before(at, block) => return Ok(self.block),
-                Some(_) => {
-                    // The next entry is nearly always the wanted one or behind it.
-                    match self.order {
-                        Order::OldestFirst => self.cursor.next()?,
-                        Order::NewestFirst => self.cursor.prev()?,
-                    }
-                    self.read();
-                    if self.block.is_none_or(|at| !self.before(at, block)) {
-                        return Ok(self.block);
-                    }
-                }
-            }
-        }
-        self.started = true;
-        self.key.truncate(self.prefix);
-        self.key.extend_from_slice(&block.to_be_bytes());
-        match self.order {
-            Order::OldestFirst => self.cursor.seek(&self.key)?,
-            Order::NewestFirst => self.cursor.seek_back(&self.key)?,
-        }
-        self.read();
-        Ok(self.block)
-    }
-
-    fn read(&mut self) {
-        self.block = self.cursor.entry().and_then(|(key, _)| keys::last_number(key));
-    }
-
-    fn value(&self) -> &[u8] {
-        self.cursor.entry().map_or(&[], |(_, value)| value)
-    }
-
-    fn bits(&self) -> Result<Bits, Error> {
-        Bits::decode(self.value()).ok_or_else(|| Error::Corrupt(format!("posting {:02x?}", self.key)))
-    }
-
-    fn zone(&self) -> Result<Zone, Error> {
-        Zone::decode(self.value()).ok_or_else(|| Error::Corrupt(format!("zone {:02x?}", self.key)))
-    }
-}
-
-/// Reads messages of one segment; neighbours without a search.
+/// Reads rows of one segment by id.
 struct Rows<'a> {
-    cursor: Box<dyn Cursor + 'a>,
+    snapshot: &'a dyn Snapshot,
     node: u32,
     segment: u32,
-    at: Option<u64>,
+    /// A cursor for runs of consecutive ids, and the id it is at.
+    scan: Option<(Box<dyn Cursor + 'a>, u64)>,
 }
 
-impl<'a> Rows<'a> {
-    fn new(snapshot: &'a dyn Snapshot, node: u32, segment: u32) -> Self {
-        let range = keys::segment_range(keys::MESSAGE, node, segment);
-        Self { cursor: snapshot.cursor(&range.start..&range.end), node, segment, at: None }
+impl Rows<'_> {
+    /// The rows of these ids, in their order: ascending or descending.
+    fn read(&mut self, ids: &[u64]) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(Vec::new()) };
+        let (least, greatest) = (first.min(last), first.max(last));
+        let mut ascending = ids.to_vec();
+        ascending.sort_unstable();
+        // Neighbours lie in the same block of the file: passing over a few is cheaper than looking each up.
+        let mut rows =
+            if (greatest - least) < 2 * ids.len() as u64 { self.scan(&ascending)? } else { self.get(&ascending)? };
+        if first > last {
+            rows.reverse();
+        }
+        Ok(rows)
     }
 
-    fn get(&mut self, id: u64) -> Result<Record, Error> {
-        match self.at {
-            Some(at) if id == at + 1 => self.cursor.next()?,
-            Some(at) if id + 1 == at => self.cursor.prev()?,
-            _ => self.cursor.seek(&keys::row(keys::MESSAGE, self.node, self.segment, id))?,
-        }
-        self.at = None;
-        let Some((key, value)) = self.cursor.entry() else {
-            return Err(Error::Corrupt(format!("row {id} is missing")));
-        };
-        if keys::last_number(key) != Some(id) {
-            return Err(Error::Corrupt(format!("row {id} is missing")));
-        }
-        let record = Record::decode(value).map_err(|error| Error::Corrupt(format!("row {id}: {error}")))?;
-        self.at = Some(id);
-        Ok(record)
+    fn get(&self, ids: &[u64]) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let key = |id: &u64| keys::row(keys::MESSAGE, self.node, self.segment, *id).to_vec();
+        let values = self.snapshot.get_many(&ids.iter().map(key).collect::<Vec<_>>())?;
+        let found = ids.iter().zip(values);
+        found.map(|(&id, value)| Ok((id, value.ok_or_else(|| missing(id))?))).collect()
     }
+
+    fn scan(&mut self, ids: &[u64]) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let range = keys::segment_range(keys::MESSAGE, self.node, self.segment);
+        let (cursor, at) = self.scan.get_or_insert_with(|| (self.snapshot.cursor(&range.start..&range.end), u64::MAX));
+        let mut rows = Vec::with_capacity(ids.len());
+        for &id in ids {
+            // The cursor is at the last row that was read: forward by steps if this one is near, else by a search.
+            if *at < id && id - *at <= 2 {
+                (*at..id).try_for_each(|_| cursor.next())?;
+            } else {
+                cursor.seek(&keys::row(keys::MESSAGE, self.node, self.segment, id))?;
+            }
+            *at = u64::MAX;
+            let (key, value) = cursor.entry().ok_or_else(|| missing(id))?;
+            if keys::last_number(key) != Some(id) {
+                return Err(missing(id));
+            }
+            *at = id;
+            rows.push((id, value.to_vec()));
+        }
+        Ok(rows)
+    }
+}
+
+fn missing(id: u64) -> Error {
+    Error::Corrupt(format!("row {id} is missing"))
 }

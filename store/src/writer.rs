@@ -3,21 +3,18 @@
 //! A batch holds rows, chunks, postings, zones, segments, ids, totals and lane marks together, so that after a crash
 //! they agree. The engine makes a batch readable only when its log is synced.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
-};
+use std::collections::{BTreeMap, HashMap};
 
 use chainscope_proto::v1::{Loss, Message, Record, record::Kind};
 use prost::Message as _;
 
 use crate::{
     Error, Retention, StoreOptions,
-    engine::{Batch, Engine, Snapshot, Write},
+    ballast::Ballast,
+    engine::{Batch, Engine, LocalDisk, Snapshot, Write},
     keys::{self, ChunkPlace},
     meta::{NodeMeta, SegmentMeta},
     node::{Lane, Node},
-    reserve::{Reserve, free_bytes},
     view::NodeView,
 };
 
@@ -34,19 +31,23 @@ pub(crate) struct Writer {
     by_name: HashMap<String, usize>,
     next_node: u32,
     staged: Batch,
-    dir: PathBuf,
     pub(crate) options: StoreOptions,
-    pub(crate) reserve: Reserve,
+    pub(crate) ballast: Ballast,
     /// The last commit found the disk full.
     pub(crate) full: bool,
 }
 
 impl Writer {
-    pub(crate) fn new(dir: PathBuf, options: StoreOptions, nodes: Vec<Node>, next_node: u32) -> Result<Self, Error> {
+    pub(crate) fn new(
+        engine: &dyn Engine,
+        options: StoreOptions,
+        nodes: Vec<Node>,
+        next_node: u32,
+    ) -> Result<Self, Error> {
         let by_name = nodes.iter().enumerate().map(|(at, node)| (node.meta.name.clone(), at)).collect();
-        let mut reserve = Reserve::new(&dir, options.reserve_bytes);
-        reserve.restore(free_bytes(&dir)?, options.min_free_bytes)?;
-        Ok(Self { nodes, by_name, next_node, staged: Batch::default(), dir, options, reserve, full: false })
+        let mut ballast = Ballast::new(engine.disk().map(LocalDisk::dir), options.ballast_bytes);
+        ballast.restore(engine.free_bytes()?, options.min_free_bytes)?;
+        Ok(Self { nodes, by_name, next_node, staged: Batch::default(), options, ballast, full: false })
     }
 
     /// The place of a node in `nodes`, if it is known.
@@ -75,9 +76,9 @@ impl Writer {
         self.nodes.get(at).map(|node| node.number).ok_or_else(|| no_node(name))
     }
 
-    /// Whether the disk has room for so many bytes of anything but an eviction.
-    pub(crate) fn has_room(&mut self, bytes: usize) -> Result<(), Error> {
-        let free_bytes = free_bytes(&self.dir)?;
+    /// Refuses a write of this many bytes, an eviction aside, if the engine has no space for it.
+    pub(crate) fn check_space(&mut self, engine: &dyn Engine, bytes: usize) -> Result<(), Error> {
+        let free_bytes = engine.free_bytes()?;
         if free_bytes >= self.options.min_free_bytes.max(2 * bytes as u64) {
             return Ok(());
         }
@@ -295,7 +296,7 @@ impl Writer {
             return Ok(());
         }
         if urgency == Urgency::Normal {
-            self.has_room(self.staged.len())?;
+            self.check_space(engine, self.staged.len())?;
         }
         for node in self.nodes.iter_mut().filter(|node| node.changed) {
             node.stage(&mut self.staged);
@@ -303,7 +304,7 @@ impl Writer {
         engine.write(&self.staged).map_err(|error| match error {
             Error::DiskFull { .. } => {
                 self.full = true;
-                Error::DiskFull { free_bytes: free_bytes(&self.dir).unwrap_or(0) }
+                Error::DiskFull { free_bytes: engine.free_bytes().unwrap_or(0) }
             }
             other => other,
         })?;
@@ -319,11 +320,6 @@ impl Writer {
     /// Nodes and batch at once, for an eviction.
     pub(crate) fn parts(&mut self) -> (&mut Vec<Node>, &mut Batch) {
         (&mut self.nodes, &mut self.staged)
-    }
-
-    /// Bytes that may still be written to the disk.
-    pub(crate) fn free_bytes(&self) -> Result<u64, Error> {
-        free_bytes(&self.dir)
     }
 }
 
@@ -381,9 +377,8 @@ fn greatest_older(
     for segment in older {
         let end = ChunkPlace { connection, counter: u64::MAX, incoming: true };
         let range = keys::segment_range(keys::CHUNK, node, segment.number);
-        let mut cursor = snapshot.cursor(&range.start..&range.end);
-        cursor.seek_back(&keys::chunk(node, segment.number, end))?;
-        let last = cursor.entry().and_then(|(key, _)| keys::chunk_place(key));
+        let last = snapshot.last(&range.start..&keys::after_prefix(&keys::chunk(node, segment.number, end)))?;
+        let last = last.and_then(|(key, _)| keys::chunk_place(&key));
         greatest = greatest.max(last.filter(|place| place.connection == connection).map(|place| place.counter));
     }
     Ok(greatest)

@@ -302,22 +302,63 @@ fn ask_everything(store: &Store, model: &mut Model) {
     assert!(report.is_sound(), "{:#?}", report.problems);
 }
 
-fn open(dir: &Path, segment_rows: u64, stage_bytes: usize) -> Store {
-    let options = StoreOptions {
+fn options(segment_rows: u64, stage_bytes: usize) -> StoreOptions {
+    StoreOptions {
         block_cache_bytes: 1 << 20,
         write_buffer_bytes: 256 << 10,
         stage_bytes,
-        reserve_bytes: 0,
+        ballast_bytes: 0,
         min_free_bytes: 0,
         segment_rows,
         ..StoreOptions::default()
-    };
-    Store::open(dir, options).expect("opens")
+    }
 }
 
-fn play(seed: u64, segment_rows: u64, stage_bytes: usize, steps: &[Step]) {
+/// The engine that a run is played on.
+#[derive(Clone, Copy, Debug)]
+enum Engine {
+    #[cfg(feature = "rocksdb")]
+    RocksDb,
+    Memory,
+}
+
+impl Engine {
+    const ALL: &[Self] = &[
+        #[cfg(feature = "rocksdb")]
+        Self::RocksDb,
+        Self::Memory,
+    ];
+
+    fn open(self, dir: &Path, options: StoreOptions) -> Store {
+        match self {
+            #[cfg(feature = "rocksdb")]
+            Self::RocksDb => Store::open(dir, options).expect("opens"),
+            Self::Memory => {
+                let _ = dir;
+                Store::in_memory(options).expect("opens")
+            }
+        }
+    }
+
+    /// What is in memory does not outlive its store.
+    fn reopen(self, store: Store, dir: &Path, options: StoreOptions) -> Store {
+        match self {
+            #[cfg(feature = "rocksdb")]
+            Self::RocksDb => {
+                drop(store);
+                self.open(dir, options)
+            }
+            Self::Memory => {
+                let _ = (dir, options);
+                store
+            }
+        }
+    }
+}
+
+fn play(engine: Engine, seed: u64, segment_rows: u64, stage_bytes: usize, steps: &[Step]) {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut store = open(dir.path(), segment_rows, stage_bytes);
+    let mut store = engine.open(dir.path(), options(segment_rows, stage_bytes));
     let mut model = Model::new(seed);
     let mut first_id = 0;
     for step in steps.iter().chain([&Step::Ask]) {
@@ -351,8 +392,7 @@ fn play(seed: u64, segment_rows: u64, stage_bytes: usize, steps: &[Step]) {
             }
             Step::Reopen => {
                 model.sync(&store);
-                drop(store);
-                store = open(dir.path(), segment_rows, stage_bytes);
+                store = engine.reopen(store, dir.path(), options(segment_rows, stage_bytes));
             }
             Step::Ask => {
                 model.sync(&store);
@@ -372,7 +412,9 @@ proptest! {
         stage_bytes in prop::sample::select(vec![2_000usize, 1 << 20]),
         steps in proptest::collection::vec(step(), 5..25),
     ) {
-        play(seed, segment_rows, stage_bytes, &steps);
+        for &engine in Engine::ALL {
+            play(engine, seed, segment_rows, stage_bytes, &steps);
+        }
     }
 }
 
@@ -393,5 +435,7 @@ fn answers_like_a_naive_model_over_many_blocks() {
         Step::Ask,
         burst(1),
     ];
-    play(1, 2_500, 1 << 20, &steps);
+    for &engine in Engine::ALL {
+        play(engine, 1, 2_500, 1 << 20, &steps);
+    }
 }

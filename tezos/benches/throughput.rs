@@ -1,8 +1,8 @@
-//! Throughput of everything that is done to a message (decrypt, put together, SHA-256, decode, preview) against a raw `crypto_box` open of
-//! the same chunks, in one run. Prints a table row for each message length.
+//! Throughput of the whole conversation pipeline (decryption, reassembly, SHA-256, decoding, preview) compared with
+//! `crypto_box` opening the same chunks, in one run. Prints a table row for each message length.
 //!
-//! Short runs by default; `cargo bench` passes `--bench`, which measures longer.
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints its figures")]
+//! Runs are short by default; `cargo bench` passes `--bench`, which measures longer.
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark that prints its results")]
 use std::{
     hint::black_box,
     sync::Arc,
@@ -18,7 +18,7 @@ use crypto_box::{PublicKey, SalsaBox, SecretKey, aead::AeadInPlace};
 
 fn main() {
     let seconds = if std::env::args().any(|argument| argument == "--bench") { 2.0 } else { 0.2 };
-    println!("| message | raw crypto_box open | Chainscope, whole way | ratio |");
+    println!("| message | raw crypto_box open | Chainscope, whole pipeline | ratio |");
     println!("| ---: | ---: | ---: | ---: |");
     for length in [256, 1024, 4096, 65_517] {
         let (raw, whole) = measure(length, seconds);
@@ -27,7 +27,7 @@ fn main() {
     }
 }
 
-/// Messages a second: raw, and with everything.
+/// Messages per second: of `crypto_box`, and of the whole pipeline.
 fn measure(length: usize, seconds: f64) -> (f64, f64) {
     let (local, remote) = ([7; 32], [9; 32]);
     let identities = [local, remote].map(|secret| Arc::new(Identity::from_secret_key(secret, [0; 24])));
@@ -77,7 +77,7 @@ fn measure(length: usize, seconds: f64) -> (f64, f64) {
         assert_eq!(messages as usize, wires.len() + 2);
     };
     let messages = wires.len() as f64;
-    // In turns, so that a machine that is busy for a while is so for both.
+    // Alternating, so that other load on the machine affects both.
     let mut times = [Duration::ZERO; 2];
     let mut rounds = 0.0;
     while times[0].as_secs_f64() + times[1].as_secs_f64() < seconds {

@@ -1,15 +1,16 @@
-//! Keys, nonces and the cipher of one direction (Octez `crypto_box.ml`: NaCl `crypto_box`, XSalsa20-Poly1305, tag first).
+//! Keys, nonces and the cipher of one direction (Octez `crypto_box.ml`: NaCl `crypto_box`, XSalsa20-Poly1305, tag
+//! first).
 //!
 //! ```text
-//! K    = HSalsa20(X25519(remote public key, local secret key), 0)        the same for both directions and every session
+//! K    = HSalsa20(X25519(remote public key, local secret key), 0)        same for both directions and all sessions
 //! N_a  = Blake2b-256(I ++ R ++ "Init -> Resp")[..24]                      I, R: connection messages of initiator and responder,
 //! N_b  = Blake2b-256(I ++ R ++ "Resp -> Init")[..24]                      length prefixes included
 //! ```
-//! The initiator encrypts with N_b and the responder with N_a: the labels are swapped. Chunk k of a direction (Metadata is 0) has nonce
-//! N + k, a big-endian number of 192 bits.
+//! The initiator encrypts with N_b and the responder with N_a: the labels are swapped. Chunk k of a direction (Metadata
+//! is 0) has nonce N + k, a big-endian number of 192 bits.
 //!
-//! XSalsa20 hashes the first 16 bytes of a nonce to a subkey, and counts in the last 8: the subkey is kept, so that a failed trial costs one
-//! Salsa20 block and a Poly1305 over the chunk.
+//! XSalsa20 derives a subkey from the first 16 bytes of a nonce and uses the last 8 as the Salsa20 nonce. The subkey is
+//! cached, so that a failed trial decryption costs one Salsa20 block and a Poly1305 over the chunk.
 use poly1305::{Poly1305, universal_hash::KeyInit};
 use salsa20::{
     Salsa20,
@@ -18,17 +19,17 @@ use salsa20::{
 };
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::{Role, hash::blake2b_256, identity::Identity};
+use crate::{hash::blake2b_256, identity::Identity, input::Role};
 
-/// Length of the tag before the cipher text, bytes.
+/// Length of the Poly1305 tag before the cipher text, in bytes.
 pub const TAG_BYTES: usize = 16;
 
-/// Why a chunk stays closed.
+/// A chunk could not be decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("message authentication failed")]
 pub struct OpenError;
 
-/// A nonce: a big-endian number of 192 bits.
+/// A nonce, as a big-endian number of 192 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 24]);
 
@@ -48,6 +49,7 @@ impl Nonce {
         Self(bytes)
     }
 
+    /// The first 16 bytes, from which the subkey is derived, and the last 8, the Salsa20 nonce.
     fn split(&self) -> ([u8; 16], [u8; 8]) {
         let mut head = [0; 16];
         let mut tail = [0; 8];
@@ -57,9 +59,9 @@ impl Nonce {
     }
 }
 
-/// First nonces of a session: what the initiator encrypts with, and what the responder does.
+/// First nonces of a session: of the chunks that the initiator sends, and of those that the responder sends.
 ///
-/// Both arguments are whole connection chunks, the 2-byte length included.
+/// Both arguments are whole connection chunks, the 2-byte length prefix included.
 pub fn nonces(initiator_chunk: &[u8], responder_chunk: &[u8]) -> (Nonce, Nonce) {
     let nonce = |label: &[u8]| {
         let hash = blake2b_256(&[initiator_chunk, responder_chunk, label]);
@@ -70,7 +72,7 @@ pub fn nonces(initiator_chunk: &[u8], responder_chunk: &[u8]) -> (Nonce, Nonce) 
     (nonce(b"Resp -> Init"), nonce(b"Init -> Resp"))
 }
 
-/// The precomputed key of a pair of identities. Wiped on drop.
+/// The precomputed key of a pair of identities. Zeroized on drop.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct SharedKey([u8; 32]);
 
@@ -81,18 +83,18 @@ impl SharedKey {
         Self(hsalsa::<U10>(&(*agreed).into(), &[0; 16].into()).into())
     }
 
-    /// A key that is known already, as in test vectors.
+    /// A precomputed key, as in test vectors.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 }
 
-/// Opens and seals the chunks of one direction. Keys are wiped on drop.
+/// Decrypts and encrypts the chunks of one direction. Keys are zeroized on drop.
 #[derive(Clone)]
 pub struct Cipher {
     key: SharedKey,
     base: Nonce,
-    /// First 16 bytes of the base nonce, and the subkey that belongs to them.
+    /// First 16 bytes of the base nonce, from which `subkey` is derived.
     head: [u8; 16],
     subkey: Zeroizing<[u8; 32]>,
 }
@@ -111,7 +113,7 @@ impl Cipher {
         Self { key, base, head, subkey }
     }
 
-    /// The ciphers of a session, (of what the local node sends, of what it receives).
+    /// The ciphers of a session: of what the local node sends, and of what it receives.
     pub fn pair(key: &SharedKey, role: Role, sent_chunk: &[u8], received_chunk: &[u8]) -> (Self, Self) {
         let (initiator, responder) = match role {
             Role::Initiator => nonces(sent_chunk, received_chunk),
@@ -124,6 +126,7 @@ impl Cipher {
         (Self::new(key.clone(), sent), Self::new(key.clone(), received))
     }
 
+    /// Key stream of chunk `index`.
     fn stream(&self, index: u64) -> Salsa20 {
         let (head, tail) = self.base.plus(index).split();
         if head == self.head {
@@ -133,27 +136,27 @@ impl Cipher {
         }
     }
 
-    /// First 64 bytes of the key stream: the key of Poly1305, then what covers the first 32 bytes of plain text.
+    /// First 64 bytes of the key stream: the Poly1305 key, then the key stream over the first 32 bytes of plain text.
     fn first_block(&self, index: u64) -> Zeroizing<[u8; 64]> {
         let mut block = Zeroizing::new([0; 64]);
         self.stream(index).apply_keystream(block.as_mut());
         block
     }
 
-    /// Key stream over the first 6 bytes of chunk `index`'s plain text, in the low 48 bits, first byte highest.
+    /// Key stream over the first 6 plain bytes of chunk `index`, as a big-endian number of 48 bits.
     pub(crate) fn head_stream(&self, index: u64) -> u64 {
         let block = self.first_block(index);
         block[32..38].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
-    /// Is this sealed text (tag first) chunk `index` of the direction? Leaves it as it is.
+    /// Whether `sealed` (tag, then cipher text) authenticates as chunk `index` of the direction. Does not decrypt.
     pub fn verify(&self, index: u64, sealed: &[u8]) -> bool {
         let Some((tag, text)) = sealed.split_first_chunk::<TAG_BYTES>() else { return false };
         let block = self.first_block(index);
         authenticate(&block, text) == poly1305::Tag::from(*tag)
     }
 
-    /// Opens chunk `index` (0 is Metadata). `sealed` is the chunk without its length: tag, then cipher text.
+    /// Decrypts chunk `index` (0 is Metadata). `sealed` is the chunk without its length prefix: tag, then cipher text.
     pub fn open(&self, index: u64, sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (tag, text) = sealed.split_first_chunk::<TAG_BYTES>().ok_or(OpenError)?;
         let mut stream = self.stream(index);
@@ -167,7 +170,7 @@ impl Cipher {
         Ok(plain)
     }
 
-    /// Seals chunk `index`: tag, then cipher text.
+    /// Encrypts chunk `index`; returns tag, then cipher text.
     pub fn seal(&self, index: u64, plain: &[u8]) -> Vec<u8> {
         let mut stream = self.stream(index);
         let mut block = Zeroizing::new([0; 64]);
@@ -182,11 +185,12 @@ impl Cipher {
     }
 }
 
+/// XSalsa20 subkey for the first 16 bytes of a nonce.
 fn subkey(key: &SharedKey, head: &[u8; 16]) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(hsalsa::<U10>(&key.0.into(), &(*head).into()).into())
 }
 
-/// Poly1305 of the text under the key in the block's first half.
+/// Poly1305 tag of the cipher text, with the key in the first half of the first block.
 fn authenticate(block: &[u8; 64], text: &[u8]) -> poly1305::Tag {
     let mut key = poly1305::Key::default();
     key.copy_from_slice(&block[..32]);
@@ -195,7 +199,7 @@ fn authenticate(block: &[u8; 64], text: &[u8]) -> poly1305::Tag {
     mac.compute_unpadded(text)
 }
 
-/// The first 32 bytes of a text are covered by the rest of the first block.
+/// Applies the key stream to a text: the second half of the first block, then the rest of the stream.
 fn apply(block: &[u8; 64], mut stream: Salsa20, text: &mut [u8]) {
     let (head, rest) = text.split_at_mut(text.len().min(32));
     for (byte, key) in head.iter_mut().zip(&block[32..]) {

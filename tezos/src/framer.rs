@@ -1,25 +1,28 @@
-//! Cuts a byte stream into chunks: u16 length, then so many bytes. Keeps at most one chunk.
+//! Splits a byte stream into chunks: a u16 length and that many bytes. Buffers at most one chunk.
 use std::borrow::Cow;
 
-/// Bytes of a chunk's length prefix.
+use bytes::Bytes;
+
+/// Length of a chunk's length prefix, in bytes.
 pub const PREFIX_BYTES: usize = 2;
 
-/// Longest chunk on the wire, bytes.
+/// Maximum length of a chunk on the wire, in bytes.
 pub const MAX_CHUNK_BYTES: usize = PREFIX_BYTES + u16::MAX as usize;
 
-/// The content length that a chunk's first bytes announce.
+/// The content length announced by the first bytes of a chunk.
 pub(crate) fn content_length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk::<PREFIX_BYTES>().map(|prefix| usize::from(u16::from_be_bytes(*prefix)))
 }
 
-/// The incomplete chunk at the end of a stream.
+/// Buffer of the incomplete chunk at the end of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Framer {
     pending: Vec<u8>,
 }
 
 impl Framer {
-    /// Takes the next whole chunk (length prefix included) off the stream's next bytes; keeps what is left of them if there is none.
+    /// Removes the next whole chunk (length prefix included) from the stream's next bytes. Without a whole chunk,
+    /// buffers all of them and returns `None`.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if self.pending.is_empty() {
             if let Some(length) = content_length(input)
@@ -38,6 +41,7 @@ impl Framer {
         (self.pending.len() == total).then(|| Cow::Owned(std::mem::take(&mut self.pending)))
     }
 
+    /// Moves bytes from the input into the buffer until it has `total` bytes.
     fn fill(&mut self, total: usize, input: &mut &[u8]) {
         let taken = total.saturating_sub(self.pending.len()).min(input.len());
         let (head, rest) = input.split_at(taken);
@@ -45,13 +49,21 @@ impl Framer {
         *input = rest;
     }
 
-    /// The bytes of the incomplete chunk.
+    /// Bytes of the incomplete chunk.
     pub fn pending(&self) -> &[u8] {
         &self.pending
     }
 
-    /// Takes the incomplete chunk out.
+    /// Takes the bytes of the incomplete chunk.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.pending)
+    }
+}
+
+/// A chunk as [`Bytes`]; copies if it is borrowed.
+pub(crate) fn into_bytes(chunk: Cow<'_, [u8]>) -> Bytes {
+    match chunk {
+        Cow::Borrowed(chunk) => Bytes::copy_from_slice(chunk),
+        Cow::Owned(chunk) => chunk.into(),
     }
 }

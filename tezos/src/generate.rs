@@ -1,25 +1,25 @@
-//! Valid messages at random, of every tag, from a seed: traffic for demo nodes, load and tests.
+//! Random valid messages of every tag, from a seed: traffic for demo nodes, load tests and property tests.
 //!
-//! Reproducible, and no source of secrets: a xorshift generator.
+//! Reproducible; the xorshift generator is not cryptographic.
 use crate::{
     message::{PEER_KINDS, parts::MAX_DEPTH},
     seal::frame,
 };
 
-/// See the module.
+/// Generator of random valid messages.
 #[derive(Clone, Debug)]
 pub struct Generator {
     state: u64,
 }
 
 impl Generator {
-    /// The same seed gives the same messages.
+    /// A generator whose messages are determined by the seed.
     pub fn new(seed: u64) -> Self {
-        // A state of zero would stay zero.
+        // Xorshift requires a state other than zero.
         Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 }
     }
 
-    /// Marsaglia's xorshift64*.
+    /// The next random number (Marsaglia's xorshift64*).
     pub fn number(&mut self) -> u64 {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -27,12 +27,12 @@ impl Generator {
         self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Less than `bound`, or 0.
+    /// A random number less than `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.number() >> 16).unwrap_or(0).checked_rem(bound).unwrap_or(0)
     }
 
-    /// So many random bytes.
+    /// `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count + 8);
         while bytes.len() < count {
@@ -42,19 +42,19 @@ impl Generator {
         bytes
     }
 
-    /// Some tag.
+    /// A random known tag.
     pub fn tag(&mut self) -> u16 {
         let at = self.below(PEER_KINDS.len());
         PEER_KINDS.get(at).map_or(0x02, |(tag, _)| *tag)
     }
 
-    /// A message of this tag, framing included. A tag that is not known gets a body of random bytes.
+    /// A message of this tag, frame included. The body of an unknown tag is random bytes.
     pub fn message(&mut self, tag: u16) -> Vec<u8> {
         let body = self.body(tag);
         frame(tag, &body)
     }
 
-    /// An Operation message of so many bytes, framing included (at least 38).
+    /// An Operation message of `length` bytes, frame included (at least 38).
     pub fn operation(&mut self, length: usize) -> Vec<u8> {
         let body = self.bytes(length.max(38) - 6);
         frame(0x31, &body)
@@ -98,8 +98,8 @@ impl Generator {
         }
     }
 
-    fn list(&mut self, most: usize, mut item: impl FnMut(&mut Self) -> Vec<u8>) -> Vec<u8> {
-        (0..self.below(most + 1)).flat_map(|_| item(self)).collect()
+    fn list(&mut self, max: usize, mut item: impl FnMut(&mut Self) -> Vec<u8>) -> Vec<u8> {
+        (0..self.below(max + 1)).flat_map(|_| item(self)).collect()
     }
 
     fn point(&mut self) -> Vec<u8> {
@@ -113,7 +113,7 @@ impl Generator {
     }
 
     fn header(&mut self) -> Vec<u8> {
-        // Within the years that a time of four digits has.
+        // Before the year 10000, so that the time is displayed as RFC 3339.
         let timestamp = 1_600_000_000 + (self.number() >> 34);
         let fitness = self.list(5, |it| {
             let count = it.below(9);

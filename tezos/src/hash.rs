@@ -1,4 +1,4 @@
-//! Hashes: Blake2b, and base58check with the prefixes of Octez (`lib_crypto/base58.ml`).
+//! Blake2b hashes, and their base58check encoding with the prefixes of Octez (`lib_crypto/base58.ml`).
 use std::fmt;
 
 use blake2::{
@@ -7,7 +7,7 @@ use blake2::{
 };
 use serde::{Serialize, Serializer};
 
-/// What a hash is the hash of; decides its base58check prefix.
+/// Kind of a hash; determines its base58check prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashKind {
     /// `B…`, 32 bytes.
@@ -40,7 +40,7 @@ impl HashKind {
     }
 }
 
-/// Blake2b with a digest of 32 bytes.
+/// Blake2b-256 of the concatenated parts.
 pub(crate) fn blake2b_256(parts: &[&[u8]]) -> [u8; 32] {
     let mut state = Blake2b::<U32>::new();
     for part in parts {
@@ -49,7 +49,7 @@ pub(crate) fn blake2b_256(parts: &[&[u8]]) -> [u8; 32] {
     state.finalize().into()
 }
 
-/// A peer's name: Blake2b-128 of its public key, in base58check.
+/// Peer id: Blake2b-128 of a public key, in base58check.
 pub fn peer_id(public_key: &[u8; 32]) -> String {
     let mut state = Blake2b::<U16>::new();
     state.update(public_key);
@@ -57,26 +57,26 @@ pub fn peer_id(public_key: &[u8; 32]) -> String {
     Base58 { kind: HashKind::Peer, bytes: &digest }.to_string()
 }
 
-/// Shows bytes in base58check. Bytes longer than 32 are not hashes, and show as hexadecimal.
+/// Displays a hash in base58check; bytes longer than 32 are displayed as hexadecimal.
 #[derive(Clone, Copy, Debug)]
 pub struct Base58<'a> {
-    /// Decides the prefix.
+    /// Determines the prefix.
     pub kind: HashKind,
-    /// The hash itself.
+    /// Bytes of the hash.
     pub bytes: &'a [u8],
 }
 
-/// Prefix 3, hash 32, checksum 4.
-const LONGEST: usize = 39;
-/// 39 bytes have at most 54 digits of base 58.
-const DIGITS: usize = 56;
+/// Maximum length before encoding: prefix 3, hash 32, checksum 4.
+const MAX_BYTES: usize = 39;
+/// Buffer length for the encoded text: 39 bytes have at most 54 digits of base 58.
+const MAX_DIGITS: usize = 56;
 
 impl Base58<'_> {
-    /// Writes the text into `out`; returns its part that is in use, or nothing if the bytes are too many.
-    fn text<'o>(&self, out: &'o mut [u8; DIGITS]) -> Option<&'o str> {
+    /// Encodes into `out` and returns the text; `None` if there are too many bytes.
+    fn text<'o>(&self, out: &'o mut [u8; MAX_DIGITS]) -> Option<&'o str> {
         let prefix = self.kind.prefix();
         let length = prefix.len() + self.bytes.len();
-        let mut whole = [0; LONGEST];
+        let mut whole = [0; MAX_BYTES];
         whole.get_mut(..prefix.len())?.copy_from_slice(prefix);
         whole.get_mut(prefix.len()..length)?.copy_from_slice(self.bytes);
         let used = bs58::encode(whole.get(..length)?).with_check().onto(&mut out[..]).ok()?;
@@ -86,7 +86,7 @@ impl Base58<'_> {
 
 impl fmt::Display for Base58<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.text(&mut [0; DIGITS]) {
+        match self.text(&mut [0; MAX_DIGITS]) {
             Some(text) => f.write_str(text),
             None => f.write_str(&hex::encode(self.bytes)),
         }
@@ -95,7 +95,7 @@ impl fmt::Display for Base58<'_> {
 
 impl Serialize for Base58<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.text(&mut [0; DIGITS]) {
+        match self.text(&mut [0; MAX_DIGITS]) {
             Some(text) => serializer.serialize_str(text),
             None => serializer.collect_str(self),
         }

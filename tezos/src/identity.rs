@@ -1,6 +1,7 @@
-//! A node's identity: the file `identity.json` of its data folder (Octez `p2p_identity.ml`).
+//! A node's identity: the file `identity.json` of its data directory (Octez `p2p_identity.ml`).
 //!
-//! Secrets stay inside: errors name a field and never quote it, `Debug` shows the peer id only, memory is wiped on drop.
+//! Secrets do not leave this module: errors name a field and never quote its value, `Debug` shows the peer id only,
+//! memory is zeroized on drop.
 use std::fmt;
 
 use curve25519_dalek::montgomery::MontgomeryPoint;
@@ -9,29 +10,29 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::{hash::peer_id, pow::STAMP_BYTES};
 
-/// Why an identity file cannot be used.
+/// Error of reading an `identity.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// The parser's own words are not quoted: they may hold a piece of the file.
+    /// Invalid JSON. The parser's message is not included, because it may quote the file.
     #[error("identity.json is not valid JSON: line {line}, column {column}")]
     Json {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1.
+        /// Column, from 1.
         column: usize,
     },
-    /// A field that is not there.
+    /// A missing field.
     #[error("identity.json has no field {0}")]
     Missing(&'static str),
-    /// Wrong length or not hexadecimal.
+    /// A field of the wrong length or not in hexadecimal.
     #[error("field {field} of identity.json is not {digits} hexadecimal digits")]
     Hex {
         /// Name of the field.
         field: &'static str,
-        /// Digits that it should have.
+        /// Required number of digits.
         digits: usize,
     },
-    /// The two keys do not belong together.
+    /// The public key is not that of the secret key.
     #[error("public_key of identity.json does not belong to its secret_key")]
     KeyMismatch,
     /// The stated peer id is not the hash of the public key.
@@ -39,7 +40,7 @@ pub enum IdentityError {
     PeerMismatch(String),
 }
 
-/// Keys of a node, checked.
+/// Keys of a node, validated.
 #[derive(Clone)]
 pub struct Identity {
     public_key: [u8; 32],
@@ -48,7 +49,7 @@ pub struct Identity {
     peer_id: String,
 }
 
-/// As in the file. Values stay borrowed from it where possible, else they are wiped.
+/// Fields of the file; the secret is zeroized on drop.
 #[derive(Deserialize)]
 struct File {
     peer_id: Option<String>,
@@ -64,7 +65,10 @@ impl Drop for File {
 }
 
 impl Identity {
-    /// Reads the content of an `identity.json` and checks that its parts belong together.
+    /// Reads the content of an `identity.json` and checks that its fields match each other.
+    ///
+    /// # Errors
+    /// If the JSON is invalid, a field is missing or malformed, or fields do not match.
     pub fn from_json(json: &[u8]) -> Result<Self, IdentityError> {
         let file: File = serde_json::from_slice(json)
             .map_err(|error| IdentityError::Json { line: error.line(), column: error.column() })?;
@@ -81,7 +85,7 @@ impl Identity {
         }
     }
 
-    /// The identity of a secret key. The stamp is not checked.
+    /// The identity of a secret key. The proof of work is not checked.
     pub fn from_secret_key(secret_key: [u8; 32], proof_of_work_stamp: [u8; STAMP_BYTES]) -> Self {
         let secret_key = Zeroizing::new(secret_key);
         let public_key = MontgomeryPoint::mul_base_clamped(*secret_key).to_bytes();
@@ -93,17 +97,17 @@ impl Identity {
         &self.public_key
     }
 
-    /// Base58check, `id…`.
+    /// Peer id in base58check, `id…`.
     pub fn peer_id(&self) -> &str {
         &self.peer_id
     }
 
-    /// 24 bytes.
+    /// Proof-of-work stamp.
     pub fn proof_of_work_stamp(&self) -> &[u8; STAMP_BYTES] {
         &self.stamp
     }
 
-    /// X25519 with a remote's public key: the secret of the pair, before any hashing.
+    /// X25519 with a remote node's public key: the raw shared secret.
     pub(crate) fn agree(&self, remote: &[u8; 32]) -> Zeroizing<[u8; 32]> {
         Zeroizing::new(MontgomeryPoint(*remote).mul_clamped(*self.secret_key).to_bytes())
     }
@@ -115,6 +119,7 @@ impl fmt::Debug for Identity {
     }
 }
 
+/// Decodes a hexadecimal field of `N` bytes.
 fn hex_field<const N: usize>(field: &'static str, text: Option<&str>) -> Result<Zeroizing<[u8; N]>, IdentityError> {
     let mut bytes = Zeroizing::new([0; N]);
     hex::decode_to_slice(text.ok_or(IdentityError::Missing(field))?, bytes.as_mut())

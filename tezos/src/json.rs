@@ -1,4 +1,4 @@
-//! How values show in JSON, and the beginning of a JSON text without the rest of it.
+//! JSON representation of values, and truncated serialisation for previews.
 use std::{
     fmt::{self, Write as _},
     io,
@@ -6,7 +6,7 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-/// Bytes that show as hexadecimal. Written piece by piece, so that a reader who stops early costs nothing.
+/// Bytes displayed as hexadecimal. Written in pieces, so that a truncated serialisation does not encode all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hex<'a>(pub &'a [u8]);
 
@@ -28,7 +28,7 @@ impl Serialize for Hex<'_> {
     }
 }
 
-/// Text of a peer: any bytes. What is not UTF-8 shows as U+FFFD; control characters are escaped by JSON.
+/// Text received from a peer: any bytes. Invalid UTF-8 is replaced by U+FFFD; JSON escapes control characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text<'a>(pub &'a [u8]);
 
@@ -50,7 +50,7 @@ impl Serialize for Text<'_> {
     }
 }
 
-/// Seconds since 1970 that show as RFC 3339; years beyond four digits show as the number, as Octez does.
+/// Seconds since 1970, displayed as RFC 3339; outside the years 0 to 9999 displayed as the number, as Octez does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp(pub i64);
 
@@ -73,9 +73,9 @@ impl Serialize for Timestamp {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar extended backwards.
+/// Year, month and day of a day counted from 1970-01-01, in the proleptic Gregorian calendar.
 fn civil(days: i64) -> (i64, i64, i64) {
-    // Years that begin in March put the leap day at their end; eras of 400 years have 146,097 days.
+    // Years are counted from March, so that the leap day is the last one; an era of 400 years has 146,097 days.
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
@@ -87,11 +87,11 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
 }
 
-/// The first bytes of a value's compact JSON, at most `limit`, cut back to a character's boundary.
+/// The first bytes of a value's compact JSON, at most `limit`, truncated at a character boundary.
 ///
-/// Stops serialising once it has them. Nothing if the value cannot be shown.
+/// Stops serialising at the limit. `None` if the value cannot be serialised.
 pub fn first_bytes(value: &impl Serialize, limit: usize) -> Option<String> {
-    let mut head = Head { bytes: Vec::with_capacity(limit), limit };
+    let mut head = Truncated { bytes: Vec::with_capacity(limit), limit };
     let result = serde_json::to_writer(&mut head, value);
     if result.is_err() && head.bytes.len() < limit {
         return None;
@@ -103,13 +103,13 @@ pub fn first_bytes(value: &impl Serialize, limit: usize) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Takes bytes up to its limit, then refuses.
-struct Head {
+/// A writer that accepts bytes up to its limit, then none.
+struct Truncated {
     bytes: Vec<u8>,
     limit: usize,
 }
 
-impl io::Write for Head {
+impl io::Write for Truncated {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(self.limit - self.bytes.len());
         self.bytes.extend_from_slice(bytes.get(..taken).unwrap_or_default());

@@ -1,43 +1,45 @@
-//! Tezos peer-to-peer conversations as a passive observer sees them: identity, handshake, decryption, messages.
+//! Tezos peer-to-peer conversations as a passive observer captures them: identity, handshake, decryption, messages.
 //!
 //! ```text
-//!            Piece (bytes of one direction, cut anywhere, with holes)
+//!            Piece (captured bytes of one direction, split anywhere, with holes)
 //!              │
-//!    Conversation ── recognise: Tezos or not ── Keyring: identity ── cipher: keys, nonces
+//!    Conversation ── recognise: Tezos or another protocol ── Keyring: identity ── cipher: keys, nonces
 //!         │
-//!    Half (one a direction) ── framer: chunks ── search: after a hole ── assembly: messages ── message: decode, preview
+//!    HalfStream (one per direction) ── framer: chunks ── resync: after a hole ── reassembly: messages ── message: decoding, preview
 //!         │
-//!       Output (chunks, messages, gaps, state, comments)
+//!       Output (chunks, messages, gaps, state changes, comments)
 //! ```
-//! Everything here is pure: no I/O, no clock, no threads, no unsafe code; memory and processing are bounded whatever a peer sends
-//! ([`Limits`]). The wire format is that of Octez, and did not change since 2021. [`seal`] is the sending side, for demo nodes and tests.
+//! The crate is pure: no I/O, no clock, no threads, no unsafe code. Memory and processing are bounded whatever a peer
+//! sends ([`Limits`]). The wire format is that of Octez, unchanged since 2021. [`seal`] is the encrypting side, for
+//! demo nodes and tests.
 #![forbid(unsafe_code)]
 
-mod account;
-mod assembly;
 pub mod cipher;
 mod conversation;
 pub mod framer;
 pub mod generate;
-mod half;
+mod half_stream;
 pub mod hash;
 mod identity;
+mod input;
 pub mod json;
+mod limits;
 pub mod message;
 mod output;
 pub mod pow;
 mod reader;
+mod reassembly;
 mod recognise;
+mod resync;
 pub mod seal;
-mod search;
+mod stats;
 
-pub use account::Account;
-pub use conversation::{Conversation, Offsets, Saved, SavedDirection};
+pub use conversation::{Conversation, Offsets, SavedDirection, SavedSession};
 pub use hash::peer_id;
 pub use identity::{Identity, IdentityError};
+pub use input::{Direction, Keyring, Piece, Role};
+pub use limits::Limits;
 pub use message::{Category, DecodeError, Decoded, KINDS, canonical_kind, decode, locate, preview};
-pub use output::{
-    ChunkOut, ChunkState, Direction, GapOut, Identified, Keyring, Limits, MessageOut, Output, Piece, Protocol, Role,
-    State,
-};
+pub use output::{Chunk, ChunkState, Gap, Identified, Message, Output, Protocol, State};
 pub use reader::{Cause, List};
+pub use stats::StreamStats;

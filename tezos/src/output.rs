@@ -1,149 +1,26 @@
-//! What goes into a conversation and what comes out of it.
-use std::sync::Arc;
-
+//! Output of a conversation: chunks, messages, gaps, state changes and comments.
 use bytes::Bytes;
 
-use crate::{Identity, message::Category};
+use crate::{
+    input::{Direction, Role},
+    message::Category,
+};
 
-/// Who connected, from the local node's point of view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The local node connected out.
-    Initiator,
-    /// The local node accepted.
-    Responder,
-}
-
-impl Role {
-    /// The other side's role.
-    pub const fn other(self) -> Self {
-        match self {
-            Self::Initiator => Self::Responder,
-            Self::Responder => Self::Initiator,
-        }
-    }
-}
-
-/// Which way bytes go, from the local node's point of view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// By the local node.
-    Sent,
-    /// By the remote one.
-    Received,
-}
-
-impl Direction {
-    /// As comments of a connection call it.
-    pub(crate) const fn word(self) -> &'static str {
-        match self {
-            Self::Sent => "outgoing",
-            Self::Received => "incoming",
-        }
-    }
-}
-
-/// A piece of a direction's byte stream.
-#[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
-    /// Which stream.
-    pub direction: Direction,
-    /// Position of the first byte in it, from 0.
-    pub offset: u64,
-    /// The bytes; none if they could not be captured.
-    pub bytes: &'a [u8],
-    /// Bytes of the stream that the piece stands for: as many as there are, or more if the last ones are missing.
-    pub covers: u64,
-    /// A read or write call began here.
-    pub call_start: bool,
-    /// When.
-    pub time_ns: u64,
-}
-
-impl<'a> Piece<'a> {
-    /// A piece whose bytes are all there, at the start of a call.
-    pub fn whole(direction: Direction, offset: u64, bytes: &'a [u8], time_ns: u64) -> Self {
-        Self { direction, offset, bytes, covers: bytes.len() as u64, call_start: true, time_ns }
-    }
-}
-
-/// Gives a conversation the identity that it needs.
-pub trait Keyring {
-    /// The identity with this public key, or why there is none (a clause for people, without secrets).
-    fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String>;
-}
-
-/// One identity.
-impl Keyring for Arc<Identity> {
-    fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String> {
-        if self.public_key() == public_key {
-            Ok(Arc::clone(self))
-        } else {
-            Err(format!("the node is {}, the identity is of {}", crate::hash::peer_id(public_key), self.peer_id()))
-        }
-    }
-}
-
-/// Bounds of what a conversation keeps and spends.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Longest connection message, bytes. Real ones have about 110.
-    pub connection_message: usize,
-    /// Bytes of a direction that wait for the other direction's connection message.
-    pub held: usize,
-    /// Bytes of a connection that speaks another protocol by all appearances, before it is said so.
-    pub undecided: usize,
-    /// Greatest length prefix of a message.
-    pub message: u64,
-    /// Bytes of a message that are kept for decoding; of a longer one the preview shows what these hold.
-    pub message_prefix: usize,
-    /// Difficulty that remotes must prove, bits. Failure is a comment only.
-    pub proof_of_work: f64,
-    /// Bytes that a search for the next chunk keeps. At least twice the longest chunk.
-    pub search_window: usize,
-    /// Counters that a search tries at most.
-    pub search_counters: u64,
-    /// Processing budget of a direction's searches, in units of about 0.1 µs, when full.
-    pub search_units: u64,
-    /// Units that come back with each byte of the stream.
-    pub search_units_per_byte: u64,
-    /// Units that come back each second.
-    pub search_units_per_second: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connection_message: 1024,
-            held: 32 << 10,
-            undecided: 4 << 10,
-            message: crate::message::MAX_MESSAGE_BYTES,
-            message_prefix: 4 << 20,
-            proof_of_work: 26.0,
-            search_window: 192 << 10,
-            search_counters: 1 << 18,
-            search_units: 5_000_000,
-            search_units_per_byte: 1,
-            search_units_per_second: 200_000,
-        }
-    }
-}
-
-/// What the connection turned out to be.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// Not known yet.
     Undecided,
-    /// A node's connection.
+    /// Tezos peer-to-peer.
     Tezos,
-    /// A DAL node's: same transport, other messages.
+    /// Peer-to-peer protocol of Tezos DAL nodes: same transport, other messages.
     Dal,
-    /// Something else; nothing more will come out.
+    /// Any other protocol; there is no further output.
     NotTezos,
 }
 
 impl Protocol {
-    /// As in records; empty where nothing is decoded.
+    /// Name in records; empty if messages are not decoded.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tezos => "tezos",
@@ -153,38 +30,38 @@ impl Protocol {
     }
 }
 
-/// What both connection messages say.
+/// Content of both connection messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identified {
-    /// The remote's.
+    /// Peer id of the remote node.
     pub peer_id: String,
-    /// As the remote announced it; not UTF-8 shows as U+FFFD.
+    /// Chain name announced by the remote node; invalid UTF-8 is replaced by U+FFFD.
     pub chain_name: String,
-    /// Nothing until the first chunk is opened, if the conversation was not told.
+    /// Role of the local node. `None` until the first chunk is opened, unless the role was given at the start.
     pub role: Option<Role>,
-    /// The remote's.
+    /// Public key of the remote node.
     pub public_key: [u8; 32],
-    /// Tezos or Dal.
+    /// `Tezos` or `Dal`.
     pub protocol: Protocol,
 }
 
-/// State of the conversation.
+/// State of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// A connection message was seen.
+    /// A connection message was captured.
     Handshake,
-    /// Messages come out.
+    /// Chunks are decrypted and messages decoded.
     Decoding,
-    /// Chunks cannot be opened.
+    /// Chunks cannot be decrypted.
     Undecryptable,
-    /// Chunks are recorded, but not decoded.
+    /// Chunks are recorded, messages are not decoded.
     Raw,
 }
 
-/// What became of a chunk.
+/// Decryption result of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChunkState {
-    /// Never encrypted.
+    /// Sent unencrypted (the connection message).
     Clear,
     /// Decrypted.
     Opened,
@@ -194,92 +71,92 @@ pub enum ChunkState {
 
 /// A whole chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChunkOut {
-    /// Whose.
+pub struct Chunk {
+    /// Direction of the chunk.
     pub direction: Direction,
     /// Position in its direction: the connection message is 0, Metadata 1.
     pub counter: u64,
-    /// As captured: length, tag, cipher text.
+    /// Captured bytes: length prefix, tag, cipher text.
     pub wire: Bytes,
-    /// Content without length and tag; empty if it was not opened.
+    /// Content without length prefix and tag; empty if it was not decrypted.
     pub plain: Bytes,
-    /// What became of it.
+    /// Decryption result.
     pub state: ChunkState,
-    /// When its last byte was captured.
+    /// Capture time of the last byte.
     pub time_ns: u64,
 }
 
 /// A whole message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MessageOut {
-    /// Whose.
+pub struct Message {
+    /// Direction of the message.
     pub direction: Direction,
     /// Part of the conversation.
     pub category: Category,
     /// Filter name, one of [`crate::message::KINDS`].
     pub kind: &'static str,
-    /// Of messages between peers.
+    /// Tag; `None` for messages of the handshake.
     pub tag: Option<u16>,
-    /// Counters of its chunks, first and last.
+    /// Counter of the first chunk.
     pub first_chunk: u64,
-    /// See `first_chunk`.
+    /// Counter of the last chunk.
     pub last_chunk: u64,
-    /// Plain bytes, the framing of messages between peers included.
+    /// Number of plain bytes; for messages between peers the frame is included.
     pub length: u64,
-    /// SHA-256 of these bytes.
+    /// SHA-256 of the plain bytes.
     pub sha256: [u8; 32],
-    /// First bytes of its JSON; nothing if it could not be decoded.
+    /// First bytes of the message's JSON; `None` if it could not be decoded.
     pub preview: Option<String>,
-    /// Why it could not be decoded; empty if it could.
+    /// Decoding error; empty if the message was decoded.
     pub error: String,
-    /// When its last byte was captured.
+    /// Capture time of the last byte.
     pub time_ns: u64,
 }
 
-/// A hole in a direction, reported once the next chunk is found or the direction ends.
+/// A range of a direction without chunks, reported once the next chunk is found or the direction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GapOut {
-    /// Which.
+pub struct Gap {
+    /// Direction of the gap.
     pub direction: Direction,
-    /// Bytes that were never captured, as far as is known.
+    /// Bytes that were not captured, as far as known.
     pub lost_bytes: u64,
-    /// Captured bytes that belong to no chunk that could be found.
+    /// Captured bytes that could not be assigned to a chunk.
     pub skipped_bytes: u64,
-    /// Counter of the first chunk that is missing.
+    /// Counter of the first missing chunk.
     pub first_chunk: u64,
-    /// How many are; 0 if that is not known.
+    /// Number of missing chunks; 0 if unknown.
     pub missed_chunks: u64,
-    /// The direction found its place again.
+    /// Whether the direction was resynchronised.
     pub recovered: bool,
 }
 
-/// What comes out of a conversation, in order.
+/// One item of a conversation's output, in stream order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Another protocol: nothing more will come out, the socket can be left alone.
+    /// The connection uses another protocol. There is no further output; capture of the socket can stop.
     NotTezos {
-        /// How it was seen.
+        /// How the protocol was recognised.
         reason: String,
     },
-    /// A connection message was seen: the socket must be kept.
+    /// A connection message was recognised: capture of the socket must continue.
     Recognised,
-    /// Both connection messages were. Comes again if the role becomes known later.
+    /// Both connection messages were read. Repeated when the role becomes known later.
     Identified(Identified),
-    /// A remark for people.
+    /// A remark shown to users.
     Comment(String),
     /// The state changed.
     State {
-        /// To this.
+        /// New state.
         state: State,
-        /// Why, if there is a reason to name.
+        /// Reason of the change; may be empty.
         reason: String,
-        /// What would help.
+        /// Suggested remedy; may be empty.
         remedy: String,
     },
     /// A whole chunk.
-    Chunk(ChunkOut),
-    /// A whole message; its chunks came before it.
-    Message(MessageOut),
-    /// A hole.
-    Gap(GapOut),
+    Chunk(Chunk),
+    /// A whole message, after its chunks.
+    Message(Message),
+    /// A gap.
+    Gap(Gap),
 }

@@ -1,19 +1,20 @@
 //! Proof of work of an identity (Octez `lib_crypto/crypto_box.ml`).
 //!
-//! The Blake2b-256 of public key and stamp, read as a *little-endian* integer, must not exceed the target of the difficulty.
+//! The Blake2b-256 of public key and stamp, read as a *little-endian* integer, must not exceed the target of the
+//! difficulty.
 use crate::hash::blake2b_256;
 
-/// Length of a proof-of-work stamp, bytes.
+/// Length of a proof-of-work stamp, in bytes.
 pub const STAMP_BYTES: usize = 24;
 
-/// The greatest acceptable hash, little-endian.
+/// Maximum accepted hash, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target([u8; 32]);
 
 impl Target {
-    /// Target of a difficulty in bits, from 0 (everything passes) to 256; values outside are clamped.
+    /// Target of a difficulty in bits, from 0 (every hash is accepted) to 256; values outside are clamped.
     ///
-    /// Octez's own arithmetic: the fractional part scales a mantissa of 54 bits.
+    /// The arithmetic is that of Octez: the fractional part scales a mantissa of 54 bits.
     pub fn from_difficulty(difficulty: f64) -> Self {
         let difficulty = if difficulty.is_nan() { 0.0 } else { difficulty.clamp(0.0, 256.0) };
         let shift = difficulty.trunc() as u32;
@@ -46,13 +47,13 @@ fn set_bits(bytes: &mut [u8; 32], value: u64, up: u32) {
     }
 }
 
-/// Does the stamp prove the work for this key?
+/// Whether the stamp meets the target for this key.
 pub fn check(public_key: &[u8; 32], stamp: &[u8; STAMP_BYTES], target: &Target) -> bool {
     let hash = blake2b_256(&[public_key, stamp]);
     hash.iter().rev().cmp(target.0.iter().rev()).is_le()
 }
 
-/// Looks for a stamp, beginning with `seed` and counting up its last 8 bytes, at most `attempts` times.
+/// Searches for a stamp that meets the target: from `seed` on, incrementing its last 8 bytes, at most `attempts` times.
 pub fn mine(
     public_key: &[u8; 32],
     seed: [u8; STAMP_BYTES],

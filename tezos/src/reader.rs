@@ -1,92 +1,94 @@
-//! Reads the binary encoding of Octez (`lib_data_encoding`): big-endian integers, `dyn` = u32 length and that many bytes.
+//! Reader of the binary encoding of Octez (`lib_data_encoding`): big-endian integers; `dyn` is a u32 length and that
+//! many bytes.
 use std::marker::PhantomData;
 
 use serde::{Serialize, Serializer};
 
-/// What is wrong with an encoded message.
+/// Kind of a decoding error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// A fixed field goes beyond the end.
+    /// A field of fixed length exceeds the remaining bytes.
     #[error("{needed} bytes needed, {left} left")]
     Short {
         /// Length of the field.
         needed: usize,
-        /// Bytes there are.
+        /// Remaining bytes.
         left: usize,
     },
-    /// A length prefix goes beyond the end.
+    /// A length prefix exceeds the remaining bytes.
     #[error("length {length} exceeds the {left} bytes left")]
     Length {
-        /// As it says.
+        /// Value of the length prefix.
         length: u32,
-        /// Bytes there are.
+        /// Remaining bytes.
         left: usize,
     },
-    /// The message goes on after its last field.
+    /// Bytes follow the last field of the message.
     #[error("{0} bytes after the end of the message")]
     Trailing(usize),
-    /// Neither 00 nor ff.
+    /// A boolean other than 00 and ff.
     #[error("invalid boolean 0x{0:02x}")]
     Boolean(u8),
-    /// Not a case of a union.
+    /// An unknown case of a union.
     #[error("invalid {what} tag 0x{tag:02x}")]
     Tag {
         /// Name of the union.
         what: &'static str,
-        /// As it is.
+        /// Value of the tag.
         tag: u8,
     },
-    /// The path of a Merkle tree that no tree has.
+    /// A Merkle path deeper than any tree.
     #[error("path deeper than {0}")]
     Deep(usize),
-    /// A tag that no version of Octez knows.
+    /// A message tag that no version of Octez defines.
     #[error("unknown tag")]
     UnknownTag,
-    /// The u32 at the start of a message is not the length of what follows.
+    /// The length prefix of a message differs from the number of bytes that follow it.
     #[error("length prefix {prefix} for {bytes} bytes")]
     Frame {
-        /// As it says.
+        /// Value of the length prefix.
         prefix: u32,
-        /// Bytes that follow.
+        /// Number of bytes that follow.
         bytes: usize,
     },
-    /// Longer than any message may be.
+    /// A message that exceeds the maximum length.
     #[error("message length {length} exceeds {limit}")]
     TooLong {
-        /// As the prefix says.
+        /// Value of the length prefix.
         length: u32,
-        /// Octez's limit.
+        /// Maximum length.
         limit: u64,
     },
-    /// The messages of DAL nodes.
+    /// A message of a DAL node.
     #[error("DAL messages are not decoded")]
     Dal,
 }
 
-/// A cause and where it is.
+/// A decoding error and its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) offset: usize,
     pub(crate) cause: Cause,
 }
 
-/// A cursor over encoded bytes that knows their offset in the message.
+/// A cursor over encoded bytes that tracks the offset in the message.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     offset: usize,
-    /// The message is cut: what ends at the cut is kept as far as it goes.
-    cut: bool,
+    /// Whether the bytes are a prefix of a longer message: a field that ends beyond the prefix is then decoded as far
+    /// as possible.
+    truncated: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8], offset: usize) -> Self {
-        Self { rest: bytes, offset, cut: false }
+        Self { rest: bytes, offset, truncated: false }
     }
 
-    /// Over the first part of a longer message.
+    /// A reader over the prefix of a longer message.
     pub(crate) fn of_prefix(bytes: &'a [u8], offset: usize) -> Self {
-        Self { rest: bytes, offset, cut: true }
+        Self { rest: bytes, offset, truncated: true }
     }
 
     pub(crate) fn fault(&self, cause: Cause) -> Fault {
@@ -139,30 +141,30 @@ impl<'a> Reader<'a> {
         self.array().copied().map(i64::from_be_bytes)
     }
 
-    /// 00 is false, ff is true.
+    /// A boolean: 00 is false, ff is true.
     pub(crate) fn boolean(&mut self) -> Result<bool, Fault> {
-        let fault = self.clone();
+        let here = self.clone();
         match self.u8()? {
             0x00 => Ok(false),
             0xff => Ok(true),
-            other => Err(fault.fault(Cause::Boolean(other))),
+            other => Err(here.fault(Cause::Boolean(other))),
         }
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         self.offset += self.rest.len();
         std::mem::take(&mut self.rest)
     }
 
-    /// A reader over what a u32 length announces.
+    /// A reader over a `dyn` field: the bytes announced by a u32 length.
     pub(crate) fn dynamic(&mut self) -> Result<Self, Fault> {
         let before = self.clone();
         let length = self.u32()?;
         let left = self.rest.len();
         let wanted = usize::try_from(length).unwrap_or(usize::MAX);
         if wanted > left {
-            if !self.cut {
+            if !self.truncated {
                 return Err(before.fault(Cause::Length { length, left }));
             }
             let part = self.clone();
@@ -171,48 +173,48 @@ impl<'a> Reader<'a> {
         }
         let offset = self.offset;
         let rest = self.take(wanted)?;
-        Ok(Self { rest, offset, cut: false })
+        Ok(Self { rest, offset, truncated: false })
     }
 
-    /// Everything must have been read.
+    /// Checks that all bytes were read.
     pub(crate) fn finish(self) -> Result<(), Fault> {
-        if self.rest.is_empty() || self.cut {
+        if self.rest.is_empty() || self.truncated {
             return Ok(());
         }
         Err(self.fault(Cause::Trailing(self.rest.len())))
     }
 }
 
-/// Something that can be read again and again from the same bytes, without allocation.
+/// A value that is decoded without allocation, so that it can be decoded repeatedly from the same bytes.
 pub(crate) trait Decode<'a>: Sized {
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Fault>;
 }
 
-/// A list that goes to the end of its reader. Checked once when read; decoded again whenever it is walked.
+/// A list that extends to the end of its reader. Validated once when read; decoded again by each iteration.
 #[derive(Clone, Debug)]
 pub struct List<'a, T> {
     bytes: &'a [u8],
     item: PhantomData<T>,
 }
 
-#[expect(private_bounds, reason = "what a list holds is this crate's affair")]
+#[expect(private_bounds, reason = "items are decoded by this crate only")]
 impl<'a, T: Decode<'a>> List<'a, T> {
     pub(crate) fn decode_rest(reader: &mut Reader<'a>) -> Result<Self, Fault> {
         let bytes = reader.rest;
-        let mut walker = reader.clone();
-        let mut good = 0;
-        while !walker.is_empty() {
-            match T::decode(&mut walker) {
-                Ok(_) => good = bytes.len() - walker.rest.len(),
-                Err(_) if reader.cut => break,
+        let mut items = reader.clone();
+        let mut valid = 0;
+        while !items.is_empty() {
+            match T::decode(&mut items) {
+                Ok(_) => valid = bytes.len() - items.rest.len(),
+                Err(_) if reader.truncated => break,
                 Err(fault) => return Err(fault),
             }
         }
         reader.rest();
-        Ok(Self { bytes: bytes.get(..good).unwrap_or_default(), item: PhantomData })
+        Ok(Self { bytes: bytes.get(..valid).unwrap_or_default(), item: PhantomData })
     }
 
-    /// A list behind its length in bytes.
+    /// A list after its length in bytes.
     pub(crate) fn decode_dynamic(reader: &mut Reader<'a>) -> Result<Self, Fault> {
         Self::decode_rest(&mut reader.dynamic()?)
     }
@@ -223,7 +225,7 @@ impl<'a, T: Decode<'a>> List<'a, T> {
         std::iter::from_fn(move || if reader.is_empty() { None } else { T::decode(&mut reader).ok() })
     }
 
-    /// No items.
+    /// Whether the list has no items.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -235,7 +237,7 @@ impl<'a, T: Decode<'a> + Serialize> Serialize for List<'a, T> {
     }
 }
 
-/// An item behind its own length in bytes.
+/// An item after its length in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Dynamic<T>(pub(crate) T);
 

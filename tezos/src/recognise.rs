@@ -1,45 +1,47 @@
-//! Tells a Tezos connection from others by the first bytes of a direction.
+//! Recognises a Tezos connection by the first bytes of a direction.
 //!
-//! A connection message announces its own length twice: in the chunk's prefix, and through the chain name's. Two bytes refuse HTTP, TLS,
-//! SSH and most of DNS, 88 refuse the rest.
+//! A connection message states its own length twice: in the chunk's length prefix and through the length of the chain
+//! name. The two bytes of the prefix exclude HTTP, TLS, SSH and most DNS traffic; the first 88 bytes exclude everything
+//! else.
 use crate::{
     framer::{PREFIX_BYTES, content_length},
     message::ConnectionMessage,
 };
 
-/// Content of a connection message without its chain name, bytes.
+/// Length of a connection message's content without the chain name.
 const FIXED_BYTES: usize = 90;
 
-/// What a direction's first bytes are.
+/// Classification of the first bytes of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// Too few to tell.
-    Undecided,
-    /// A whole connection message of so many bytes, length prefix included.
-    Connection(usize),
-    /// Shaped like a chunk, but shorter than any connection message: content of so many bytes.
-    Short(usize),
-    /// Nothing like it.
+pub(crate) enum StreamStart {
+    /// Too few bytes to decide.
+    Incomplete,
+    /// A whole connection message of this length, length prefix included.
+    ConnectionMessage(usize),
+    /// Framed like a chunk, but shorter than any connection message: the length of its content.
+    TooShort(usize),
+    /// No connection message.
     Other,
 }
 
-pub(crate) fn opening(bytes: &[u8], longest: usize) -> Opening {
-    let Some(length) = content_length(bytes) else { return Opening::Undecided };
+/// Classifies the first bytes of a direction.
+pub(crate) fn classify(bytes: &[u8], max_bytes: usize) -> StreamStart {
+    let Some(length) = content_length(bytes) else { return StreamStart::Incomplete };
     if length <= FIXED_BYTES {
-        return Opening::Short(length);
+        return StreamStart::TooShort(length);
     }
-    if length > longest {
-        return Opening::Other;
+    if length > max_bytes {
+        return StreamStart::Other;
     }
     let total = PREFIX_BYTES + length;
-    let Some(content) = bytes.get(PREFIX_BYTES..total) else { return Opening::Undecided };
+    let Some(content) = bytes.get(PREFIX_BYTES..total) else { return StreamStart::Incomplete };
     match ConnectionMessage::from_plain(content) {
-        Ok(_) => Opening::Connection(total),
-        Err(_) => Opening::Other,
+        Ok(_) => StreamStart::ConnectionMessage(total),
+        Err(_) => StreamStart::Other,
     }
 }
 
-/// The protocol that bytes at the start of a call betray at once.
+/// Recognises another protocol by the first bytes of a read or write call.
 pub(crate) fn other_protocol(bytes: &[u8]) -> Option<&'static str> {
     if let [0x14..=0x17, 0x03, 0x00..=0x04, ..] = bytes {
         return Some("TLS");

@@ -1,4 +1,4 @@
-//! Connecting to one of our servers.
+//! Client side: connections to Chainscope servers.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -15,12 +15,12 @@ use crate::{
     provider,
 };
 
-/// Time to reach the server and shake hands.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often an open connection is tried, and how long the answer may take: a cut network shows without traffic too.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Timeout of the TCP connect and the handshakes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of HTTP/2 keep-alive pings and timeout of their answers, which detect a broken network without traffic.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The address of a server, and the certificate authorities it is believed by.
+/// Address of a server, and the CA bundle used to verify it.
 #[derive(Debug, Clone)]
 pub struct Remote {
     address: Box<Address>,
@@ -29,58 +29,59 @@ pub struct Remote {
 
 #[derive(Debug, Clone)]
 struct Address {
+    /// As configured.
     uri: String,
     host: String,
     port: u16,
-    /// For https.
+    /// For https: file of the CA bundle, and the name that the certificate must have.
     trust: Option<(PathBuf, ServerName<'static>)>,
 }
 
 impl Remote {
-    /// Takes `https://HOST:PORT` with the file of the authorities' certificates, or `http://HOST:PORT` without. The file
-    /// is read at each connection and may come later.
+    /// A server at `https://HOST:PORT`, verified by the CA bundle in a file, or at `http://HOST:PORT` without. The file
+    /// is read for each connection, so that it may be created later.
     ///
     /// # Errors
-    /// [`Error::Address`] if it is no such address, or the file's presence contradicts it.
+    /// [`Error::Address`] if the address is invalid, or if the CA bundle does not match its scheme.
     pub fn new(uri: &str, ca_file: Option<PathBuf>) -> Result<Self, Error> {
-        let wrong = |cause: String| Error::Address { uri: uri.to_owned(), cause };
-        let parsed = uri.parse::<Uri>().map_err(|cause| wrong(cause.to_string()))?;
-        let host = parsed.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("no host in it".to_owned()))?;
+        let invalid = |cause: String| Error::Address { uri: uri.to_owned(), cause };
+        let parsed = uri.parse::<Uri>().map_err(|cause| invalid(cause.to_string()))?;
+        let host = parsed.host().filter(|host| !host.is_empty()).ok_or_else(|| invalid("it has no host".to_owned()))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let (trust, port) = match (parsed.scheme_str(), ca_file) {
             (Some("https"), Some(file)) => {
-                let name = ServerName::try_from(host.clone()).map_err(|cause| wrong(cause.to_string()))?;
+                let name = ServerName::try_from(host.clone()).map_err(|cause| invalid(cause.to_string()))?;
                 (Some((file, name)), 443)
             }
             (Some("http"), None) => (None, 80),
             (Some("https"), None) => {
-                return Err(wrong("https needs the file of the certificate authority".to_owned()));
+                return Err(invalid("https needs the file of a CA bundle".to_owned()));
             }
             (Some("http"), Some(_)) => {
-                return Err(wrong("a certificate authority is given, but the address is not https".to_owned()));
+                return Err(invalid("a CA bundle is given, but the address is not https".to_owned()));
             }
-            _ => return Err(wrong("neither http:// nor https://".to_owned())),
+            _ => return Err(invalid("it begins with neither http:// nor https://".to_owned())),
         };
         let port = parsed.port_u16().unwrap_or(port);
-        // The library refuses https with a connector of one's own, so it learns of it as the origin only.
+        // tonic rejects https with a custom connector, so the endpoint is http and the origin has the real scheme.
         let mut plain = parsed.clone().into_parts();
         plain.scheme = Some(http::uri::Scheme::HTTP);
         plain.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-        let plain = Uri::from_parts(plain).map_err(|cause| wrong(cause.to_string()))?;
+        let plain = Uri::from_parts(plain).map_err(|cause| invalid(cause.to_string()))?;
         let endpoint = Endpoint::from(plain)
             .origin(parsed)
-            .connect_timeout(PATIENCE)
-            .http2_keep_alive_interval(HEARTBEAT)
-            .keep_alive_timeout(HEARTBEAT)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_INTERVAL)
             .keep_alive_while_idle(true);
         let address = Address { uri: uri.to_owned(), host, port, trust };
         Ok(Self { address: Box::new(address), endpoint: Box::new(endpoint) })
     }
 
-    /// Connects, with the authorities that are in the file now.
+    /// Connects; reads the CA bundle from its file.
     ///
     /// # Errors
-    /// [`Error::Connect`] with all causes, of which a certificate that is not believed is one.
+    /// [`Error::Connect`] with all causes, such as an untrusted certificate.
     pub async fn connect(&self) -> Result<Channel, Error> {
         let address = self.address.clone();
         let connector = tower::service_fn(move |_: Uri| {
@@ -90,11 +91,12 @@ impl Remote {
         self.endpoint
             .connect_with_connector(connector)
             .await
-            .map_err(|cause| Error::Connect { uri: self.address.uri.clone(), cause: whole(&cause) })
+            .map_err(|cause| Error::Connect { uri: self.address.uri.clone(), cause: with_causes(&cause) })
     }
 }
 
 impl Address {
+    /// Opens the TCP connection, and TLS on it for https.
     async fn open(&self) -> Result<Connection, Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
@@ -113,8 +115,8 @@ impl Address {
     }
 }
 
-/// An error with its causes: the outermost alone says "transport error".
-fn whole(error: &dyn std::error::Error) -> String {
+/// An error with its causes; the outermost is only "transport error".
+fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -1,51 +1,51 @@
-//! What can be wrong with files and addresses.
+//! Errors of files, addresses and connections.
 
 use std::{io, path::PathBuf};
 
-/// Why there is no certificate, no token or no connection. No error shows what is in a key or a token.
+/// Error of a certificate, a token or a connection. No message contains a key or a token.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file that cannot be read, or that is too long to be what it should be.
+    /// A file cannot be read, or is too large.
     #[error("cannot read {path}: {cause}", path = .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         cause: io::Error,
     },
-    /// Certificates or a key that are none.
+    /// Certificates or a key are invalid.
     #[error("{what}: {cause}")]
     Pem {
-        /// Which, as the file's path.
+        /// Path of the files.
         what: String,
-        /// Why.
+        /// Cause.
         cause: String,
     },
-    /// A file that should hold a token and does not.
-    #[error("no token in {path}: {cause}", path = .path.display())]
+    /// A file contains no valid token.
+    #[error("no valid token in {path}: {cause}", path = .path.display())]
     Token {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         cause: &'static str,
     },
-    /// An address that nothing can be reached at.
-    #[error("the address {uri:?}: {cause}")]
+    /// An address is invalid.
+    #[error("invalid address {uri:?}: {cause}")]
     Address {
-        /// As given.
+        /// Configured address.
         uri: String,
-        /// Why.
+        /// Cause.
         cause: String,
     },
-    /// The other side does not answer, or is not who it should be.
+    /// The server is unreachable, or its certificate is not trusted.
     #[error("cannot connect to {uri}: {cause}")]
     Connect {
-        /// Whom to.
+        /// Configured address.
         uri: String,
-        /// Why, with its causes.
+        /// Cause, with its own causes.
         cause: String,
     },
-    /// The library refuses the settings.
+    /// rustls rejects the configuration.
     #[error("tls: {0}")]
     Tls(#[from] rustls::Error),
 }

@@ -1,11 +1,11 @@
-//! How the programs talk to each other: TLS whose files may change under way, and bearer tokens.
+//! TLS with certificates that may be renewed at run time, and bearer tokens, for the connections between the programs.
 //!
-//! A server proves itself by a certificate ([`Folder`], [`Acceptor`], [`incoming`]), a client by a token of its service
-//! account ([`Token`]). Nothing needs a restart when it is replaced: a server looks at its files at each handshake, a
-//! client at each connection ([`Remote`]) and each call. Without the files the programs speak plain text, for one machine
-//! and for tests.
+//! A server authenticates by a certificate ([`CertificateDir`], [`Acceptor`], [`incoming`]), a client by a service
+//! account token ([`Token`]). Renewal needs no restart: a server checks its files in each handshake, a client reads its
+//! files for each connection ([`Remote`]) and each call. Without the files the programs use plain text, for a single
+//! machine and for tests.
 //!
-//! The cryptography is ring's, named at each use, whatever provider else is in the program.
+//! The crypto provider is ring, set explicitly at each use, independent of the process-wide default.
 
 #![forbid(unsafe_code)]
 
@@ -19,11 +19,12 @@ use std::sync::Arc;
 
 pub use client::Remote;
 pub use error::Error;
-pub use files::{Folder, certified_key};
+pub use files::{CertificateDir, certified_key};
 use rustls::crypto::CryptoProvider;
 pub use server::{Acceptor, Connection, Protocol, incoming};
 pub use token::{Token, bearer};
 
+/// The crypto provider of all connections.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -1,4 +1,4 @@
-//! Accepting connections, encrypted or not.
+//! Server side: acceptance of connections, encrypted or plain.
 
 use std::{
     convert::Infallible,
@@ -22,14 +22,14 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::{Error, provider};
 
-/// Time that a client has for the handshake.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Handshakes under way at most; further clients wait in the system's queue.
-const HANDSHAKES: usize = 512;
-/// Pause after the system refused a connection, as when there are no more file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Timeout of a client's handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of concurrent handshakes; further clients wait in the backlog of the listener.
+const MAX_HANDSHAKES: usize = 512;
+/// Pause after a failed `accept`, for example without free file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// What is spoken inside TLS, as ALPN says it.
+/// Application protocol inside TLS, announced by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/2.
@@ -38,7 +38,7 @@ pub enum Protocol {
     Http,
 }
 
-/// Turns an accepted connection into one of the listener's kind.
+/// Completes an accepted TCP connection: with a TLS handshake, or plain.
 #[derive(Clone)]
 pub struct Acceptor(Option<TlsAcceptor>);
 
@@ -49,16 +49,16 @@ impl std::fmt::Debug for Acceptor {
 }
 
 impl Acceptor {
-    /// No encryption.
+    /// Connections without encryption.
     #[must_use]
     pub fn plain() -> Self {
         Self(None)
     }
 
-    /// TLS 1.2 and 1.3 with the certificate of the moment; clients need none.
+    /// TLS 1.2 and 1.3 with the current certificate, without client certificates.
     ///
     /// # Errors
-    /// [`Error::Tls`] if the library refuses.
+    /// [`Error::Tls`] if rustls rejects the configuration.
     pub fn tls(certificate: Arc<dyn ResolvesServerCert>, protocol: Protocol) -> Result<Self, Error> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
@@ -71,15 +71,15 @@ impl Acceptor {
         Ok(Self(Some(TlsAcceptor::from(Arc::new(config)))))
     }
 
-    /// Shakes hands, within 10 seconds.
+    /// Performs the handshake, with a timeout of 10 seconds.
     ///
     /// # Errors
-    /// What the client or the network did wrong.
+    /// If the handshake fails or times out.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Connection> {
         stream.set_nodelay(true)?;
         match &self.0 {
             None => Ok(Connection::Plain(stream)),
-            Some(acceptor) => match timeout(PATIENCE, acceptor.accept(stream)).await {
+            Some(acceptor) => match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(stream) => Ok(Connection::Tls(Box::new(stream?.into()))),
                 Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not finish the handshake")),
             },
@@ -87,8 +87,8 @@ impl Acceptor {
     }
 }
 
-/// The connections of a listener for `tonic::transport::server::Router::serve_with_incoming`: never ends, never fails; a
-/// client that fails to shake hands disturbs no other.
+/// The connections of a listener, for `tonic::transport::server::Router::serve_with_incoming`. The stream never ends
+/// and never fails; a failed or slow handshake does not affect other clients.
 pub fn incoming(
     listener: TcpListener,
     acceptor: Acceptor,
@@ -101,16 +101,16 @@ pub fn incoming(
                 tokio::select! {
                     Some(done) = handshakes.next(), if !handshakes.is_empty() => match done {
                         Ok(connection) => return Some((Ok(connection), (listener, acceptor, handshakes))),
-                        Err(error) => tracing::debug!(%error, "a client failed to shake hands"),
+                        Err(error) => tracing::debug!(%error, "TLS handshake failed"),
                     },
-                    accepted = listener.accept(), if handshakes.len() < HANDSHAKES => match accepted {
+                    accepted = listener.accept(), if handshakes.len() < MAX_HANDSHAKES => match accepted {
                         Ok((stream, _)) => {
                             let acceptor = acceptor.clone();
                             handshakes.push(async move { acceptor.accept(stream).await }.boxed());
                         }
                         Err(error) => {
-                            warn_limited!(%error, "a connection could not be accepted");
-                            sleep(PAUSE).await;
+                            warn_limited!(%error, "cannot accept a connection");
+                            sleep(ACCEPT_BACKOFF).await;
                         }
                     },
                 }
@@ -119,17 +119,17 @@ pub fn incoming(
     )
 }
 
-/// A connection, encrypted or not.
+/// A connection, encrypted or plain.
 #[derive(Debug)]
 pub enum Connection {
-    /// Bare TCP.
+    /// TCP.
     Plain(TcpStream),
     /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Connection {
-    /// The connection below.
+    /// The underlying TCP connection.
     #[must_use]
     pub fn tcp(&self) -> &TcpStream {
         match self {

@@ -1,4 +1,4 @@
-//! Over real connections, with certificates made here.
+//! Tests over TCP connections, with generated certificates.
 
 use std::{
     convert::Infallible,
@@ -17,8 +17,9 @@ use tokio::{
 };
 use tonic::{body::Body, codegen::Service, metadata::MetadataMap, server::NamedService, transport::Server};
 
-use crate::{Acceptor, Error, Folder, Protocol, Remote, Token, bearer, incoming};
+use crate::{Acceptor, CertificateDir, Error, Protocol, Remote, Token, bearer, incoming};
 
+/// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -39,13 +40,13 @@ impl Authority {
     }
 }
 
-/// A folder as the kubelet mounts a Secret: `tls.crt -> ..data/tls.crt`, `..data -> version`.
-struct Mounted {
+/// A directory as the kubelet mounts a Secret: `tls.crt -> ..data/tls.crt`, `..data -> version`.
+struct MountedSecret {
     dir: TempDir,
     versions: u32,
 }
 
-impl Mounted {
+impl MountedSecret {
     fn new((chain, key): (String, String)) -> Self {
         let dir = TempDir::new().unwrap();
         symlink("..data/tls.crt", dir.path().join("tls.crt")).unwrap();
@@ -68,7 +69,7 @@ impl Mounted {
     }
 }
 
-/// A service without methods: a connection is all that is tested.
+/// A service without methods, for tests of the connection alone.
 #[derive(Clone)]
 struct Nothing;
 
@@ -98,7 +99,7 @@ async fn serve(acceptor: Acceptor) -> SocketAddr {
     address
 }
 
-/// A call of a method that is not there: the answer proves that HTTP/2 is spoken.
+/// Calls a method that does not exist: the error response proves that the connection uses HTTP/2.
 async fn call(remote: &Remote) -> Result<(), Error> {
     let channel = remote.connect().await?;
     let mut grpc = tonic::client::Grpc::new(channel);
@@ -163,9 +164,9 @@ fn ca_file(dir: &Path, pem: &str) -> PathBuf {
 #[tokio::test]
 async fn a_replaced_certificate_is_in_use_with_the_next_connection() {
     let (old, new) = (Authority::new(), Authority::new());
-    let mut mounted = Mounted::new(old.issue());
-    let folder = Folder::open(mounted.dir.path()).unwrap();
-    let address = serve(Acceptor::tls(folder, Protocol::Grpc).unwrap()).await;
+    let mut mounted = MountedSecret::new(old.issue());
+    let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
+    let address = serve(Acceptor::tls(certificates, Protocol::Grpc).unwrap()).await;
     let trust = TempDir::new().unwrap();
     let file = ca_file(trust.path(), &old.pem());
     let remote = Remote::new(&format!("https://localhost:{}", address.port()), Some(file.clone())).unwrap();
@@ -175,7 +176,7 @@ async fn a_replaced_certificate_is_in_use_with_the_next_connection() {
     let error = remote.connect().await.unwrap_err().to_string();
     assert!(error.contains("invalid peer certificate"), "{error}");
 
-    // The client's file is read again too; during a rotation it holds both authorities.
+    // The client reads its CA bundle again; during a rotation it contains both CAs.
     fs::write(&file, format!("{}{}", old.pem(), new.pem())).unwrap();
     call(&remote).await.unwrap();
     mounted.replace(old.issue());
@@ -183,12 +184,12 @@ async fn a_replaced_certificate_is_in_use_with_the_next_connection() {
 }
 
 #[tokio::test]
-async fn damaged_files_leave_the_last_good_pair_in_use() {
+async fn damaged_files_leave_the_last_valid_pair_in_use() {
     let authority = Authority::new();
     let good = authority.issue();
-    let mut mounted = Mounted::new(good.clone());
-    let folder = Folder::open(mounted.dir.path()).unwrap();
-    let first = folder.key();
+    let mut mounted = MountedSecret::new(good.clone());
+    let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
+    let first = certificates.key();
     let other = authority.issue();
     for (chain, key) in [
         (good.0.clone(), other.1.clone()),
@@ -197,23 +198,23 @@ async fn damaged_files_leave_the_last_good_pair_in_use() {
         ("x".repeat(2 << 20), good.1),
     ] {
         mounted.replace((chain, key));
-        assert!(Arc::ptr_eq(&first, &folder.key()));
-        let error = Folder::open(mounted.dir.path()).unwrap_err().to_string();
+        assert!(Arc::ptr_eq(&first, &certificates.key()));
+        let error = CertificateDir::open(mounted.dir.path()).unwrap_err().to_string();
         assert!(!error.contains("PRIVATE") && error.len() < 500, "{error}");
     }
     fs::remove_file(mounted.dir.path().join("..data")).unwrap();
-    assert!(Arc::ptr_eq(&first, &folder.key()));
+    assert!(Arc::ptr_eq(&first, &certificates.key()));
     mounted.replace(other);
-    assert!(!Arc::ptr_eq(&first, &folder.key()));
-    assert!(Arc::ptr_eq(&folder.key(), &folder.key()), "files that stay are not read again");
+    assert!(!Arc::ptr_eq(&first, &certificates.key()));
+    assert!(Arc::ptr_eq(&certificates.key(), &certificates.key()), "unchanged files are not loaded again");
 }
 
 #[tokio::test]
-async fn a_server_of_another_name_or_authority_is_not_believed() {
+async fn a_server_certificate_of_another_name_or_ca_is_not_trusted() {
     let authority = Authority::new();
-    let mounted = Mounted::new(authority.issue());
-    let folder = Folder::open(mounted.dir.path()).unwrap();
-    let address = serve(Acceptor::tls(folder, Protocol::Grpc).unwrap()).await;
+    let mounted = MountedSecret::new(authority.issue());
+    let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
+    let address = serve(Acceptor::tls(certificates, Protocol::Grpc).unwrap()).await;
     let trust = TempDir::new().unwrap();
     let file = ca_file(trust.path(), &authority.pem());
 
@@ -233,11 +234,11 @@ async fn a_server_of_another_name_or_authority_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_shakes_hands_keeps_nobody_waiting() {
+async fn a_client_without_a_handshake_does_not_delay_others() {
     let authority = Authority::new();
-    let mounted = Mounted::new(authority.issue());
-    let folder = Folder::open(mounted.dir.path()).unwrap();
-    let address = serve(Acceptor::tls(folder, Protocol::Grpc).unwrap()).await;
+    let mounted = MountedSecret::new(authority.issue());
+    let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
+    let address = serve(Acceptor::tls(certificates, Protocol::Grpc).unwrap()).await;
     let mut silent = Vec::new();
     for _ in 0..20 {
         silent.push(TcpStream::connect(address).await.unwrap());
@@ -247,7 +248,7 @@ async fn a_client_that_never_shakes_hands_keeps_nobody_waiting() {
     let remote = Remote::new(&format!("https://localhost:{}", address.port()), Some(file)).unwrap();
     call(&remote).await.unwrap();
 
-    // One who speaks something else is told so and left.
+    // A client with another protocol is disconnected.
     let mut wrong = silent.remove(0);
     tokio::io::AsyncWriteExt::write_all(&mut wrong, b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let mut rest = Vec::new();
@@ -256,7 +257,7 @@ async fn a_client_that_never_shakes_hands_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn plain_text_for_one_machine() {
+async fn connections_without_tls() {
     let address = serve(Acceptor::plain()).await;
     call(&Remote::new(&format!("http://{address}"), None).unwrap()).await.unwrap();
     let v6 = Remote::new("http://[::1]:1", None).unwrap();
@@ -265,7 +266,7 @@ async fn plain_text_for_one_machine() {
 }
 
 #[test]
-fn addresses_that_promise_what_they_do_not_hold_are_refused() {
+fn addresses_that_do_not_match_the_ca_bundle_are_rejected() {
     let file = || Some(PathBuf::from("/ca.crt"));
     for (uri, file, reason) in [
         ("https://operator:17734", None, "needs the file"),
@@ -284,7 +285,7 @@ fn addresses_that_promise_what_they_do_not_hold_are_refused() {
 }
 
 #[test]
-fn a_token_goes_from_the_file_to_the_server_and_nowhere_else() {
+fn a_token_is_sent_to_the_server_and_never_printed() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("token");
     fs::write(&path, "abc.def-_1\n").unwrap();
@@ -302,19 +303,19 @@ fn a_token_goes_from_the_file_to_the_server_and_nowhere_else() {
 }
 
 #[test]
-fn calls_without_a_good_token_are_refused_with_a_reason() {
-    let refusal = |value: Option<&str>| {
+fn calls_without_a_valid_token_are_rejected_with_a_reason() {
+    let rejection = |value: Option<&str>| {
         let mut metadata = MetadataMap::new();
         if let Some(value) = value {
             metadata.insert("authorization", value.parse().unwrap());
         }
         bearer(&metadata).map(str::to_owned).map_err(|status| status.message().to_owned())
     };
-    assert_eq!(refusal(Some("bearer x")).unwrap(), "x");
-    assert!(refusal(None).unwrap_err().contains("no bearer token"));
-    assert!(refusal(Some("Basic eA==")).unwrap_err().contains("not a bearer token"));
-    assert!(refusal(Some("Bearer ")).unwrap_err().contains("empty"));
-    assert!(refusal(Some("Bearer a b")).unwrap_err().contains("characters"));
+    assert_eq!(rejection(Some("bearer x")).unwrap(), "x");
+    assert!(rejection(None).unwrap_err().contains("no bearer token"));
+    assert!(rejection(Some("Basic eA==")).unwrap_err().contains("not a bearer token"));
+    assert!(rejection(Some("Bearer ")).unwrap_err().contains("empty"));
+    assert!(rejection(Some("Bearer a b")).unwrap_err().contains("characters"));
     let mut twice = MetadataMap::new();
     twice.append("authorization", "Bearer a".parse().unwrap());
     twice.append("authorization", "Bearer b".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Bearer tokens of service accounts, from the client's file to the server's hands.
+//! Bearer tokens of service accounts: read from a file by clients, extracted from calls by servers.
 
 use std::{
     fmt,
@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 
 use crate::{Error, files};
 
-/// Bytes of a token at most; a service account's has about 1 KiB.
+/// Maximum length of a token, in bytes; service account tokens have about 1 KiB.
 const MAX_BYTES: usize = 16 << 10;
 
-/// A token, wiped from memory after use and never printed.
+/// A token, in zeroizing memory and redacted in `Debug`.
 #[derive(Clone)]
 pub struct Token(Zeroizing<String>);
 
@@ -27,24 +27,24 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token that is in a file now: the kubelet replaces it long before it expires.
+    /// Reads the token in a file. Call it for each request: the kubelet replaces the file before the token expires.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Token`] if what is there cannot be a token.
+    /// [`Error::Read`] if the file cannot be read, [`Error::Token`] if it contains no valid token.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = files::read(path)?;
-        let wrong = |cause| Error::Token { path: PathBuf::from(path), cause };
-        let text = std::str::from_utf8(&bytes).map_err(|_| wrong("not text"))?.trim();
-        match checked(text) {
+        let invalid = |cause| Error::Token { path: PathBuf::from(path), cause };
+        let text = std::str::from_utf8(&bytes).map_err(|_| invalid("not text"))?.trim();
+        match validate(text) {
             Ok(()) => Ok(Self(Zeroizing::new(text.to_owned()))),
-            Err(cause) => Err(wrong(cause)),
+            Err(cause) => Err(invalid(cause)),
         }
     }
 
-    /// Adds the token to a call.
+    /// Adds the token to the metadata of a call.
     pub fn authorize(&self, metadata: &mut MetadataMap) {
         let value = Zeroizing::new(format!("Bearer {}", self.0.as_str()));
-        // Characters were checked when it was read.
+        // The characters were validated by `read`.
         if let Ok(mut value) = AsciiMetadataValue::try_from(value.as_str()) {
             value.set_sensitive(true);
             metadata.insert("authorization", value);
@@ -52,34 +52,35 @@ impl Token {
     }
 }
 
-/// The token that a call came with.
+/// The bearer token in the metadata of a call.
 ///
 /// # Errors
-/// `UNAUTHENTICATED` with a reason for people.
+/// `UNAUTHENTICATED` with a reason.
 pub fn bearer(metadata: &MetadataMap) -> Result<&str, Status> {
     let mut values = metadata.get_all("authorization").iter();
-    let refused = |reason: &str| Status::unauthenticated(reason);
-    let value = values.next().ok_or_else(|| refused("the call has no bearer token"))?;
+    let unauthenticated = |reason: &str| Status::unauthenticated(reason);
+    let value = values.next().ok_or_else(|| unauthenticated("the call has no bearer token"))?;
     if values.next().is_some() {
-        return Err(refused("the call has more than one authorization"));
+        return Err(unauthenticated("the call has more than one authorization header"));
     }
-    let value = value.to_str().map_err(|_| refused("the authorization is not text"))?;
+    let value = value.to_str().map_err(|_| unauthenticated("the authorization header is not text"))?;
     let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(refused("the authorization is not a bearer token"));
+        return Err(unauthenticated("the authorization header is not a bearer token"));
     }
     let token = token.trim();
-    checked(token).map_err(refused)?;
+    validate(token).map_err(unauthenticated)?;
     Ok(token)
 }
 
-fn checked(token: &str) -> Result<(), &'static str> {
+/// Checks the length and characters of a token.
+fn validate(token: &str) -> Result<(), &'static str> {
     if token.is_empty() {
         Err("the token is empty")
     } else if token.len() > MAX_BYTES {
         Err("the token is longer than 16 KiB")
     } else if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        Err("the token has characters that no token has")
+        Err("the token has invalid characters")
     } else {
         Ok(())
     }

@@ -12,7 +12,7 @@
 //!                                  └──────────────── acknowledgements ───────────┘
 //! ```
 //!
-//! State, not facts: nothing of it is in the lanes or the spool. What an aggregator did not get is in the next state, so
+//! State, not facts: nothing of it is in the streams or the spool. What an aggregator did not get is in the next state, so
 //! that none of it is ever lost or late by more than a reading. The kernel counts without regard to who reads; children of
 //! an observed process are observed too, each with a profile of its own.
 

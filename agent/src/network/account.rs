@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use chainscope_ebpf::KernelAccount;
+use chainscope_ebpf::network::KernelAccount;
 use chainscope_proto::v1::{NetworkAccount, ReasonCount};
-use chainscope_tezos::Account;
+use chainscope_tezos::StreamStats;
 
 /// Why records or bytes were dropped here, with the amount.
 pub(crate) type Reasons = BTreeMap<&'static str, u64>;
@@ -16,7 +16,7 @@ pub(crate) const GIVEN_UP: &str = "too many open handshakes";
 pub(crate) const UNKNOWN_SOCKET: &str = "socket unknown";
 /// Reason for bytes that came before the configuration, and for which there was no room.
 pub(crate) const HOLDING_FULL: &str = "holding buffer full";
-/// Reason for records that the lane had no room for.
+/// Reason for records that the stream had no room for.
 pub(crate) const QUEUE_FULL: &str = "queue full";
 /// Reason for messages of which a chunk was dropped.
 pub(crate) const CHUNK_DROPPED: &str = "chunk dropped";
@@ -25,7 +25,7 @@ pub(crate) const CHUNK_DROPPED: &str = "chunk dropped";
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     /// Sum over the conversations that ended.
-    pub(crate) ended: Account,
+    pub(crate) ended: StreamStats,
     /// Bytes that reached the interpreter and no conversation.
     pub(crate) bytes_dropped: Reasons,
     pub(crate) messages_sent: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Totals {
 
 /// The account to send. `live` is the sum over the conversations that go on; `kernel` was read after every event that
 /// they know was taken from the ring.
-pub(crate) fn network_account(kernel: &KernelAccount, totals: &Totals, live: &Account) -> NetworkAccount {
+pub(crate) fn network_account(kernel: &KernelAccount, totals: &Totals, live: &StreamStats) -> NetworkAccount {
     let sum = totals.ended + *live;
     let mut dropped: Reasons = totals.bytes_dropped.clone();
     for (reason, bytes) in &kernel.dropped {

@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use chainscope_ebpf::{Closed, Data, Direction, Event, KernelAccount, MissingReason, Opened, SocketId, Verdict};
+use chainscope_ebpf::network::{Closed, Data, DataHeader, Event, KernelAccount, Opened, SocketId, Verdict};
 
 /// Payload held of one process.
 const PROCESS_BYTES: usize = 8 << 20;
@@ -25,21 +25,8 @@ const PROCESS_ITEMS: usize = 32_768;
 enum Item {
     Opened(Opened),
     Inode { socket: SocketId, inode: u64 },
-    Data { head: Head, bytes: Box<[u8]> },
+    Data { header: DataHeader, bytes: Box<[u8]> },
     Closed(Closed),
-}
-
-/// Data without its payload.
-#[derive(Debug)]
-struct Head {
-    socket: SocketId,
-    direction: Direction,
-    offset: u64,
-    covers: u64,
-    missing: Option<MissingReason>,
-    call_start: bool,
-    socket_call: bool,
-    time_ns: u64,
 }
 
 /// What one process said so far.
@@ -62,17 +49,7 @@ impl Held {
                 Item::Opened(opened) => Event::Opened(*opened),
                 Item::Inode { socket, inode } => Event::Inode { socket: *socket, inode: *inode },
                 Item::Closed(closed) => Event::Closed(*closed),
-                Item::Data { head, bytes } => Event::Data(Data {
-                    socket: head.socket,
-                    direction: head.direction,
-                    offset: head.offset,
-                    bytes,
-                    covers: head.covers,
-                    missing: head.missing,
-                    call_start: head.call_start,
-                    socket_call: head.socket_call,
-                    time_ns: head.time_ns,
-                }),
+                Item::Data { header, bytes } => Event::Data(Data { header: *header, bytes }),
             });
         }
     }
@@ -135,7 +112,7 @@ impl Holding {
                 opened.socket
             }
             Event::Inode { socket, .. } => *socket,
-            Event::Data(data) => data.socket,
+            Event::Data(data) => data.header.socket,
             Event::Closed(closed) => closed.socket,
             _ => return false,
         };
@@ -162,7 +139,7 @@ impl Holding {
                     if is_foreign(data) {
                         self.verdicts.push((socket, Verdict::LeaveAlone));
                     }
-                    held.items.push(Item::Data { head: Head::of(data), bytes: data.bytes.into() });
+                    held.items.push(Item::Data { header: data.header, bytes: data.bytes.into() });
                 }
             }
             // The end of what is known must be known: of openings there are fewer than of items.
@@ -200,30 +177,17 @@ impl Holding {
     }
 }
 
-impl Head {
-    fn of(data: &Data<'_>) -> Self {
-        Self {
-            socket: data.socket,
-            direction: data.direction,
-            offset: data.offset,
-            covers: data.covers,
-            missing: data.missing,
-            call_start: data.call_start,
-            socket_call: data.socket_call,
-            time_ns: data.time_ns,
-        }
-    }
-}
-
 /// The first bytes of a stream that no node says to another: the first message between peers is clear and begins with
 /// its length, of some hundred bytes. Requests to a node's RPC must not fill the room before the node is known.
 fn is_foreign(data: &Data<'_>) -> bool {
-    data.offset == 0 && data.bytes.len() >= 2 && data.bytes.first().is_some_and(u8::is_ascii_alphabetic)
+    data.header.offset == 0 && data.bytes.len() >= 2 && data.bytes.first().is_some_and(u8::is_ascii_alphabetic)
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+
+    use chainscope_ebpf::network::{ClosedBy, Direction};
 
     use super::*;
 
@@ -244,17 +208,17 @@ mod tests {
     }
 
     fn data(socket: u64, offset: u64, bytes: &[u8]) -> Event<'_> {
-        Event::Data(Data {
+        let header = DataHeader {
             socket: SocketId(socket),
             direction: Direction::Sent,
             offset,
-            bytes,
             covers: bytes.len() as u64,
             missing: None,
             call_start: true,
             socket_call: false,
             time_ns: 2,
-        })
+        };
+        Event::Data(Data { header, bytes })
     }
 
     fn replayed(held: &Held) -> (usize, Vec<u8>) {
@@ -278,13 +242,8 @@ mod tests {
         assert!(!holding.event(&data(2, 0, b"\0\x10ab")));
         assert!(holding.event(&Event::Inode { socket: SocketId(1), inode: 4 }));
         assert!(holding.event(&data(1, 4, b"cd")));
-        let closed = Closed {
-            socket: SocketId(1),
-            by: chainscope_ebpf::ClosedBy::Local,
-            sent_offset: 6,
-            received_offset: 0,
-            time_ns: 3,
-        };
+        let closed =
+            Closed { socket: SocketId(1), by: ClosedBy::Local, sent_offset: 6, received_offset: 0, time_ns: 3 };
         assert!(holding.event(&Event::Closed(closed)));
         assert_eq!((holding.processes(), holding.bytes()), (1, 6));
         let held = holding.take(7).unwrap();

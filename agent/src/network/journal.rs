@@ -10,9 +10,9 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use chainscope_ebpf::Opened;
+use chainscope_ebpf::network::Opened;
 use chainscope_proto::v1::{Journal, JournalDirection, JournalSession};
-use chainscope_tezos::{Conversation, Limits, Offsets, Role, Saved, SavedDirection};
+use chainscope_tezos::{Conversation, Limits, Offsets, Role, SavedDirection, SavedSession};
 use prost::Message as _;
 
 use crate::network::interpreter::records::ip_bytes;
@@ -38,7 +38,7 @@ pub(crate) struct Socket {
 }
 
 /// The entry of a session.
-pub(crate) fn session(socket: &Socket, node: &str, connection: u64, saved: &Saved) -> JournalSession {
+pub(crate) fn session(socket: &Socket, node: &str, connection: u64, saved: &SavedSession) -> JournalSession {
     let direction = |direction: &SavedDirection| JournalDirection {
         chunks: direction.chunks,
         stream_offset: direction.stream_offset,
@@ -67,7 +67,7 @@ pub(crate) fn resume(entry: &JournalSession) -> Option<Conversation> {
             .as_ref()
             .map(|direction| SavedDirection { chunks: direction.chunks, stream_offset: direction.stream_offset })
     };
-    let saved = Saved {
+    let saved = SavedSession {
         role: if entry.local_is_initiator { Role::Initiator } else { Role::Responder },
         sent_message: entry.sent_connection_message.clone(),
         received_message: entry.received_connection_message.clone(),

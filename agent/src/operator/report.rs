@@ -70,7 +70,7 @@ impl Ledger {
     ) -> Vec<PodReport> {
         let report = |pod: &Arc<Pod>| {
             let mut report = self.report(pod, plan, &tally);
-            // The pods of a node share its lane: the first one takes it all, so that the sum is right.
+            // The pods of a node share its stream: the first one takes it all, so that the sum is right.
             report.records_lost += dropped.remove(&report.node).unwrap_or(0);
             report
         };

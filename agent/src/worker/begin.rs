@@ -1,4 +1,4 @@
-//! What a worker begins with: the sessions and lanes that the last run left behind, and whose records are expected.
+//! What a worker begins with: the sessions and streams that the last run left behind, and whose records are expected.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,7 +14,7 @@ use crate::{
     Error,
     clock::Clock,
     config::Config,
-    delivery::lanes::{LaneStatus, shared::SharedLanes},
+    delivery::{RecordStreams, StreamStatus},
     folder::Folder,
     memory,
     network::holding::Holding,
@@ -30,7 +30,7 @@ impl Worker {
     pub(crate) fn new(
         config: &Config,
         folder: Folder,
-        lanes: SharedLanes,
+        streams: RecordStreams,
         commands: Sender<Command>,
         memory: Sender<memory::Command>,
         cluster: Option<Cluster>,
@@ -45,12 +45,12 @@ impl Worker {
             Some(cluster) => nodes_of(&cluster.kept),
             None => config.nodes.iter().map(|node| node.name.clone()).collect(),
         };
-        lanes.expect(&nodes);
+        streams.expect(&nodes);
         if let Some(from) = folder.settled_ns()? {
-            // Where no configuration was kept nobody knows whose lanes are out of use.
+            // Where no configuration was kept nobody knows whose streams are out of use.
             let is_any = cluster.as_ref().is_some_and(|cluster| cluster.kept.generation == 0);
-            for lane in lanes.status().iter().filter(|lane| is_any || missed_something(lane, &nodes)) {
-                lanes.push(&lane.node, records::unknown_loss("agent restarted", from, clock.now()));
+            for stream in streams.status().iter().filter(|stream| is_any || missed_something(stream, &nodes)) {
+                streams.push(&stream.node, records::unknown_loss("agent restarted", from, clock.now()));
             }
         }
         let plan = match (&config.cluster, &cluster) {
@@ -65,13 +65,13 @@ impl Worker {
         let waiting = Waiting::new(boot_id, sessions);
         let now = Instant::now();
         Ok(Self {
-            interpreter: Interpreter::new(lanes.clone(), clock, config.limits, waiting),
+            interpreter: Interpreter::new(streams.clone(), clock, config.limits, waiting),
             roster: Roster::new(Machine { proc: proc.clone() }, plan),
             holding: Holding::default(),
             proc,
             commands,
             memory,
-            lanes,
+            streams,
             nodes,
             folder,
             ports: BTreeSet::new(),
@@ -107,12 +107,12 @@ fn nodes_of(map: &PodMap) -> BTreeSet<String> {
     map.pods.values().map(|pod| pod.assignment.node.to_string()).collect()
 }
 
-/// Whether records of a lane are missing while no agent runs: its node is configured, or it still has records to send.
+/// Whether records of a stream are missing while no agent runs: its node is configured, or it still has records to send.
 /// The others are of nodes that were deleted, and a record would make them appear again.
-fn missed_something(lane: &LaneStatus, nodes: &BTreeSet<String>) -> bool {
+fn missed_something(stream: &StreamStatus, nodes: &BTreeSet<String>) -> bool {
     // One entry can have several processes: the further ones are named NODE@NAMESPACE.
-    let entry = lane.node.rsplit_once('@').map_or("", |(entry, _)| entry);
-    nodes.contains(&lane.node) || nodes.contains(entry) || lane.pending_records > 0
+    let entry = stream.node.rsplit_once('@').map_or("", |(entry, _)| entry);
+    nodes.contains(&stream.node) || nodes.contains(entry) || stream.pending_records > 0
 }
 
 #[cfg(test)]
@@ -129,11 +129,11 @@ mod tests {
         },
     };
 
-    /// Lanes with records after an agent restarted, of these.
-    fn told(nodes: &[&str], pods: Option<Arc<PodMap>>, lanes: &[&str]) -> Vec<String> {
+    /// Streams with records after an agent restarted, of these.
+    fn told(nodes: &[&str], pods: Option<Arc<PodMap>>, streams: &[&str]) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::open(dir.path()).unwrap();
-        let open = || SharedLanes::open(&folder, 1 << 20, Some(1 << 20), lanes.iter().copied()).unwrap();
+        let open = || RecordStreams::open(&folder, 1 << 20, Some(1 << 20), streams.iter().copied()).unwrap();
         let before = open();
         assert!(before.push("pending", records::unknown_loss("test", 1, 2)));
         before.close();
@@ -142,25 +142,25 @@ mod tests {
         let named = |name: &&str| NodeConfig { name: (*name).to_owned(), ..NodeConfig::default() };
         let config = Config::new(dir.path().to_owned(), nodes.iter().map(named).collect());
         let cluster = pods.map(|kept| Cluster { maps: never(), reports: watch::channel(Report::default()).0, kept });
-        let lanes = open();
-        Worker::new(&config, folder.clone(), lanes.clone(), unbounded().0, unbounded().0, cluster).unwrap();
-        lanes.close();
-        let told = lanes.status().into_iter().filter(|lane| lane.pending_records > 0);
-        told.map(|lane| format!("{} {}", lane.node, lane.pending_records)).collect()
+        let streams = open();
+        Worker::new(&config, folder.clone(), streams.clone(), unbounded().0, unbounded().0, cluster).unwrap();
+        streams.close();
+        let told = streams.status().into_iter().filter(|stream| stream.pending_records > 0);
+        told.map(|stream| format!("{} {}", stream.node, stream.pending_records)).collect()
     }
 
     #[test]
     fn a_restart_is_no_news_of_nodes_that_are_gone() {
-        let lanes = ["default/octez", "default/gone", "pending"];
+        let streams = ["default/octez", "default/gone", "pending"];
         let kept = |generation| {
             let mut map = PodMap::default();
             map.apply(snapshot(generation, vec![pod("a", 'a')]), true).unwrap();
             Arc::new(map)
         };
-        assert_eq!(told(&[], Some(kept(1)), &lanes), ["default/octez 1", "pending 2"]);
+        assert_eq!(told(&[], Some(kept(1)), &streams), ["default/octez 1", "pending 2"]);
         let all = ["default/gone 1", "default/octez 1", "pending 2"];
-        assert_eq!(told(&[], Some(Arc::default()), &lanes), all, "nobody knows which are gone");
-        let lanes = ["9732", "9732@4026531840", "gone", "gone@4026531840", "pending"];
-        assert_eq!(told(&["9732", "new"], None, &lanes), ["9732 1", "9732@4026531840 1", "pending 2"]);
+        assert_eq!(told(&[], Some(Arc::default()), &streams), all, "nobody knows which are gone");
+        let streams = ["9732", "9732@4026531840", "gone", "gone@4026531840", "pending"];
+        assert_eq!(told(&["9732", "new"], None, &streams), ["9732 1", "9732@4026531840 1", "pending 2"]);
     }
 }

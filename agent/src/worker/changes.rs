@@ -113,7 +113,7 @@ impl Worker {
             self.holding.discard(pid);
         }
         let held = self.holding.take(pid);
-        self.lanes.open_lane(&assignment.node)?;
+        self.streams.open_stream(&assignment.node)?;
         if !is_gone {
             self.ends.remove(&pid);
             if assignment.memory {

@@ -59,7 +59,7 @@ impl Worker {
     pub(super) fn tell_now(&mut self) {
         let pods = match self.roster.plan() {
             Plan::Pods(plan) => {
-                self.ledger.reports(plan, |pid| self.interpreter.tally(pid), self.lanes.spool_dropped())
+                self.ledger.reports(plan, |pid| self.interpreter.tally(pid), self.streams.spool_dropped())
             }
             Plan::Entries(_) => Vec::new(),
         };
@@ -68,7 +68,7 @@ impl Worker {
             Plan::Entries(_) => 0,
         };
         self.update_figures(&pods, generation);
-        self.lanes.expect(&self.expected_nodes());
+        self.streams.expect(&self.expected_nodes());
         if let Some(cluster) = &self.cluster {
             let spool = Some(self.spool());
             let status = HostStatus { generation, pods, spool, error: String::new() };
@@ -101,12 +101,12 @@ impl Worker {
     }
 
     fn spool(&self) -> SpoolReport {
-        let lanes = self.lanes.status();
+        let streams = self.streams.status();
         SpoolReport {
-            bytes: lanes.iter().map(|lane| lane.pending_bytes as u64).sum(),
+            bytes: streams.iter().map(|stream| stream.pending_bytes as u64).sum(),
             limit_bytes: self.limit_bytes,
-            records_dropped: lanes.iter().map(|lane| lane.dropped.records).sum(),
-            oldest_ns: self.lanes.oldest_pending_ns().unwrap_or(0),
+            records_dropped: streams.iter().map(|stream| stream.dropped.records).sum(),
+            oldest_ns: self.streams.oldest_pending_ns().unwrap_or(0),
         }
     }
 }

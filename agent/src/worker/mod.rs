@@ -12,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-use chainscope_ebpf::{Event, ExecEvents, KernelAccount};
+use chainscope_ebpf::network::{Event, ExecEvents, KernelAccount};
 use chainscope_proto::v1::{Journal, Record};
 use crossbeam_channel::{Receiver, Sender, never, select};
 pub(crate) use figures::{Figures, NodeFigures};
@@ -22,17 +22,17 @@ use tokio::sync::watch;
 
 use crate::{
     Error,
-    delivery::lanes::shared::SharedLanes,
+    delivery::RecordStreams,
     folder::Folder,
     memory,
     network::holding::Holding,
     network::interpreter::{Interpreter, Sink},
-    network::reader::{Batch, Command, News},
+    network::reader::{Batch, Command, ProbeEvent},
     operator::{Report, pods::PodMap, report::Ledger},
     targets::{Machine, Plan, Roster, proc::Proc},
 };
 
-impl Sink for SharedLanes {
+impl Sink for RecordStreams {
     fn push(&mut self, node: &str, record: Record) -> bool {
         Self::push(self, node, record)
     }
@@ -74,14 +74,14 @@ struct Observed {
 
 /// The thread's state.
 pub(crate) struct Worker {
-    interpreter: Interpreter<SharedLanes>,
+    interpreter: Interpreter<RecordStreams>,
     roster: Roster<Machine>,
     holding: Holding,
     proc: Proc,
     commands: Sender<Command>,
     /// To the memory profiler.
     memory: Sender<memory::Command>,
-    lanes: SharedLanes,
+    streams: RecordStreams,
     /// Names of the configuration's nodes; on a cluster the plan has them.
     nodes: BTreeSet<String>,
     folder: Folder,
@@ -124,7 +124,7 @@ impl Worker {
     /// Runs until the reader ends; returns when everything was interpreted.
     ///
     /// # Errors
-    /// A lane cannot be opened, or the last journal cannot be written: the data folder refuses.
+    /// A stream cannot be opened, or the last journal cannot be written: the data folder refuses.
     pub(crate) fn run(mut self, batches: &Receiver<Batch>, spare: &Sender<Batch>) -> Result<(), Error> {
         let mut maps = self.cluster.as_ref().map_or_else(never, |cluster| cluster.maps.clone());
         self.note();
@@ -134,8 +134,8 @@ impl Worker {
             select! {
                 recv(batches) -> batch => match batch {
                     Ok(batch) => {
-                        for news in batch.news() {
-                            self.take(&news)?;
+                        for event in batch.events() {
+                            self.take(&event)?;
                         }
                         self.pass_verdicts();
                         // Full only if the reader has more than enough.
@@ -158,19 +158,19 @@ impl Worker {
         self.write_journal(journal)
     }
 
-    fn take(&mut self, news: &News<'_>) -> Result<(), Error> {
-        match news {
-            News::Event(Event::Listening { pid, netns, port, .. }) => {
+    fn take(&mut self, event: &ProbeEvent<'_>) -> Result<(), Error> {
+        match event {
+            ProbeEvent::Event(Event::Listening { pid, netns, port, .. }) => {
                 let change = self.roster.listening(*pid, *netns, *port);
                 self.apply(change, "started")?;
                 self.leave_network(*pid);
             }
-            News::Event(Event::Exec { pid, .. }) => {
+            ProbeEvent::Event(Event::Exec { pid, .. }) => {
                 let change = self.roster.executed(*pid);
                 self.apply(change, "started")?;
                 self.leave_network(*pid);
             }
-            News::Event(event) => {
+            ProbeEvent::Event(event) => {
                 if let Event::Opened(opened) = event
                     && !self.interpreter.is_target(opened.pid)
                     && !self.holding.has(opened.pid)
@@ -182,20 +182,20 @@ impl Worker {
                     self.interpreter.event(event);
                 }
             }
-            News::Watched { pid } => {
+            ProbeEvent::Watched { pid } => {
                 if let Some((event, detail)) = self.unsaid.remove(pid) {
                     self.interpreter.tell(*pid, event, detail);
                 }
             }
-            News::Refused { pid, cause } => {
+            ProbeEvent::Refused { pid, cause } => {
                 self.unsaid.remove(pid);
                 self.interpreter.tell(*pid, "not captured", (*cause).to_owned());
                 if let Some(uid) = self.observed.get(pid).and_then(|observed| observed.pod.as_ref()) {
                     self.ledger.refused(uid, cause);
                 }
             }
-            News::Account { pid, account } => self.interpreter.account(*pid, (*account).clone()),
-            News::Settled { pid, account } => self.settled(*pid, *account)?,
+            ProbeEvent::Account { pid, account } => self.interpreter.account(*pid, (*account).clone()),
+            ProbeEvent::Settled { pid, account } => self.settled(*pid, *account)?,
         }
         Ok(())
     }

@@ -119,8 +119,8 @@ impl Worker {
             self.folder.set_journal(&journal.encode_to_vec())?;
             self.written = journal;
         }
-        if self.interpreter.take_activity() || self.lanes.oldest_ns().is_some() {
-            self.folder.set_settled_ns(self.lanes.oldest_ns().map_or(now, |oldest| oldest.min(now)))?;
+        if self.interpreter.take_activity() || self.streams.oldest_volatile_ns().is_some() {
+            self.folder.set_settled_ns(self.streams.oldest_volatile_ns().map_or(now, |oldest| oldest.min(now)))?;
         }
         Ok(())
     }

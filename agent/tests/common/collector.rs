@@ -1,4 +1,4 @@
-//! An aggregator in memory: keeps what an agent delivers, lane by lane, and lets tests wait for it.
+//! An aggregator in memory: keeps what an agent delivers, stream by stream, and lets tests wait for it.
 
 use std::{
     collections::BTreeMap,
@@ -7,9 +7,9 @@ use std::{
 };
 
 use chainscope_agent::{Link, Uplink};
-use chainscope_profile::{Data, Limits, Profile, Taken};
+use chainscope_profile::{Limits, MergeOutcome, Profile, ProfileData};
 use chainscope_proto::v1::{
-    Ack, ConnectionEvent, LaneMark, MemoryAck, MemoryState, Message, NetworkAccount, Record, RecordReply,
+    Ack, ConnectionEvent, HighWaterMark, MemoryAck, MemoryState, Message, NetworkAccount, Record, RecordReply,
     RecordRequest, TargetEvent, Welcome, connection_event::Event, record::Kind, record_reply::Reply,
     record_request::Request,
 };
@@ -17,16 +17,16 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc;
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Default)]
 pub(crate) struct Collector(Arc<(Mutex<Kept>, Condvar)>);
 
-type Lanes = BTreeMap<String, Vec<Record>>;
+type Streams = BTreeMap<String, Vec<Record>>;
 
 #[derive(Default)]
 struct Kept {
-    lanes: Lanes,
+    streams: Streams,
     /// Memory by node and profile.
     profiles: BTreeMap<(String, u64), Profile>,
 }
@@ -34,17 +34,17 @@ struct Kept {
 impl Kept {
     fn now(&self) -> Delivered {
         let data = |((node, _), profile): (&(String, u64), &Profile)| Some((node.clone(), profile.data()?.clone()));
-        Delivered { lanes: self.lanes.clone(), profiles: self.profiles.iter().filter_map(data).collect() }
+        Delivered { streams: self.streams.clone(), profiles: self.profiles.iter().filter_map(data).collect() }
     }
 
     /// Merges a part of a state; an acknowledgement with its last.
     fn take(&mut self, state: MemoryState) -> Option<MemoryAck> {
         let (node, profile) = (state.node.clone(), state.profile);
         let of = self.profiles.entry((node.clone(), profile)).or_default();
-        match of.take(state, &Limits::default()) {
-            Taken::Part => None,
-            Taken::Merged(sequence) => Some(MemoryAck { node, profile, sequence, ..MemoryAck::default() }),
-            Taken::KeyframeWanted(fault) => panic!("{node}: {fault}"),
+        match of.merge(state, &Limits::default()) {
+            MergeOutcome::Incomplete => None,
+            MergeOutcome::Merged(sequence) => Some(MemoryAck { node, profile, sequence, ..MemoryAck::default() }),
+            MergeOutcome::KeyframeRequired(fault) => panic!("{node}: {fault}"),
         }
     }
 }
@@ -65,27 +65,27 @@ impl Collector {
         while let Some(RecordRequest { request: Some(request) }) = requests.recv().await {
             let reply = {
                 let mut kept = self.0.0.lock();
-                let Kept { lanes, .. } = &mut *kept;
+                let Kept { streams, .. } = &mut *kept;
                 match request {
                     Request::Hello(hello) => {
                         let mark = |node: &String| {
-                            let next_sequence = lanes.get(node).map_or(0, Vec::len) as u64;
-                            LaneMark { node: node.clone(), next_sequence }
+                            let next_sequence = streams.get(node).map_or(0, Vec::len) as u64;
+                            HighWaterMark { node: node.clone(), next_sequence }
                         };
                         let marks = hello.nodes.iter().map(mark).collect();
                         Reply::Welcome(Welcome {
                             version: 1,
                             build: "test".to_owned(),
-                            marks,
+                            high_water_marks: marks,
                             memory: true,
                             ..Welcome::default()
                         })
                     }
                     Request::Batch(batch) => {
-                        let lane = lanes.entry(batch.node.clone()).or_default();
-                        assert_eq!(batch.first_sequence, lane.len() as u64, "lane {}", batch.node);
-                        lane.extend(batch.records);
-                        Reply::Ack(Ack { node: batch.node, next_sequence: lane.len() as u64 })
+                        let stream = streams.entry(batch.node.clone()).or_default();
+                        assert_eq!(batch.first_sequence, stream.len() as u64, "stream {}", batch.node);
+                        stream.extend(batch.records);
+                        Reply::Ack(Ack { node: batch.node, next_sequence: stream.len() as u64 })
                     }
                     Request::Memory(state) => match kept.take(state) {
                         Some(ack) => Reply::Memory(ack),
@@ -103,7 +103,7 @@ impl Collector {
     /// Waits until `found` finds something in what was delivered.
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, mut found: impl FnMut(&Delivered) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut kept = self.0.0.lock();
         loop {
             let delivered = kept.now();
@@ -123,17 +123,17 @@ impl Collector {
 
 /// What was delivered at one moment.
 pub(crate) struct Delivered {
-    lanes: Lanes,
-    profiles: Vec<(String, Data)>,
+    streams: Streams,
+    profiles: Vec<(String, ProfileData)>,
 }
 
 impl Delivered {
     pub(crate) fn nodes(&self) -> Vec<&str> {
-        self.lanes.keys().map(String::as_str).collect()
+        self.streams.keys().map(String::as_str).collect()
     }
 
     pub(crate) fn kinds(&self, node: &str) -> impl DoubleEndedIterator<Item = &Kind> {
-        self.lanes.get(node).into_iter().flatten().filter_map(|record| record.kind.as_ref())
+        self.streams.get(node).into_iter().flatten().filter_map(|record| record.kind.as_ref())
     }
 
     pub(crate) fn connection_events(&self, node: &str) -> Vec<(u64, &Event)> {
@@ -158,7 +158,7 @@ impl Delivered {
     }
 
     /// The memory profiles of a node, oldest first.
-    pub(crate) fn profiles(&self, node: &str) -> impl DoubleEndedIterator<Item = &Data> {
+    pub(crate) fn profiles(&self, node: &str) -> impl DoubleEndedIterator<Item = &ProfileData> {
         self.profiles.iter().filter(move |(of, _)| of == node).map(|(_, data)| data)
     }
 
@@ -175,14 +175,14 @@ impl Delivered {
     }
 
     fn summary(&self) -> Vec<String> {
-        let line = |(node, lane): (&String, &Vec<Record>)| {
-            let told: Vec<String> = lane
+        let line = |(node, stream): (&String, &Vec<Record>)| {
+            let told: Vec<String> = stream
                 .iter()
                 .filter(|record| !matches!(record.kind, Some(Kind::Chunk(_) | Kind::Message(_))))
                 .map(|record| format!("{:?}", record.kind))
                 .collect();
-            format!("{node}: {} records, of these {}", lane.len(), told.join("\n  "))
+            format!("{node}: {} records, of these {}", stream.len(), told.join("\n  "))
         };
-        self.lanes.iter().map(line).collect()
+        self.streams.iter().map(line).collect()
     }
 }

@@ -14,7 +14,7 @@ mod tree;
 use std::{path::Path, time::Duration};
 
 use chainscope_agent::{Agent, Config, NodeConfig, Running};
-use chainscope_profile::{Data, Kind};
+use chainscope_profile::{Kind, ProfileData};
 use collector::Collector;
 use program::{Language, Program};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -49,7 +49,7 @@ impl Stage {
 
     /// Waits until the profile of a process is so.
     #[track_caller]
-    fn profile<T>(&self, what: &str, pid: u32, mut found: impl FnMut(&Data) -> Option<T>) -> T {
+    fn profile<T>(&self, what: &str, pid: u32, mut found: impl FnMut(&ProfileData) -> Option<T>) -> T {
         self.collector.wait(what, |delivered| {
             let data = delivered.profiles("node").rev().find(|data| data.process.pid == pid)?;
             found(data)
@@ -64,7 +64,7 @@ impl Stage {
     #[track_caller]
     fn holds(&self, program: &Program, expected: &[(&str, u64)]) {
         let mut seen = String::new();
-        let is_right = |data: &Data| {
+        let is_right = |data: &ProfileData| {
             let held = Held::of(data, Kind::Anon);
             let functions: Vec<(&str, u64, u64)> =
                 expected.iter().map(|(name, pages)| (*name, held.inclusive(name), *pages)).collect();

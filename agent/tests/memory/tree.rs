@@ -2,15 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
-use chainscope_profile::{Data, Kind, Kinds, Label, Measure, Shape, Stacks, Tree};
+use chainscope_profile::{Kind, Kinds, Label, Measure, ProfileData, Stacks, Tree, TreeOptions};
 
 /// What is held, from the outermost function inward.
 pub(crate) struct Held(Tree);
 
 impl Held {
-    pub(crate) fn of(data: &Data, kind: Kind) -> Self {
-        let shape = Shape { reverse: true, threshold: 0, kinds: Kinds::only(kind), measure: Measure::Now };
-        Self(Tree::new(&Stacks::now(&[Arc::new(data.clone())]), &shape, &|| false).unwrap())
+    pub(crate) fn of(data: &ProfileData, kind: Kind) -> Self {
+        let options = TreeOptions { reverse: true, threshold: 0, kinds: Kinds::only(kind), measure: Measure::Now };
+        Self(Tree::new(&Stacks::now(&[Arc::new(data.clone())]), &options, &|| false).unwrap())
     }
 
     /// Pages of all stacks.

@@ -1,4 +1,4 @@
-//! The subscription at the operator.
+//! The client of the operator's catalog stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,44 +13,44 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status, Streaming};
 
-use super::{Catalog, CatalogConfig, UpdateError};
+use super::{Catalog, CatalogConfig, persisted::UpdateError};
 use crate::clock::now_ns;
 
-/// Pause before the first new try; each further one is twice as long.
-const PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// How long the operator may take for its first word.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Largest update, in bytes, all its parts together: a snapshot of many nodes.
-const LARGEST: usize = 64 << 20;
+/// Shortest time before a new attempt; it doubles with each.
+const BACKOFF: Duration = Duration::from_millis(250);
+/// Longest time before a new attempt.
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// Maximum time until the first update.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum bytes of an update, all its parts together.
+const MAX_UPDATE_BYTES: usize = 64 << 20;
 
-/// Why the subscription ended.
+/// Why the stream ended.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum StreamError {
     #[error(transparent)]
     Link(#[from] chainscope_tls::Error),
     #[error("the operator: {}", EscapedTruncated(.0.message()))]
     Status(Box<Status>),
     #[error(transparent)]
     Update(#[from] UpdateError),
-    #[error("the operator's update has parts that do not belong together, or is larger than {LARGEST} bytes")]
+    #[error("the parts of the operator's update differ in generation, or exceed {MAX_UPDATE_BYTES} bytes")]
     Parts,
-    #[error("the operator says nothing")]
-    Silent,
+    #[error("the operator sent no snapshot within {SNAPSHOT_TIMEOUT:?}")]
+    Timeout,
     #[error("the operator ended the stream")]
     End,
-    #[error("a thread of this program ended")]
-    Thread,
+    #[error("the thread that applies updates panicked")]
+    Panicked,
 }
 
-impl From<Status> for Ended {
+impl From<Status> for StreamError {
     fn from(status: Status) -> Self {
         Self::Status(Box::new(status))
     }
 }
 
-/// Follows the operator until `stop`.
+/// Applies the updates of the operator until `stop`.
 pub(crate) async fn follow(
     catalog: Arc<Catalog>,
     config: CatalogConfig,
@@ -58,30 +58,30 @@ pub(crate) async fn follow(
     build: String,
     stop: CancellationToken,
 ) {
-    let mut pause = PAUSE;
+    let mut backoff = BACKOFF;
     loop {
-        let mut has_heard = false;
+        let mut is_connected = false;
         let ended = tokio::select! {
-            ended = subscribe(&catalog, &config, &remote, &build, &mut has_heard) => ended,
+            ended = subscribe(&catalog, &config, &remote, &build, &mut is_connected) => ended,
             () = stop.cancelled() => return,
         };
         catalog.set_connected(false);
-        if has_heard {
-            pause = PAUSE;
+        if is_connected {
+            backoff = BACKOFF;
         }
         match ended {
-            // As when its token expired: nothing to tell.
-            Err(reason) if has_heard => tracing::info!(%reason, "the catalog's stream ended"),
+            // Expected, for example when the token expires.
+            Err(reason) if is_connected => tracing::info!(%reason, "the catalog stream ended"),
             Err(reason) => {
-                warn_limited!(%reason, operator = config.operator, known = catalog.is_known(), "the catalog cannot be followed");
+                warn_limited!(%reason, operator = config.operator, known = catalog.is_known(), "the catalog stream cannot be opened");
             }
             Ok(never) => match never {},
         }
         tokio::select! {
-            () = sleep(pause) => {}
+            () = sleep(backoff) => {}
             () = stop.cancelled() => return,
         }
-        pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        backoff = backoff.saturating_mul(2).min(MAX_BACKOFF);
     }
 }
 
@@ -90,22 +90,22 @@ async fn subscribe(
     config: &CatalogConfig,
     remote: &Remote,
     build: &str,
-    has_heard: &mut bool,
-) -> Result<std::convert::Infallible, Ended> {
+    is_connected: &mut bool,
+) -> Result<std::convert::Infallible, StreamError> {
     let channel = remote.connect().await?;
     let (least_version, greatest_version) = VERSIONS;
     let mut request = Request::new(CatalogRequest { least_version, greatest_version, build: build.to_owned() });
     if let Some(file) = &config.token_file {
         Token::read(file)?.authorize(request.metadata_mut());
     }
-    let mut client = ConfigurationClient::new(channel).max_decoding_message_size(LARGEST);
+    let mut client = ConfigurationClient::new(channel).max_decoding_message_size(MAX_UPDATE_BYTES);
     let first = async {
         let mut updates = client.catalog(request).await?.into_inner();
-        let first = whole(&mut updates).await?;
-        Ok::<_, Ended>((updates, first))
+        let first = receive(&mut updates).await?;
+        Ok::<_, StreamError>((updates, first))
     };
-    let (mut updates, first) = timeout(PATIENCE, first).await.unwrap_or(Err(Ended::Silent))?;
-    // Changes make sense only after a whole of the same stream.
+    let (mut updates, first) = timeout(SNAPSHOT_TIMEOUT, first).await.unwrap_or(Err(StreamError::Timeout))?;
+    // Changes refer to the snapshot of the same stream.
     if !first.snapshot {
         return Err(UpdateError::NoSnapshot.into());
     }
@@ -113,33 +113,33 @@ async fn subscribe(
     loop {
         let (nodes, generation, snapshot) = (next.nodes.len(), next.generation, next.snapshot);
         apply(catalog, next).await?;
-        *has_heard = true;
+        *is_connected = true;
         catalog.set_connected(true);
         tracing::debug!(nodes, generation, snapshot, "the catalog was updated");
-        next = whole(&mut updates).await?;
+        next = receive(&mut updates).await?;
     }
 }
 
-/// The next update, with all its parts.
-async fn whole(updates: &mut Streaming<CatalogUpdate>) -> Result<CatalogUpdate, Ended> {
-    let mut whole = updates.message().await?.ok_or(Ended::End)?;
-    let mut bytes = whole.encoded_len();
-    while whole.more {
-        let part = updates.message().await?.ok_or(Ended::End)?;
+/// Receives the next update with all its parts.
+async fn receive(updates: &mut Streaming<CatalogUpdate>) -> Result<CatalogUpdate, StreamError> {
+    let mut update = updates.message().await?.ok_or(StreamError::End)?;
+    let mut bytes = update.encoded_len();
+    while update.more {
+        let part = updates.message().await?.ok_or(StreamError::End)?;
         bytes = bytes.saturating_add(part.encoded_len());
-        if bytes > LARGEST || part.generation != whole.generation || part.snapshot != whole.snapshot {
-            return Err(Ended::Parts);
+        if bytes > MAX_UPDATE_BYTES || part.generation != update.generation || part.snapshot != update.snapshot {
+            return Err(StreamError::Parts);
         }
-        whole.nodes.extend(part.nodes);
-        whole.removed.extend(part.removed);
-        whole.more = part.more;
+        update.nodes.extend(part.nodes);
+        update.removed.extend(part.removed);
+        update.more = part.more;
     }
-    Ok(whole)
+    Ok(update)
 }
 
-/// Takes an update over, on a thread that may wait for the disk.
-async fn apply(catalog: &Arc<Catalog>, update: CatalogUpdate) -> Result<(), Ended> {
+/// Applies an update on a thread that may block.
+async fn apply(catalog: &Arc<Catalog>, update: CatalogUpdate) -> Result<(), StreamError> {
     let catalog = Arc::clone(catalog);
     let applied = tokio::task::spawn_blocking(move || catalog.apply(update, now_ns())).await;
-    Ok(applied.map_err(|_| Ended::Thread)??)
+    Ok(applied.map_err(|_| StreamError::Panicked)??)
 }

@@ -4,8 +4,8 @@ use chainscope_proto::v1::{CatalogNode, CatalogUpdate};
 use chainscope_store::{Retention, Store, StoreOptions};
 use proptest::prelude::*;
 
-use super::{Catalog, CatalogConfig, NOTHING, UpdateError, kept::Kept};
-use crate::nodes::{Nodes, Unclear};
+use super::{Catalog, CatalogConfig, EVICT_ALL, UpdateError, persisted::PersistedCatalog};
+use crate::nodes::{Nodes, ResolveError};
 
 const HOUR: i64 = 3_600_000_000_000;
 
@@ -27,16 +27,16 @@ fn update(snapshot: bool, nodes: Vec<CatalogNode>, removed: &[&str]) -> CatalogU
     CatalogUpdate { version: 1, generation: 1, snapshot, nodes, removed, more: false }
 }
 
-struct Room {
+struct Fixture {
     dir: tempfile::TempDir,
     store: Store,
 }
 
-impl Room {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store =
-            Store::open(dir.path().join("db"), StoreOptions { reserve_bytes: 0, ..StoreOptions::default() }).unwrap();
+            Store::open(dir.path().join("db"), StoreOptions { ballast_bytes: 0, ..StoreOptions::default() }).unwrap();
         Self { dir, store }
     }
 
@@ -47,16 +47,16 @@ impl Room {
             ca_file: None,
             token_file: None,
             file: self.dir.path().join("catalog.json"),
-            keep_deleted: Duration::from_secs(3600),
+            deleted_retention: Duration::from_secs(3600),
         };
         (Catalog::open(&config, Arc::clone(&nodes), self.store.clone(), 0).unwrap(), nodes)
     }
 }
 
 #[test]
-fn a_snapshot_is_all_there_is_and_changes_follow() {
-    let room = Room::new();
-    let (catalog, nodes) = room.catalog();
+fn a_snapshot_replaces_the_catalog_and_changes_follow() {
+    let fixture = Fixture::new();
+    let (catalog, nodes) = fixture.catalog();
     assert!(!catalog.is_known());
     assert_eq!(catalog.apply(update(false, vec![], &[]), 0), Err(UpdateError::NoSnapshot));
     assert_eq!(
@@ -69,7 +69,7 @@ fn a_snapshot_is_all_there_is_and_changes_follow() {
     assert_eq!(nodes.find(Some("main"), None), Ok("a/x".into()));
     catalog.apply(update(false, vec![node("a/x", &["other"], &["h2"])], &["a/y"]), 5).unwrap();
     assert!(catalog.lists("a/x", "h2") && !catalog.lists("a/x", "h1"));
-    assert_eq!(nodes.find(Some("main"), None), Err(Unclear::Unknown("main".into())));
+    assert_eq!(nodes.find(Some("main"), None), Err(ResolveError::Unknown("main".into())));
     assert_eq!(nodes.find(Some("other"), None), Ok("a/x".into()));
     let all = nodes.all();
     assert_eq!((all[0].1.configured, all[0].1.deleted_ns), (true, None));
@@ -79,48 +79,48 @@ fn a_snapshot_is_all_there_is_and_changes_follow() {
 }
 
 #[test]
-fn it_outlives_the_program_and_a_damaged_file_is_none() {
-    let room = Room::new();
-    let (catalog, _) = room.catalog();
+fn the_catalog_survives_a_restart_and_a_damaged_file_is_ignored() {
+    let fixture = Fixture::new();
+    let (catalog, _) = fixture.catalog();
     catalog.apply(update(true, vec![node("a/x", &["main"], &["h1"])], &[]), 0).unwrap();
     drop(catalog);
-    let (catalog, nodes) = room.catalog();
+    let (catalog, nodes) = fixture.catalog();
     assert!(catalog.is_known() && catalog.lists("a/x", "h1"));
     assert_eq!(nodes.find(Some("main"), None), Ok("a/x".into()));
     drop(catalog);
-    std::fs::write(room.dir.path().join("catalog.json"), b"{\"nodes\":").unwrap();
-    let (catalog, _) = room.catalog();
+    std::fs::write(fixture.dir.path().join("catalog.json"), b"{\"nodes\":").unwrap();
+    let (catalog, _) = fixture.catalog();
     assert!(!catalog.is_known());
 }
 
 #[test]
-fn a_deleted_node_goes_after_its_time_unless_it_comes_back() {
-    let room = Room::new();
-    let (catalog, nodes) = room.catalog();
+fn a_deleted_node_expires_unless_it_is_created_again() {
+    let fixture = Fixture::new();
+    let (catalog, nodes) = fixture.catalog();
     let both = || vec![node("a/x", &[], &[]), node("a/y", &[], &[])];
     catalog.apply(update(true, both(), &[]), 0).unwrap();
     catalog.apply(update(true, vec![], &[]), HOUR).unwrap();
-    catalog.tick(2 * HOUR - 1);
+    catalog.expire_deleted(2 * HOUR - 1);
     assert!(nodes.knows("a/x") && nodes.knows("a/y"));
     catalog.apply(update(false, vec![node("a/x", &[], &[])], &[]), 2 * HOUR - 1).unwrap();
-    // Also across a restart: the time runs on. (What has records comes back from the store.)
+    // The time of the deletion is persisted. (A node with records is added from the store.)
     drop(catalog);
-    let (catalog, nodes) = room.catalog();
+    let (catalog, nodes) = fixture.catalog();
     nodes.register("a/y").unwrap();
-    catalog.tick(2 * HOUR - 1);
+    catalog.expire_deleted(2 * HOUR - 1);
     assert!(nodes.knows("a/y"));
-    catalog.tick(2 * HOUR);
+    catalog.expire_deleted(2 * HOUR);
     assert!(nodes.knows("a/x") && !nodes.knows("a/y"));
-    assert_ne!(nodes.all()[0].1.retention, Some(NOTHING));
+    assert_ne!(nodes.all()[0].1.retention, Some(EVICT_ALL));
     assert_eq!(nodes.all()[0].1.deleted_ns, None);
-    catalog.tick(9 * HOUR);
+    catalog.expire_deleted(9 * HOUR);
     assert!(nodes.knows("a/x"), "what the operator lists stays");
 }
 
 #[test]
-fn names_that_cannot_be_and_too_many_are_left_out() {
-    let room = Room::new();
-    let (catalog, nodes) = room.catalog();
+fn invalid_names_and_nodes_beyond_the_limit_are_ignored() {
+    let fixture = Fixture::new();
+    let (catalog, nodes) = fixture.catalog();
     let many = ["a/b/c", "..", "a/1", "a/2", "a/3", "a/4", "a\u{1b}"].map(|name| node(name, &[], &["h"])).to_vec();
     catalog.apply(update(true, many, &[]), 0).unwrap();
     assert_eq!(nodes.candidates(None), ["a/1", "a/2", "a/3"]);
@@ -128,11 +128,11 @@ fn names_that_cannot_be_and_too_many_are_left_out() {
 
 proptest! {
     #[test]
-    fn changes_add_up_to_the_snapshot_of_the_end(
+    fn changes_result_in_the_final_snapshot(
         steps in proptest::collection::vec((proptest::collection::vec((0u8..6, 0u8..3), 0..4), proptest::collection::vec(0u8..6, 0..3)), 0..8)
     ) {
         let name = |number: &u8| format!("a/{number}");
-        let mut kept = Kept::updated(None, update(true, vec![], &[]), 100).unwrap().0;
+        let mut changed_catalog = PersistedCatalog::updated(None, update(true, vec![], &[]), 100).unwrap().0;
         let mut model = std::collections::BTreeMap::new();
         for (changed, removed) in steps {
             let removed: Vec<String> = removed.iter().map(name).collect();
@@ -143,9 +143,9 @@ proptest! {
                 node
             }).collect();
             let step = CatalogUpdate { removed, ..update(false, changed, &[]) };
-            kept = Kept::updated(Some(&kept), step, 100).unwrap().0;
+            changed_catalog = PersistedCatalog::updated(Some(&changed_catalog), step, 100).unwrap().0;
         }
-        let whole = Kept::updated(None, update(true, model.into_values().collect(), &[]), 100).unwrap().0;
-        prop_assert_eq!(kept.nodes, whole.nodes);
+        let snapshot = PersistedCatalog::updated(None, update(true, model.into_values().collect(), &[]), 100).unwrap().0;
+        prop_assert_eq!(changed_catalog.nodes, snapshot.nodes);
     }
 }

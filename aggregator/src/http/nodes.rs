@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{app::AuthorizedNodes, list, problem::Problem, response};
-use crate::{access::permission::ReadMessages, nodes::Known};
+use crate::{access::permission::ReadMessages, nodes::NodeEntry};
 
 /// Characters that are escaped in a segment of a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -86,11 +86,11 @@ pub(crate) async fn nodes(nodes: AuthorizedNodes<ReadMessages>) -> Result<Respon
 fn view(
     store: &Store,
     name: String,
-    known: Known,
+    known: NodeEntry,
     info: Option<&NodeInfo>,
     is_delivering: bool,
 ) -> Result<NodeView, StoreError> {
-    let Known { aliases, configured, deleted_ns, .. } = known;
+    let NodeEntry { aliases, configured, deleted_ns, .. } = known;
     let last_record = info.and_then(|info| info.last_time_ns);
     let state = match (deleted_ns, is_delivering, last_record) {
         (Some(_), ..) => "deleted",

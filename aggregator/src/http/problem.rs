@@ -9,7 +9,7 @@ use chainscope_store::Error as StoreError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{access::Refusal, nodes::Unclear, pool::PoolError};
+use crate::{access::Refusal, nodes::ResolveError, pool::PoolError};
 
 /// The body of an error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -116,27 +116,29 @@ impl From<StoreError> for Problem {
     }
 }
 
-impl From<Unclear> for Problem {
-    fn from(unclear: Unclear) -> Self {
+impl From<ResolveError> for Problem {
+    fn from(error: ResolveError) -> Self {
         let with = |mut problem: Self, nodes| {
             problem.nodes = Some(nodes);
             problem
         };
-        match unclear {
-            Unclear::Unknown(name) => Self::not_found(format!("no such node: \"{}\"", EscapedTruncated(&name))),
-            Unclear::NoNodes => Self::not_found("no node is configured, and none has sent records yet"),
-            Unclear::Unsaid(nodes) => {
+        match error {
+            ResolveError::Unknown(name) => Self::not_found(format!("no such node: \"{}\"", EscapedTruncated(&name))),
+            ResolveError::NoNodes => Self::not_found("no node is configured, and none has sent records yet"),
+            ResolveError::Unspecified(nodes) => {
                 let list = nodes.join(", ");
                 with(Self::parameter("node_name", format!("there are several nodes, say which: {list}")), nodes)
             }
-            Unclear::Ambiguous(name, nodes) => {
+            ResolveError::Ambiguous(name, nodes) => {
                 let list = nodes.join(", ");
                 with(
                     Self::parameter("node_name", format!("\"{}\" fits several nodes: {list}", EscapedTruncated(&name))),
                     nodes,
                 )
             }
-            Unclear::Many(_) | Unclear::Bad(..) => Self::parameter("node_name", "no node can be called so"),
+            ResolveError::TooMany(_) | ResolveError::InvalidName(..) => {
+                Self::parameter("node_name", "no node can be called so")
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who delivers records: what is known of each agent, for `/v2/stats` and `/nodes`.
+//! The agents that deliver records, for `/v2/stats` and `/nodes`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,42 +10,41 @@ use parking_lot::Mutex;
 
 use crate::clock::now_ns;
 
-/// Agents that are remembered; the one that was quiet longest is forgotten first.
-const MOST: usize = 1000;
+/// Maximum number of agents that are remembered; the one without a session that was seen first is removed.
+const MAX_AGENTS: usize = 1000;
 
-/// What is known of an agent.
+/// State of one agent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AgentInfo {
     pub(crate) build: String,
     pub(crate) version: u32,
-    /// Of its latest session.
+    /// Epoch of its latest session.
     pub(crate) epoch: Vec<u8>,
-    /// Sessions that are open.
+    /// Open sessions.
     pub(crate) sessions: u64,
-    /// By how much this aggregator's clock was ahead of the agent's at the hello. What the hello took to travel is part
-    /// of it.
+    /// How far this aggregator's clock was ahead of the agent's at the hello, network latency included.
     pub(crate) skew_ns: i64,
     pub(crate) last_ns: i64,
     pub(crate) batches: u64,
     pub(crate) records: u64,
     pub(crate) bytes: u64,
-    /// Nodes that it sent records of.
+    /// Nodes whose records it has delivered.
     pub(crate) nodes: BTreeSet<String>,
 }
 
-/// All agents that were heard of since the start.
+/// The agents that have connected since the start.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Agents {
     known: Arc<Mutex<BTreeMap<String, AgentInfo>>>,
 }
 
 impl Agents {
-    /// A session began.
-    pub(super) fn connect(&self, hello: &Hello, version: u32, received_ns: i64) -> Connected {
+    /// A session started.
+    pub(super) fn connect(&self, hello: &Hello, version: u32, received_ns: i64) -> SessionGuard {
         let mut known = self.known.lock();
-        if known.len() >= MOST && !known.contains_key(&hello.agent) {
-            let quiet = known.iter().filter(|(_, info)| info.sessions == 0).min_by_key(|(_, info)| info.last_ns);
-            if let Some(name) = quiet.map(|(name, _)| name.clone()) {
+        if known.len() >= MAX_AGENTS && !known.contains_key(&hello.agent) {
+            let oldest = known.iter().filter(|(_, info)| info.sessions == 0).min_by_key(|(_, info)| info.last_ns);
+            if let Some(name) = oldest.map(|(name, _)| name.clone()) {
                 known.remove(&name);
             }
         }
@@ -56,7 +55,7 @@ impl Agents {
         info.sessions += 1;
         info.skew_ns = received_ns.saturating_sub(hello.realtime_ns);
         info.last_ns = received_ns;
-        Connected { agents: self.clone(), agent: hello.agent.clone() }
+        SessionGuard { agents: self.clone(), agent: hello.agent.clone() }
     }
 
     /// All of them, by name.
@@ -65,15 +64,15 @@ impl Agents {
     }
 }
 
-/// An open session; it ends when this is dropped.
+/// Counts an open session until it is dropped.
 #[derive(Debug)]
-pub(super) struct Connected {
+pub(super) struct SessionGuard {
     agents: Agents,
     agent: String,
 }
 
-impl Connected {
-    /// A batch came.
+impl SessionGuard {
+    /// A batch was received.
     pub(super) fn count(&self, records: usize, bytes: usize) {
         self.change(|info| {
             info.batches += 1;
@@ -83,8 +82,8 @@ impl Connected {
         });
     }
 
-    /// Records of the node are stored up to there.
-    pub(super) fn acknowledged(&self, node: &str, _next_sequence: u64) {
+    /// Records of the node were stored.
+    pub(super) fn acknowledged(&self, node: &str) {
         self.change(|info| {
             if !info.nodes.contains(node) {
                 info.nodes.insert(node.to_owned());
@@ -99,7 +98,7 @@ impl Connected {
     }
 }
 
-impl Drop for Connected {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         self.change(|info| info.sessions = info.sessions.saturating_sub(1));
     }

@@ -1,33 +1,33 @@
-//! Why a session with an agent ended.
+//! Errors that end a session with an agent.
 
 use tonic::{Code, Status};
 
 use chainscope_hygiene::EscapedTruncated;
 
-/// Why a session with an agent ended. The text is meant for the agent's log.
+/// Why a session with an agent ended. The agent logs the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// The first message was not a hello.
-    #[error("a session begins with a hello")]
+    #[error("the first request of a session must be a hello")]
     NoHello,
     /// A hello came later than first.
-    #[error("a session has one hello, this is a second")]
+    #[error("a session has only one hello")]
     SecondHello,
     /// A message was neither a hello, nor a batch, nor a state.
-    #[error("a request is neither hello nor batch nor state: it is of a later version than the one agreed on")]
+    #[error("the request is neither hello nor batch nor state: it needs a later version than the negotiated one")]
     UnknownRequest,
-    /// The agent's name or epoch is unusable.
-    #[error("the hello's {field} is unusable: {why}")]
+    /// The agent's name or epoch is invalid.
+    #[error("invalid {field} in the hello: {why}")]
     BadHello {
-        /// Its field.
+        /// Field of the hello.
         field: &'static str,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
     /// The hello's agent is not the host of the token.
     #[error(
-        "the agent {} shows a token of host {}: it may speak for its own host only",
+        "the agent {} has a token of host {}: an agent may only deliver records of its own host",
         EscapedTruncated(agent),
         EscapedTruncated(host)
     )]
@@ -37,13 +37,13 @@ pub enum SessionError {
         /// The token's host.
         host: String,
     },
-    /// The token that the session began with has ended.
+    /// The token of the session has expired.
     #[error("the token has expired: connect again with a newer one")]
     TokenExpired,
-    /// There is no version that both speak.
+    /// There is no version that both sides support.
     #[error(
-        "no common version: agent {} (build {}) speaks {agent_least} to {agent_greatest}, this aggregator (build {build}) \
-         {least} to {greatest}: bring the older one to within one version of the newer",
+        "no common version: agent {} (build {}) supports {agent_least} to {agent_greatest}, this aggregator (build {build}) \
+         {least} to {greatest}: upgrade the older one",
         EscapedTruncated(agent),
         EscapedTruncated(agent_build)
     )]
@@ -63,31 +63,31 @@ pub enum SessionError {
         /// Greatest version of this aggregator.
         greatest: u32,
     },
-    /// Records of a lane are missing.
+    /// Records of a stream are missing.
     #[error(
-        "a hole in the lane of node {}: sequence {expected} should come next, the batch begins with {found}",
+        "a hole in the stream of node {}: sequence {expected} should come next, the batch begins with {found}",
         EscapedTruncated(node)
     )]
     Hole {
-        /// The lane's node.
+        /// The stream's node.
         node: String,
-        /// The sequence that should have come next.
+        /// The next sequence of the stream.
         expected: u64,
         /// The first sequence of the batch.
         found: u64,
     },
-    /// Sequence numbers end.
-    #[error("the batch of node {} goes beyond the last possible sequence", EscapedTruncated(node))]
+    /// The sequence overflows.
+    #[error("the sequence of the batch of node {} overflows", EscapedTruncated(node))]
     Overflow {
-        /// The lane's node.
+        /// The stream's node.
         node: String,
     },
-    /// The store refused; trying again may help.
+    /// The store returned an error. Another attempt may succeed.
     #[error("not stored: {0}")]
     Store(String),
-    /// The aggregator ends.
-    #[error("the aggregator ends")]
-    Ending,
+    /// The aggregator is stopping.
+    #[error("the aggregator is stopping")]
+    Stopping,
 }
 
 impl From<SessionError> for Status {
@@ -99,7 +99,7 @@ impl From<SessionError> for Status {
             E::OtherHost { .. } => Code::PermissionDenied,
             E::TokenExpired => Code::Unauthenticated,
             E::Hole { .. } | E::Overflow { .. } => Code::OutOfRange,
-            E::Store(_) | E::Ending => Code::Unavailable,
+            E::Store(_) | E::Stopping => Code::Unavailable,
         };
         Self::new(code, error.to_string())
     }

@@ -1,4 +1,4 @@
-//! The gRPC service that agents of other machines talk to: [`session`] behind tonic.
+//! The gRPC service for agents on other machines.
 
 use std::pin::Pin;
 
@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use super::{Ingest, IngestTrust, MAX_MESSAGE_BYTES, session_of};
-use crate::config::Limits;
+use crate::limits::Limits;
 
-/// Streams of one agent at a time: one, and a few that are being given up.
-const STREAMS: u32 = 8;
+/// Maximum concurrent calls of one connection: one session, and a few that are ending.
+const MAX_CALLS: u32 = 8;
 
 struct Service {
     ingest: Ingest,
@@ -31,14 +31,14 @@ impl ingest_server::Ingest for Service {
         let proof = match &self.trust {
             None => None,
             Some(trust) => Some(trust.prove(request.metadata()).await.inspect_err(|status| {
-                warn_limited!(?peer, code = ?status.code(), reason = %EscapedTruncated(status.message()), "an agent was refused");
+                warn_limited!(?peer, code = ?status.code(), reason = %EscapedTruncated(status.message()), "an agent was not authenticated");
             })?),
         };
-        // A cut connection ends the requests; what came before is stored all the same, and the rest is sent again.
+        // A cut connection ends the requests. Those received before are stored; the agent sends the others again.
         let requests = request.into_inner().map_while(move |request| match request {
             Ok(request) => Some(request),
             Err(status) => {
-                tracing::debug!(?peer, code = ?status.code(), "an agent's stream was cut");
+                tracing::debug!(?peer, code = ?status.code(), "the connection of an agent was cut");
                 None
             }
         });
@@ -52,7 +52,7 @@ impl ingest_server::Ingest for Service {
     }
 }
 
-/// Serves until `stop`, then lets the open sessions finish.
+/// Serves until `stop`; returns once the open sessions have ended.
 pub(crate) async fn serve(
     listener: TcpListener,
     acceptor: Acceptor,
@@ -65,7 +65,7 @@ pub(crate) async fn serve(
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     Server::builder()
-        .max_concurrent_streams(STREAMS)
+        .max_concurrent_streams(MAX_CALLS)
         .http2_keepalive_interval(Some(limits.heartbeat_interval))
         .http2_keepalive_timeout(Some(limits.client_timeout))
         .add_service(service)

@@ -1,27 +1,31 @@
-//! Taking records from agents.
+//! Ingest: receives records and states from agents.
 //!
 //! ```text
 //! agent ══ hello, batches ══▶ session ─┐                       ┌─▶ store.append … append, then one sync
 //! agent ══ hello, batches ══▶ session ─┼─▶ bounded queue ─▶ writer
-//!       ◀═ welcome, acks ════          ┘                       └─▶ an ack a lane, and the rows become visible
+//!       ◀═ welcome, acks ════          ┘                       └─▶ one ack a stream, and the rows become visible
 //! ```
 //!
-//! [`session`] is one conversation; the gRPC service and the in-process channel pair both run it. One writer thread
-//! appends everything that waits, syncs once, and then acknowledges: the more agents send, the more share a sync.
-//! An agent forgets only what was acknowledged, so whatever a cut or a kill leaves in between is sent again and
-//! recognised by its sequence.
+//! [`session`] serves one connection of an agent, over gRPC or over a pair of channels in one process. One writer thread
+//! appends all waiting batches, syncs once, and then acknowledges, so that more load means more batches for each sync. An
+//! agent keeps its records until they are acknowledged. After a cut or a kill it sends them again, and the store recognises
+//! them by their sequence.
 //!
-//! State comes on the same stream and goes another way: it is merged in memory ([`crate::memory`]) and acknowledged at
-//! once, because the agent can tell it anew.
+//! States are received in the same session: they are merged in memory ([`crate::memory`]) and acknowledged at once, because
+//! an agent can always send a state again.
 
+mod admission;
 mod agents;
+mod disk_full;
 mod error;
 pub(crate) mod grpc;
+mod health;
 mod session;
+mod shared;
 mod trust;
 mod writer;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{RecordReply, RecordRequest};
@@ -35,46 +39,24 @@ use tokio::{
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use self::{
-    agents::{AgentInfo, Agents},
-    trust::Proof,
-    writer::Writer,
-};
+pub(crate) use self::agents::AgentInfo;
+use self::{agents::Agents, shared::Shared, trust::Proof, writer::Writer};
 pub use self::{error::SessionError, trust::IngestTrust};
-use crate::{Error, catalog::Catalog, config::Limits, memory::Memory, metrics::IngestMetrics, nodes::Nodes};
+use crate::{Error, catalog::Catalog, limits::Limits, memory::Memory, metrics::IngestMetrics, nodes::Nodes};
 
-/// Largest message that an agent may send: batches are of at most 1 MiB, unless a single record is larger.
+/// Maximum encoded bytes of a message of an agent. Batches are of at most 1 MiB, unless a single record is larger.
 pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);
 
-/// Messages that an in-process agent may have on the way.
-const CHANNEL: usize = 16;
+/// Capacity of the channels of a session, in messages.
+const CHANNEL_CAPACITY: usize = 16;
 
-/// Time that sessions have to end once they should.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// Maximum time until all sessions have ended at shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// What all sessions share. Cheap to clone.
+/// The ingest of one aggregator. Cheap to clone.
 #[derive(Clone)]
 pub struct Ingest {
     shared: Arc<Shared>,
-}
-
-pub(crate) struct Shared {
-    pub(crate) build: String,
-    pub(crate) nodes: Arc<Nodes>,
-    /// Which nodes have pods on which hosts, if an operator says so.
-    pub(crate) catalog: Option<Arc<Catalog>>,
-    pub(crate) writer: Writer,
-    /// Where states of memory go.
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) agents: Agents,
-    pub(crate) metrics: Arc<IngestMetrics>,
-    /// A permit is a KiB of batches that wait for the writer.
-    pub(crate) room: Arc<Semaphore>,
-    pub(crate) room_kib: u32,
-    pub(crate) stop: CancellationToken,
-    pub(crate) sessions: TaskTracker,
-    /// Agents of this process connect from threads of their own.
-    runtime: Handle,
 }
 
 impl Ingest {
@@ -87,7 +69,7 @@ impl Ingest {
         build: &str,
         limits: &Limits,
     ) -> Result<Self, Error> {
-        let room_kib = u32::try_from(limits.max_ingest_bytes >> 10).unwrap_or(u32::MAX).max(1);
+        let max_permits = u32::try_from(limits.max_ingest_bytes >> 10).unwrap_or(u32::MAX).max(1);
         let writer = Writer::start(store.clone(), Arc::clone(&nodes), Arc::clone(&metrics))?;
         Ok(Self {
             shared: Arc::new(Shared {
@@ -98,8 +80,8 @@ impl Ingest {
                 memory,
                 agents: Agents::default(),
                 metrics,
-                room: Arc::new(Semaphore::new(room_kib as usize)),
-                room_kib,
+                queue_permits: Arc::new(Semaphore::new(max_permits as usize)),
+                max_permits,
                 stop: CancellationToken::new(),
                 sessions: TaskTracker::new(),
                 runtime: Handle::current(),
@@ -107,15 +89,21 @@ impl Ingest {
         })
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
+    /// Why records cannot be stored; none if they can.
+    pub(crate) fn write_error(&self) -> Option<String> {
+        self.shared.writer.health().error()
     }
 
-    /// A session with an agent of this process: where its requests go in, and where the replies come out. The replies
-    /// end when the session does; why it ended early is in the log.
+    /// The agents that have connected since the start, by name.
+    pub(crate) fn agents(&self) -> BTreeMap<String, AgentInfo> {
+        self.shared.agents.all()
+    }
+
+    /// Opens a session for an agent in this process. Returns the channels of its requests and replies. The replies end
+    /// with the session; an error is logged.
     pub fn connect(&self) -> (mpsc::Sender<RecordRequest>, mpsc::Receiver<RecordReply>) {
-        let (requests, incoming) = mpsc::channel(CHANNEL);
-        let (outgoing, replies) = mpsc::channel(CHANNEL);
+        let (requests, incoming) = mpsc::channel(CHANNEL_CAPACITY);
+        let (outgoing, replies) = mpsc::channel(CHANNEL_CAPACITY);
         let mut session = Box::pin(session(self, ReceiverStream::new(incoming)));
         let relay = async move {
             while let Some(reply) = session.next().await {
@@ -133,19 +121,19 @@ impl Ingest {
         (requests, replies)
     }
 
-    /// Ends all sessions after what they have already received, and the writer after what it was given.
+    /// Ends all sessions after the requests that they have received, and then the writer.
     pub(crate) async fn stop(&self) {
         self.shared.stop.cancel();
         self.shared.sessions.close();
-        if timeout(FAREWELL, self.shared.sessions.wait()).await.is_err() {
-            warn_limited!("an agent does not take its acknowledgements: it is left alone");
+        if timeout(SHUTDOWN_GRACE, self.shared.sessions.wait()).await.is_err() {
+            warn_limited!("the session of an agent that does not read its acknowledgements is abandoned");
         }
         self.shared.writer.stop().await;
     }
 }
 
-/// [`session`] with an agent that proved who it is; without a proof everything is taken.
-pub(crate) fn session_of<S>(
+/// [`session`] with an authenticated agent; without a proof records of all nodes are accepted.
+fn session_of<S>(
     ingest: &Ingest,
     proof: Option<Proof>,
     requests: S,
@@ -153,24 +141,25 @@ pub(crate) fn session_of<S>(
 where
     S: Stream<Item = RecordRequest> + Send + 'static,
 {
-    let (replies, stream) = mpsc::channel(CHANNEL);
+    let (replies, stream) = mpsc::channel(CHANNEL_CAPACITY);
     let shared = Arc::clone(&ingest.shared);
-    let talk = async move {
+    let serve = async move {
         let closed = replies.clone();
         tokio::select! {
             () = session::run(&shared, proof, requests, &replies) => {}
             () = closed.closed() => {}
         }
     };
-    ingest.shared.sessions.spawn_on(talk, &ingest.shared.runtime);
+    ingest.shared.sessions.spawn_on(serve, &ingest.shared.runtime);
     ReceiverStream::new(stream)
 }
 
-/// One conversation with an agent: a hello is answered by a welcome that says where its lanes stand; each batch, once it
-/// is durable, by an acknowledgement (one for several, if they came fast). An error ends the stream.
+/// Serves one session with an agent. The hello is answered by a welcome with the high-water marks of the agent's streams;
+/// each batch, once it is durable, by an acknowledgement. One acknowledgement may answer several batches. An error is the
+/// last item.
 ///
-/// May be called from any thread. The session ends when `requests` does (after the last acknowledgement), when
-/// the returned stream is dropped, or when the aggregator ends.
+/// May be called from any thread. The session ends after the last acknowledgement once `requests` has ended, when the
+/// returned stream is dropped, or when the aggregator stops.
 pub fn session<S>(ingest: &Ingest, requests: S) -> impl Stream<Item = Result<RecordReply, SessionError>> + Send + use<S>
 where
     S: Stream<Item = RecordRequest> + Send + 'static,

@@ -21,7 +21,7 @@ use std::{
 };
 
 use chainscope_hygiene::warn_limited;
-use chainscope_profile::{Data, Fault, Limits, Profile, Taken};
+use chainscope_profile::{Limits, MergeError, MergeOutcome, Profile, ProfileData};
 use chainscope_proto::v1::{MemoryAck, MemoryState};
 use parking_lot::{Mutex, RwLock};
 
@@ -64,7 +64,7 @@ pub(crate) struct Target {
     pub(crate) state: ProcessState,
     /// Sequence number of the last merged state.
     pub(crate) sequence: u64,
-    pub(crate) data: Arc<Data>,
+    pub(crate) data: Arc<ProfileData>,
 }
 
 /// A profile within a node: agent and number.
@@ -232,9 +232,9 @@ impl AgentSession {
         };
         let mut profile = tracked.profile.lock();
         let is_first = profile.sequence() == 0;
-        match profile.take(state, &self.memory.limits) {
-            Taken::Part => None,
-            Taken::Merged(sequence) => {
+        match profile.merge(state, &self.memory.limits) {
+            MergeOutcome::Incomplete => None,
+            MergeOutcome::Merged(sequence) => {
                 let ended = profile.data().is_some_and(|data| !data.runs());
                 let pid = profile.data().map(|data| data.process.pid);
                 drop(profile);
@@ -244,11 +244,11 @@ impl AgentSession {
                 }
                 Some(ack(sequence))
             }
-            Taken::KeyframeWanted(fault) => {
+            MergeOutcome::KeyframeRequired(fault) => {
                 let sequence = profile.sequence();
                 drop(profile);
                 // A keyframe of a profile that is too large is too large, too.
-                let keyframe_wanted = !matches!(fault, Fault::TooMuch { .. });
+                let keyframe_wanted = !matches!(fault, MergeError::LimitExceeded { .. });
                 warn_limited!(node, agent = %self.agent, %fault, keyframe_wanted, "a memory state is refused");
                 Some(MemoryAck { keyframe_wanted, refused: fault.to_string(), ..ack(sequence) })
             }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use chainscope_hygiene::warn_limited;
-use chainscope_profile::{Data, Kind, Limits, Profile, Taken, encode};
+use chainscope_profile::{Kind, Limits, MergeOutcome, Profile, ProfileData, encode};
 use chainscope_proto::v1::MemoryState;
 use chainscope_store::{Error as StoreError, MemorySnapshot, SnapshotLimits, Store};
 
@@ -105,7 +105,7 @@ impl SnapshotTask {
 
 /// Stores a snapshot of the current states.
 fn put(store: &Store, node: &str, targets: &[Target], now: i64) -> Result<MemorySnapshot, StoreError> {
-    let shown: Vec<&Arc<Data>> =
+    let shown: Vec<&Arc<ProfileData>> =
         targets.iter().filter(|target| target.state != ProcessState::Ended).map(|target| &target.data).collect();
     let mut head = MemorySnapshot {
         // As responses show it, so that it is found by the shown time.
@@ -128,13 +128,15 @@ fn put(store: &Store, node: &str, targets: &[Target], now: i64) -> Result<Memory
 
 /// The processes of a snapshot, from its states. A process that cannot be decoded is skipped; states are validated before
 /// they are stored.
-pub(crate) fn restore(states: Vec<MemoryState>) -> Vec<Arc<Data>> {
+pub(crate) fn restore(states: Vec<MemoryState>) -> Vec<Arc<ProfileData>> {
     let mut profiles: BTreeMap<usize, Profile> = BTreeMap::new();
     let mut number = 0;
     for state in states {
         // Profile numbers of several agents may be equal; the first part begins a process.
         number += usize::from(state.part == 0);
-        if let Taken::KeyframeWanted(fault) = profiles.entry(number).or_default().take(state, &Limits::default()) {
+        if let MergeOutcome::KeyframeRequired(fault) =
+            profiles.entry(number).or_default().merge(state, &Limits::default())
+        {
             warn_limited!(%fault, "a process of a snapshot of the memory cannot be decoded");
         }
     }

@@ -103,7 +103,7 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
             ca_file: args.ca_file,
             token_file: args.token_file,
             file: args.data_dir.join("catalog.json"),
-            keep_deleted: args.deleted_retention,
+            deleted_retention: args.deleted_retention,
         });
     }
     Ok(config)

@@ -160,7 +160,7 @@ impl Server {
 }
 
 pub(crate) fn open(dir: &TempDir) -> Store {
-    let options = StoreOptions { reserve_bytes: 0, ..StoreOptions::default() };
+    let options = StoreOptions { ballast_bytes: 0, ..StoreOptions::default() };
     Store::open(dir.path(), options).unwrap()
 }
 
@@ -303,7 +303,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Waits until the lane of the node is acknowledged up to there.
+    /// Waits until the stream of the node is acknowledged up to there.
     pub(crate) fn wait_for(&mut self, node: &str, next_sequence: u64) {
         loop {
             match self.reply() {

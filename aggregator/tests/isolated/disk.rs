@@ -45,7 +45,7 @@ impl SmallDisk {
         let options = StoreOptions {
             write_buffer_bytes: 3 << 20,
             stage_bytes: 512 << 10,
-            reserve_bytes: RESERVE,
+            ballast_bytes: RESERVE,
             min_free_bytes: MIN_FREE,
             segment_rows,
             ..StoreOptions::default()

@@ -50,10 +50,10 @@ impl<'a> Remote<'a> {
         Ok(self.server.runtime.block_on(reply)?.map(|reply| reply.reply.unwrap()))
     }
 
-    /// Sequence up to which the node's lane was said to be durable at the hello.
+    /// Sequence up to which the node's stream was said to be durable at the hello.
     fn mark(&mut self) -> u64 {
         match self.reply() {
-            Ok(Some(Reply::Welcome(welcome))) => welcome.marks[0].next_sequence,
+            Ok(Some(Reply::Welcome(welcome))) => welcome.high_water_marks[0].next_sequence,
             other => panic!("no welcome: {other:?}"),
         }
     }
@@ -85,7 +85,7 @@ fn what_was_acknowledged_is_served_and_a_resend_is_recognised() {
     let stats = server.json("/v2/stats");
     assert_eq!(stats["nodes"][0]["totals"]["duplicates"], 5);
     assert_eq!(stats["ingest"]["records"], 10);
-    // The lane of another node begins at 0, that of another epoch too.
+    // The stream of another node begins at 0, that of another epoch too.
     agent.batch("c", 0, messages(1));
     agent.wait_for("c", 1);
 }
@@ -145,7 +145,7 @@ fn a_hello_is_first_once_and_well_formed() {
 }
 
 #[test]
-fn a_node_that_cannot_be_is_refused_and_other_lanes_go_on() {
+fn a_node_that_cannot_be_is_refused_and_other_streams_go_on() {
     let server = Server::with(|config| config.limits.max_nodes = 1);
     let mut agent = server.agent(&["n"]);
     let longer = "x".repeat(508);
@@ -166,7 +166,7 @@ fn a_node_that_cannot_be_is_refused_and_other_lanes_go_on() {
     agent.batch("m", 0, messages(1));
     match agent.reply() {
         Some(Reply::Refused(refused)) => {
-            assert_eq!(refused.reason, "node m would be one more than the 1 nodes that this aggregator takes");
+            assert_eq!(refused.reason, "node m would be one more than the 1 nodes that this aggregator accepts");
         }
         other => panic!("{other:?}"),
     }
@@ -227,7 +227,7 @@ fn over_grpc_errors_are_said() {
     };
     let status = refused(Hello { least_version: 2, greatest_version: 3, build: "9.9".into(), ..hello(&[]) });
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(status.message().contains("agent host-1 (build 9.9) speaks 2 to 3"), "{}", status.message());
+    assert!(status.message().contains("agent host-1 (build 9.9) supports 2 to 3"), "{}", status.message());
     let mut agent = Remote::connect(&server, hello(&["n"])).unwrap();
     assert_eq!(agent.mark(), 0);
     agent.batch("n", 7, messages(1));
@@ -269,7 +269,7 @@ fn the_end_stores_what_was_received_and_a_new_start_knows_it() {
     let (requests, mut replies) = server.running().connect();
     server.runtime.block_on(requests.send(RecordRequest { request: Some(Request::Hello(hello(&["n"]))) })).unwrap();
     match server.runtime.block_on(replies.recv()).unwrap().reply {
-        Some(Reply::Welcome(welcome)) => assert_eq!(welcome.marks[0].next_sequence, 6),
+        Some(Reply::Welcome(welcome)) => assert_eq!(welcome.high_water_marks[0].next_sequence, 6),
         other => panic!("no welcome: {other:?}"),
     }
     assert_eq!(server.json("/nodes")[0]["state"], "silent");

@@ -62,7 +62,7 @@ impl Cluster {
                 ca_file: None,
                 token_file: Some(token),
                 file: self.folder.path().join("catalog.json"),
-                keep_deleted: Duration::ZERO,
+                deleted_retention: Duration::ZERO,
             });
             config.limits.eviction_interval = Duration::from_millis(20);
             change(config);
@@ -164,7 +164,7 @@ fn an_agent_proves_which_host_it_is_on() {
     assert!(text.contains("bound to a pod"), "{text}");
     let (code, text) = refused(Some("h1-token"), "h2");
     assert_eq!(code, Code::PermissionDenied);
-    assert_eq!(text, "the agent h2 shows a token of host h1: it may speak for its own host only");
+    assert_eq!(text, "the agent h2 has a token of host h1: an agent may only deliver records of its own host");
     reviews.away(true);
     assert_eq!(refused(Some("h1-token"), "h1").0, Code::Unavailable);
     reviews.away(false);
@@ -173,7 +173,7 @@ fn an_agent_proves_which_host_it_is_on() {
 }
 
 #[test]
-fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
+fn a_host_delivers_its_nodes_and_other_streams_go_on() {
     let cluster = Cluster::start(&[node("a/x", &["9732"], &["h1", "h2"]), node("a/y", &[], &["h2"])]);
     until_true("the catalog is known", || cluster.ready() == 200);
     let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
@@ -186,20 +186,20 @@ fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
 
     // The pod of a/y comes to this host. What was refused before has to come again, from the start.
     cluster.operator().set(node("a/y", &[], &["h1", "h2"]));
-    until_true("the lane is open", || match agent.deliver("a/y", 2, 1) {
-        Err(reason) => reason == "batches were refused before: the lane goes on at sequence 0",
+    until_true("the stream is open", || match agent.deliver("a/y", 2, 1) {
+        Err(reason) => reason == "batches were refused before: the stream continues at sequence 0",
         Ok(end) => panic!("acknowledged up to {end} with a hole"),
     });
     assert_eq!(agent.deliver("a/y", 0, 3), Ok(3));
     assert_eq!(agent.deliver("a/y", 3, 1), Ok(4));
 
-    // It moves away again. The lane exists: what its spool still has is taken, also in a new session.
+    // It moves away again. The stream exists: what its spool still has is taken, also in a new session.
     cluster.operator().set(node("a/y", &[], &["h2"]));
     cluster.operator().set(node("a/w", &["w"], &["h1"]));
     until_true("the change has come", || cluster.server().get("/v2/p2p?node_name=w").status == 200);
     let mut next = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
     assert_eq!(next.deliver("a/y", 4, 2), Ok(6));
-    // Another epoch is another lane.
+    // Another epoch is another stream.
     let other = Hello { epoch: vec![9; 16], ..of_host("h1") };
     let mut other = cluster.agent(Some("h1-token"), other).unwrap();
     assert_eq!(other.deliver("a/y", 0, 1), Err("no pod of a/y is on host h1".into()));
@@ -209,7 +209,7 @@ fn a_host_delivers_its_nodes_and_other_lanes_go_on() {
 }
 
 #[test]
-fn a_name_that_cannot_be_costs_its_own_lane_only() {
+fn a_name_that_cannot_be_costs_its_own_stream_only() {
     // As long as Kubernetes lets a resource's namespace and name be.
     let long = format!("{}/{}", "n".repeat(63), "x".repeat(253));
     let longer = format!("{}/{}", "n".repeat(253), "x".repeat(254));
@@ -248,10 +248,10 @@ fn lanes_that_are_refused_may_be_any_number() {
         assert_eq!(agent.deliver(&alien, 0, 1), Err(format!("no pod of {alien} is on host h1")));
     }
     assert_eq!(agent.deliver("a/x", 0, 2), Ok(2));
-    // What was forgotten of a lane is no hole when its time comes.
+    // What was forgotten of a stream is no hole when its time comes.
     cluster.operator().set(node("b/0", &[], &["h1"]));
-    until_true("the lane is open", || match agent.deliver("b/0", 1, 1) {
-        Err(reason) => reason == "batches were refused before: the lane goes on at sequence 0",
+    until_true("the stream is open", || match agent.deliver("b/0", 1, 1) {
+        Err(reason) => reason == "batches were refused before: the stream continues at sequence 0",
         Ok(end) => panic!("acknowledged up to {end} with a hole"),
     });
     assert_eq!(agent.deliver("b/0", 0, 2), Ok(2));
@@ -281,7 +281,7 @@ fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
     again(&mut cluster);
     assert_eq!(cluster.ready(), 503);
     let mut agent = cluster.agent(Some("h1-token"), Hello { epoch: vec![8; 16], ..of_host("h1") }).unwrap();
-    assert_eq!(agent.deliver("a/x", 0, 1), Err("the operator has not said yet which nodes there are".into()));
+    assert_eq!(agent.deliver("a/x", 0, 1), Err("the operator has not sent the catalog of nodes yet".into()));
     drop(agent);
     cluster.operator = Some(Operator::start(&cluster.runtime, &[node("a/x", &[], &["h1"])]));
     again(&mut cluster);

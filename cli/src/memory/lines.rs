@@ -1,6 +1,6 @@
-//! A memory tree as lines: size, share, and the frame behind the branch that leads to it.
+//! A memory tree as lines: size, share, branches, frame.
 //!
-//! A frame that is the only one behind another stands below it without a step to the right, so that a deep stack fits.
+//! An only child is not indented, so that a deep stack fits the terminal.
 
 use std::{fmt::Write as _, thread};
 
@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use crate::terminal;
 
-/// Address space for reading and printing: a tree may be as deep as stacks are, and only what is used takes memory.
-const STACK: usize = 512 << 20;
+/// Stack of the thread that parses and prints: a tree may be as deep as stacks are, and only pages in use take memory.
+const STACK_BYTES: usize = 512 << 20;
 
-/// Mappings that are named of what was resident before attach.
-const MAPPINGS: usize = 3;
+/// Number of mappings shown of the memory that was resident before attach.
+const MAX_MAPPINGS: usize = 3;
 
 /// A node of `/v1/tree`.
 #[derive(Debug, Deserialize)]
@@ -25,9 +25,10 @@ struct Node {
     cache_value: i64,
     #[serde(default)]
     frames: Vec<Node>,
-    /// Of what was resident before attach, greatest first: what is left, or where that is not known what there was.
+    /// Mappings of the memory that was resident before attach, largest first, as they are now; empty if unknown.
     #[serde(default)]
     now: Vec<Mapping>,
+    /// The same as they were at attach.
     #[serde(default)]
     at_attach: Vec<Mapping>,
 }
@@ -50,30 +51,32 @@ enum Name {
     },
 }
 
-/// Prints the JSON of a tree; of a difference with signs.
+/// Prints the JSON of a tree; sizes have signs if it is a difference.
 pub(super) fn print(text: String, is_difference: bool) -> anyhow::Result<()> {
-    let printing = thread::Builder::new().name("tree".to_owned()).stack_size(STACK).spawn(move || {
+    let printing = thread::Builder::new().name("tree".to_owned()).stack_size(STACK_BYTES).spawn(move || {
         let mut json = serde_json::Deserializer::from_str(&text);
         json.disable_recursion_limit();
-        let root = Node::deserialize(&mut json).context("/v1/tree gave no tree")?;
+        let root = Node::deserialize(&mut json).context("/v1/tree did not return a tree")?;
         each_line(&root, is_difference, &mut |line| terminal::line(line))
     });
     printing?.join().map_err(|_| anyhow!("the tree could not be printed"))?
 }
 
-/// A node that waits, what stands before it, and whether it is the last one of its parent.
-struct Waiting<'a> {
+/// A node that is not printed yet.
+struct Pending<'a> {
     node: &'a Node,
-    before: String,
-    /// None: it stands right below its parent.
-    branch: Option<bool>,
+    /// The branches of its ancestors.
+    indent: String,
+    /// Whether it is its parent's last child; `None`: it is the only one.
+    is_last: Option<bool>,
 }
 
+/// Calls `each` with every line of a tree, depth first.
 fn each_line(root: &Node, is_difference: bool, each: &mut dyn FnMut(&str) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let total = root.value;
-    let mut waiting = vec![Waiting { node: root, before: String::new(), branch: None }];
-    while let Some(Waiting { node, before, branch }) = waiting.pop() {
-        let (mark, step) = match branch {
+    let mut pending = vec![Pending { node: root, indent: String::new(), is_last: None }];
+    while let Some(Pending { node, indent, is_last }) = pending.pop() {
+        let (mark, step) = match is_last {
             None => ("", ""),
             Some(false) => ("├─ ", "│  "),
             Some(true) => ("└─ ", "   "),
@@ -83,36 +86,38 @@ fn each_line(root: &Node, is_difference: bool, each: &mut dyn FnMut(&str) -> any
             let share = if total > 0 { 100.0 * node.value as f64 / total as f64 } else { 0.0 };
             let _ = write!(line, " {share:>5.1} %");
         }
-        let _ = write!(line, "  {before}{mark}{}", title(node));
+        let _ = write!(line, "  {indent}{mark}{}", title(node));
         let cache = format!("cache {}", size(node.cache_value, is_difference).trim_start());
-        let notes: Vec<String> = (node.cache_value != 0).then_some(cache).into_iter().chain(split(node)).collect();
+        let notes: Vec<String> =
+            (node.cache_value != 0).then_some(cache).into_iter().chain(resident_mappings(node)).collect();
         if !notes.is_empty() {
             let _ = write!(line, " ({})", notes.join("; "));
         }
         each(&line)?;
-        let below = format!("{before}{step}");
+        let below = format!("{indent}{step}");
         let last = node.frames.len().saturating_sub(1);
         for (number, child) in node.frames.iter().enumerate().rev() {
-            let branch = (node.frames.len() > 1).then_some(number == last);
-            waiting.push(Waiting { node: child, before: below.clone(), branch });
+            let is_last = (node.frames.len() > 1).then_some(number == last);
+            pending.push(Pending { node: child, indent: below.clone(), is_last });
         }
     }
     Ok(())
 }
 
-/// The largest mappings of what was resident before attach.
-fn split(node: &Node) -> Option<String> {
+/// The largest mappings of the memory that was resident before attach.
+fn resident_mappings(node: &Node) -> Option<String> {
     let (mappings, when) = if node.now.is_empty() { (&node.at_attach, "at attach") } else { (&node.now, "now") };
-    let each = mappings.iter().filter(|each| each.value > 0).take(MAPPINGS);
+    let each = mappings.iter().filter(|each| each.value > 0).take(MAX_MAPPINGS);
     let each = each.map(|each| format!("{} {}", Escaped(&each.mapping), size(each.value, false).trim_start()));
     let all: Vec<String> = each.collect();
     (!all.is_empty()).then(|| format!("{when}: {}", all.join(", ")))
 }
 
+/// Function and file of a frame, or the name of another node.
 fn title(node: &Node) -> String {
     match &node.name {
         None => "all".to_owned(),
-        Some(Name::Text(text)) if text == "underThreshold" => "(smaller ones)".to_owned(),
+        Some(Name::Text(text)) if text == "underThreshold" => "(below the threshold)".to_owned(),
         Some(Name::Text(text)) => Escaped(text).to_string(),
         Some(Name::Frame { function_name: Some(function), executable, .. }) => {
             format!("{} [{}]", Escaped(function), Escaped(executable))
@@ -154,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_branches_where_it_has_and_obeys_no_symbol() {
+    fn a_tree_has_branches_and_escapes_symbols() {
         let frame = |name: &str, value: i64, frames: &str| {
             format!(
                 r#"{{"name":{{"offset":"0000000a","executable":"node","functionName":{name},"functionCategory":"nodeRust"}},"value":{value},"cacheValue":0,"frames":[{frames}]}}"#
@@ -174,7 +179,7 @@ mod tests {
                 "      512 KiB   2.5 %  │  \\u{1b}[2Jb [node]",
                 "      512 KiB   2.5 %  │  node@0000000a",
                 "      512 KiB   2.5 %  ├─ c [node]",
-                "        7 KiB   0.0 %  └─ (smaller ones) (cache 7 KiB)",
+                "        7 KiB   0.0 %  └─ (below the threshold) (cache 7 KiB)",
             ]
         );
         let before = r#"{"name":"[resident before attach]","value":90,"cacheValue":8,"atAttach":[{"mapping":"[heap]","kind":"anon","value":99}]"#;

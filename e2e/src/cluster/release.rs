@@ -126,7 +126,7 @@ impl Cluster {
         let pods = self.find(&pods_of(component))?;
         let address = pods["items"][0]["status"]["podIP"].as_str()?.parse().ok()?;
         let way = self.forward(SocketAddr::new(address, METRICS));
-        let (_, page) = Api::new(way.port()).ask("/metrics").filter(|(status, _)| *status == 200)?;
+        let (_, page) = Api::new(way.port()).request("/metrics").filter(|(status, _)| *status == 200)?;
         let value = |line: &str| {
             let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
             rest.rsplit(' ').next()?.parse::<f64>().ok()

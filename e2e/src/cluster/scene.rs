@@ -15,7 +15,7 @@ use crate::image::ours;
 /// The pods: as tezos-k8s makes them.
 const PODS: &str = include_str!("../../manifests/octez.yaml");
 /// A node goes on after its conversation, and waits for its peer as long as it takes.
-const FOREVER: &str = "--exit-after 1000000 --patience 600";
+const FOREVER: &str = "--exit-after 1000000 --connect-timeout 600";
 /// The node's name in the API.
 pub const NODE: &str = "tezos/rolling";
 /// Messages that every connection begins with, both ways: connection, metadata, ack.
@@ -94,8 +94,8 @@ impl Scene {
     /// # Panics
     /// If the manifest is not the expected one.
     pub fn play_load(&self, messages: u64, rate: u64) {
-        let load = format!("load --rate {rate} --messages {messages} --linger");
-        self.play(&format!("{load} --patience 600 --transcript /var/persistent/transcript"), &load);
+        let load = format!("load --rate {rate} --messages {messages} --keep-open");
+        self.play(&format!("{load} --connect-timeout 600 --transcript /var/persistent/transcript"), &load);
     }
 
     /// The pods do this instead of what the manifest says.
@@ -113,7 +113,7 @@ impl Scene {
     /// Messages of the node so far.
     #[must_use]
     pub fn count(&self) -> u64 {
-        let Some((200, body)) = self.reader.ask("/nodes") else { return 0 };
+        let Some((200, body)) = self.reader.request("/nodes") else { return 0 };
         let nodes: Value = serde_json::from_str(&body).unwrap_or_default();
         let node = nodes.as_array().and_then(|nodes| nodes.iter().find(|node| node["name"] == NODE));
         node.and_then(|node| node["next_id"].as_u64()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Asking Chainscope over HTTP.
+//! A client of Chainscope's HTTP API.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
-/// Rows a page; small enough that every scenario walks several.
-const PAGE: usize = 1000;
-/// Longest answer: one message of 100 MiB, once as bytes and once decrypted, is much longer, and no test asks for it.
-const LONGEST_ANSWER: u64 = 256 << 20;
+/// Rows per page; small enough that every scenario reads several pages.
+const PAGE_ROWS: usize = 1000;
+/// Largest response body that is read. A message of 100 MiB, encrypted and decrypted, is larger; no test requests one.
+const MAX_RESPONSE_BYTES: u64 = 256 << 20;
 
 /// The API of a running Chainscope.
 #[derive(Clone)]
@@ -23,11 +23,11 @@ pub struct Api {
     token: Option<String>,
 }
 
-/// Every name is at this port of this machine.
+/// Resolves every name to this port of the loopback address.
 #[derive(Debug)]
-struct Here(u16);
+struct Loopback(u16);
 
-impl Resolver for Here {
+impl Resolver for Loopback {
     fn resolve(&self, _: &Uri, _: &ureq::config::Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let mut addresses = self.empty();
         addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, self.0)));
@@ -40,12 +40,12 @@ impl Resolver for Here {
 pub struct Connection {
     /// "seconds.nanoseconds".
     pub key: String,
-    /// The rest.
+    /// Its other fields.
     pub value: Value,
 }
 
 impl Api {
-    /// The API on that port of this machine.
+    /// The API at a port of this machine.
     #[must_use]
     pub fn new(port: u16) -> Self {
         let config = ureq::Agent::config_builder()
@@ -55,11 +55,11 @@ impl Api {
         Self { base: format!("http://127.0.0.1:{port}"), agent: config.into(), token: None }
     }
 
-    /// The API of a cluster, by TLS: that port of this machine leads to the server of that name, whose certificate the authority has
-    /// signed.
+    /// The API of a cluster over TLS: `port` of this machine forwards to the server `name`, whose certificate is verified with
+    /// the CA bundle `authority`.
     ///
     /// # Panics
-    /// If the authority's certificates are no PEM.
+    /// If the CA bundle is not PEM.
     #[must_use]
     pub fn secure(port: u16, name: &str, authority: &str) -> Self {
         let roots = ureq::tls::parse_pem(authority.as_bytes()).map(|item| match item.expect("PEM") {
@@ -76,71 +76,71 @@ impl Api {
             .timeout_global(Some(Duration::from_secs(60)))
             .tls_config(tls)
             .build();
-        let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), Here(port));
+        let agent = ureq::Agent::with_parts(config, DefaultConnector::default(), Loopback(port));
         Self { base: format!("https://{name}:{port}"), agent, token: None }
     }
 
-    /// The same, asked with a bearer token.
+    /// A client that sends this bearer token.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
-    /// Status and body of an answer; `None` if there is none.
+    /// Status and body of the response to a GET request; `None` if there is no response.
     #[must_use]
-    pub fn ask(&self, path: &str) -> Option<(u16, String)> {
+    pub fn request(&self, path: &str) -> Option<(u16, String)> {
         let mut request = self.agent.get(format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        let mut answer = request.call().ok()?;
-        let body = answer.body_mut().with_config().limit(LONGEST_ANSWER).read_to_string().ok()?;
-        Some((answer.status().as_u16(), body))
+        let mut response = request.call().ok()?;
+        let body = response.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_to_string().ok()?;
+        Some((response.status().as_u16(), body))
     }
 
-    /// The JSON of an answer with status 200.
+    /// The JSON of a response with status 200.
     ///
     /// # Panics
-    /// If it is another answer.
+    /// If the response is another one.
     #[must_use]
     pub fn get(&self, path: &str) -> Value {
-        let (status, body) = self.ask(path).unwrap_or_else(|| panic!("no answer to {path}"));
+        let (status, body) = self.request(path).unwrap_or_else(|| panic!("no response to {path}"));
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body:.200}"))
     }
 
-    /// One page of rows; `query` without node.
+    /// A page of rows; `query` does not name the node.
     ///
     /// # Panics
-    /// If the answer is not a list.
+    /// If the response is not a list.
     #[must_use]
     pub fn page(&self, node: &str, query: &str) -> Vec<Value> {
         match self.get(&format!("/v2/p2p?node_name={node}&{query}")) {
             Value::Array(rows) => rows,
-            other => panic!("no list: {other}"),
+            other => panic!("not a list: {other}"),
         }
     }
 
-    /// Every row that passes the filters, oldest first, by walking the pages.
+    /// Every row that matches the filters, oldest first, from all pages.
     ///
     /// # Panics
-    /// If ids do not rise.
+    /// If ids are not ascending.
     #[must_use]
     pub fn rows(&self, node: &str, filters: &str) -> Vec<Value> {
         self.rows_from(node, filters, 0)
     }
 
-    /// As [`rows`](Self::rows), from that id on.
+    /// As [`rows`](Self::rows), from id `first` on.
     ///
     /// # Panics
-    /// If ids do not rise.
+    /// If ids are not ascending.
     #[must_use]
     pub fn rows_from(&self, node: &str, filters: &str, first: u64) -> Vec<Value> {
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor = first;
         loop {
-            let page = self.page(node, &format!("direction=forward&limit={PAGE}&cursor={cursor}&{filters}"));
-            let more = page.len() == PAGE;
+            let page = self.page(node, &format!("direction=forward&limit={PAGE_ROWS}&cursor={cursor}&{filters}"));
+            let more = page.len() == PAGE_ROWS;
             for row in page {
                 let id = id(&row);
                 assert!(id >= cursor, "row {id} is before the cursor {cursor}");
@@ -153,16 +153,16 @@ impl Api {
         }
     }
 
-    /// How many rows the node has had: the newest id and one.
+    /// The number of rows that the node has had: the newest id plus one.
     #[must_use]
     pub fn count(&self, node: &str) -> u64 {
         self.page(node, "limit=1").first().map_or(0, |row| id(row) + 1)
     }
 
-    /// One message with its bytes.
+    /// A message with its bytes.
     ///
     /// # Panics
-    /// If there is none.
+    /// If it does not exist.
     #[must_use]
     pub fn message(&self, node: &str, id: u64) -> Value {
         let message = self.get(&format!("/v2/p2p/{id}?node_name={node}"));
@@ -170,10 +170,10 @@ impl Api {
         message
     }
 
-    /// The plain bytes of a message.
+    /// The plaintext of a message.
     ///
     /// # Panics
-    /// If there is none.
+    /// If it does not exist.
     #[must_use]
     pub fn plain(&self, node: &str, id: u64) -> Vec<u8> {
         byte_list(&self.message(node, id)["decrypted_bytes"])
@@ -182,7 +182,7 @@ impl Api {
     /// All connections of a node, oldest first.
     ///
     /// # Panics
-    /// If the answer has another shape.
+    /// If the response has another shape.
     #[must_use]
     pub fn connections(&self, node: &str) -> Vec<Connection> {
         let list = self.get(&format!("/v3/connections?node_name={node}&limit=100000"));
@@ -192,7 +192,7 @@ impl Api {
             .collect()
     }
 
-    /// A chunk, if there is one: `side` is "local" or "remote".
+    /// A chunk, if it exists: `side` is "local" or "remote".
     #[must_use]
     pub fn chunk(&self, node: &str, connection: &str, side: &str, counter: u64) -> Option<Value> {
         let chunk = self.get(&format!("/v3/chunk/{connection}-{side}-{counter}?node_name={node}"));
@@ -209,18 +209,18 @@ impl Api {
 /// The id of a row.
 ///
 /// # Panics
-/// If it has none.
+/// If the row has none.
 #[must_use]
 pub fn id(row: &Value) -> u64 {
     row["id"].as_u64().unwrap_or_else(|| panic!("no id: {row}"))
 }
 
-/// A list of two-digit texts as bytes.
+/// The bytes of a list of two-digit hexadecimal strings.
 ///
 /// # Panics
-/// If it is none.
+/// If the value is not such a list.
 #[must_use]
 pub fn byte_list(list: &Value) -> Vec<u8> {
-    let list = list.as_array().unwrap_or_else(|| panic!("no list of bytes: {list:.100}"));
+    let list = list.as_array().unwrap_or_else(|| panic!("not a list of bytes: {list:.100}"));
     list.iter().map(|byte| u8::from_str_radix(byte.as_str().expect("text"), 16).expect("two digits")).collect()
 }

@@ -1,4 +1,4 @@
-//! How a decoded message of the vectors maps to the API's `message` (vectors' `INDEX.md`), and the comparison of both.
+//! Mapping of a decoded message of the vectors to the API's `message` (`vectors/tezos/INDEX.md`), and comparison of both.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ pub fn kind(expected_type: &str) -> String {
     expected_type.to_lowercase()
 }
 
-/// The API's `message` for what the independent decoder printed.
+/// The API's `message` for the output of the independent decoder.
 #[must_use]
 pub fn message(expected_type: &str, decoded: &Value) -> Value {
     let variant: String = expected_type.split('_').map(capitalised).collect();
@@ -24,7 +24,7 @@ fn capitalised(word: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// The places where the API nests or names differently.
+/// Applies the differences in nesting and names.
 fn inner(variant: &str, decoded: Value) -> Value {
     match (variant, decoded) {
         ("BlockHeader", header) => json!({ "block_header": header }),
@@ -63,7 +63,7 @@ fn field(name: &str, value: &Value) -> (String, Value) {
     }
 }
 
-/// A nested path as the API's list of steps, from the root down, hashes as numbers.
+/// A nested path as the API's list of steps from the root, with hashes as numbers.
 fn steps(path: &Value) -> Vec<Value> {
     let mut steps = Vec::new();
     let mut here = path;
@@ -84,7 +84,7 @@ fn hash_bytes(text: &str) -> Vec<u8> {
     bytes.get(3..).unwrap_or_default().to_vec()
 }
 
-/// Where `actual` lacks something of `expected`, or has it otherwise. What it has beyond that is no difference.
+/// The first place where `actual` lacks a value of `expected` or has another one. Additional fields are not a difference.
 #[must_use]
 pub fn difference(expected: &Value, actual: &Value) -> Option<String> {
     match (expected, actual) {

@@ -1,4 +1,4 @@
-//! Network namespaces of a test's own.
+//! Network namespaces for tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::run;
 
-/// A network namespace with its loopback device up. Dropped, it is deleted.
+/// A network namespace with its loopback device up. It is deleted on drop.
 pub struct Namespace {
     name: String,
 }
@@ -14,7 +14,7 @@ pub struct Namespace {
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Namespace {
-    /// A new one.
+    /// Creates a network namespace.
     ///
     /// # Panics
     /// If `ip` fails.
@@ -27,7 +27,7 @@ impl Namespace {
         namespace
     }
 
-    /// A command that will run inside. `ip` becomes the program, so its pid is the program's.
+    /// A command that runs in the namespace. `ip` executes the program, so the pid is the program's.
     #[must_use]
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
@@ -35,7 +35,7 @@ impl Namespace {
         command
     }
 
-    /// Its path, as configuration names it.
+    /// Its path, as in chainscope.toml.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/run/netns/{}", self.name)

@@ -1,4 +1,4 @@
-//! A child program: its lines as they come, its end, its death.
+//! A child process: its output line by line, its exit status, signals to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::wait::PATIENCE;
 
-/// Lines that a program wrote to one of its outputs.
+/// Lines that a process has written to one of its outputs.
 #[derive(Default)]
 struct Lines {
     lines: Vec<String>,
@@ -19,7 +19,7 @@ struct Lines {
 
 type Shared = Arc<(Mutex<Lines>, Condvar)>;
 
-/// A running program. Dropped, it is killed; if the test is failing, what it said is printed.
+/// A running process. It is killed on drop; if the test is failing, its output is printed.
 pub struct Program {
     name: String,
     child: Child,
@@ -28,18 +28,18 @@ pub struct Program {
     err: Shared,
 }
 
-/// What a program left.
+/// Exit status and output of a process.
 pub struct Finished {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// Lines on standard output.
+    /// Lines of its standard output.
     pub out: Vec<String>,
-    /// Lines on standard error.
+    /// Lines of its standard error.
     pub err: Vec<String>,
 }
 
 impl Program {
-    /// Starts it, with pipes for all three streams.
+    /// Starts a process with pipes for its three standard streams.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -58,7 +58,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Whether it still has its outputs open.
+    /// Whether its standard error is still open.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.err.0.lock().unwrap_or_else(PoisonError::into_inner).ended
@@ -67,49 +67,49 @@ impl Program {
     /// Writes a line to its standard input.
     ///
     /// # Panics
-    /// If it does not read any more.
-    pub fn tell(&mut self, line: &str) {
+    /// If standard input is closed.
+    pub fn write_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("standard input is open");
         writeln!(stdin, "{line}")
             .and_then(|()| stdin.flush())
-            .unwrap_or_else(|e| panic!("{} does not listen: {e}", self.name));
+            .unwrap_or_else(|e| panic!("{} does not read standard input: {e}", self.name));
     }
 
     /// Sends a signal.
     ///
     /// # Panics
-    /// If the process is gone.
+    /// If the process does not exist.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap_or_else(|e| panic!("{} (pid {}): {e}", self.name, self.pid()));
     }
 
-    /// Waits for the first answer of `look` to its output so far.
+    /// Waits until `probe` finds something in its standard output so far.
     ///
     /// # Panics
-    /// If the program ends before, or [`PATIENCE`] does.
-    pub fn wait_out<T>(&self, what: &str, look: impl FnMut(&[String]) -> Option<T>) -> T {
-        self.wait(&self.out, what, look)
+    /// If the process exits before, or after [`PATIENCE`].
+    pub fn wait_stdout<T>(&self, what: &str, probe: impl FnMut(&[String]) -> Option<T>) -> T {
+        self.wait(&self.out, what, probe)
     }
 
-    /// As [`wait_out`](Self::wait_out), for standard error.
+    /// As [`wait_stdout`](Self::wait_stdout), for standard error.
     ///
     /// # Panics
-    /// As there.
-    pub fn wait_err<T>(&self, what: &str, look: impl FnMut(&[String]) -> Option<T>) -> T {
-        self.wait(&self.err, what, look)
+    /// As [`wait_stdout`](Self::wait_stdout).
+    pub fn wait_stderr<T>(&self, what: &str, probe: impl FnMut(&[String]) -> Option<T>) -> T {
+        self.wait(&self.err, what, probe)
     }
 
-    fn wait<T>(&self, stream: &Shared, what: &str, mut look: impl FnMut(&[String]) -> Option<T>) -> T {
+    fn wait<T>(&self, stream: &Shared, what: &str, mut probe: impl FnMut(&[String]) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         let (lock, changed) = &**stream;
         let mut lines = lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(answer) = look(&lines.lines) {
+            if let Some(answer) = probe(&lines.lines) {
                 return answer;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let why = if lines.ended { "it ended" } else { "it takes too long" };
+            let why = if lines.ended { "the process exited" } else { "timeout" };
             if lines.ended || left.is_zero() {
                 drop(lines);
                 panic!("{}: no {what}: {why}", self.name);
@@ -118,19 +118,19 @@ impl Program {
         }
     }
 
-    /// The events (JSON lines) of that name so far.
+    /// The events (JSON lines) with that name so far.
     #[must_use]
     pub fn events(&self, name: &str) -> Vec<Value> {
         let (lock, _) = &*self.out;
         events(&lock.lock().unwrap_or_else(PoisonError::into_inner).lines, name)
     }
 
-    /// Waits until there are `count` events of that name.
+    /// Waits for `count` events with that name.
     ///
     /// # Panics
-    /// As [`wait_out`](Self::wait_out).
+    /// As [`wait_stdout`](Self::wait_stdout).
     pub fn wait_events(&self, name: &str, count: usize) -> Vec<Value> {
-        self.wait_out(&format!("{count} events {name:?}"), |lines| {
+        self.wait_stdout(&format!("{count} events {name:?}"), |lines| {
             Some(events(lines, name)).filter(|e| e.len() >= count)
         })
     }
@@ -147,70 +147,70 @@ impl Program {
         self.err.0.lock().unwrap_or_else(PoisonError::into_inner).lines.clone()
     }
 
-    /// Closes its standard input and waits for its end.
+    /// Closes its standard input and waits for its exit.
     ///
     /// # Panics
-    /// If it takes more than [`PATIENCE`].
+    /// After [`PATIENCE`].
     pub fn finish(mut self) -> Finished {
         self.stdin = None;
-        self.await_end(PATIENCE)
+        self.wait_exit(PATIENCE)
     }
 
-    /// SIGTERM, then its end.
+    /// Sends SIGTERM and waits for its exit.
     ///
     /// # Panics
-    /// If it takes more than [`PATIENCE`].
+    /// After [`PATIENCE`].
     pub fn terminate(mut self) -> Finished {
         self.signal(Signal::TERM);
-        self.await_end(PATIENCE)
+        self.wait_exit(PATIENCE)
     }
 
-    /// Waits for it to end by itself.
+    /// Waits for its exit.
     ///
     /// # Panics
-    /// If it takes longer than `patience`.
-    pub fn join(mut self, patience: Duration) -> Finished {
-        self.await_end(patience)
+    /// After `timeout`.
+    pub fn join(mut self, timeout: Duration) -> Finished {
+        self.wait_exit(timeout)
     }
 
-    /// SIGKILL, and reaps it.
+    /// Sends SIGKILL and waits for its exit.
     pub fn kill(mut self) -> Finished {
         let _ = self.child.kill();
-        self.await_end(PATIENCE)
+        self.wait_exit(PATIENCE)
     }
 
-    fn await_end(&mut self, patience: Duration) -> Finished {
-        // A process that has ended has closed its outputs.
-        let deadline = Instant::now() + patience;
+    fn wait_exit(&mut self, timeout: Duration) -> Finished {
+        // A process that has exited has closed its outputs.
+        let deadline = Instant::now() + timeout;
         let end = |stream: &Shared| {
             let (lock, changed) = &**stream;
             let lines = lock.lock().unwrap_or_else(PoisonError::into_inner);
             let left = deadline.saturating_duration_since(Instant::now());
-            let (lines, timeout) =
+            let (lines, result) =
                 changed.wait_timeout_while(lines, left, |l| !l.ended).unwrap_or_else(PoisonError::into_inner);
-            (lines.lines.clone(), timeout.timed_out())
+            (lines.lines.clone(), result.timed_out())
         };
         let ((out, late), (err, later)) = (end(&self.out), end(&self.err));
-        assert!(!late && !later, "{} does not end", self.name);
-        let status = self.child.wait().expect("a child can be waited for");
+        assert!(!late && !later, "{} does not exit", self.name);
+        let status = self.child.wait().expect("wait(2) of a child");
         Finished { status, out, err }
     }
 }
 
 impl Finished {
-    /// The events of that name.
+    /// The events with that name.
     #[must_use]
     pub fn events(&self, name: &str) -> Vec<Value> {
         events(&self.out, name)
     }
 
-    /// Fails unless it exited with 0.
+    /// Fails unless the exit status is 0.
     ///
     /// # Panics
-    /// If it did not; with what it said.
+    /// If it is not; with the output.
     pub fn expect_success(self, name: &str) -> Self {
-        let said = [self.out.as_slice(), self.err.as_slice()].concat().join("\n");
-        assert!(self.status.success(), "{name}: {}\n{said}", self.status);
+        let output = [self.out.as_slice(), self.err.as_slice()].concat().join("\n");
+        assert!(self.status.success(), "{name}: {}\n{output}", self.status);
         self
     }
 }
@@ -222,12 +222,12 @@ fn events(lines: &[String], name: &str) -> Vec<Value> {
 
 fn follow(stream: impl Read + Send + 'static) -> Shared {
     let shared = Shared::default();
-    let ours = shared.clone();
+    let writer = shared.clone();
     std::thread::spawn(move || {
         let mut stream = BufReader::new(stream);
         let mut line = Vec::new();
-        let (lock, changed) = &*ours;
-        // Bytes, not text: a program that prints what a peer sent must not end its own capture.
+        let (lock, changed) = &*writer;
+        // Bytes, not text: output that contains invalid UTF-8 from a peer must not end the capture.
         while matches!(stream.read_until(b'\n', &mut line), Ok(1..)) {
             let text = String::from_utf8_lossy(&line).trim_end().to_owned();
             lock.lock().unwrap_or_else(PoisonError::into_inner).lines.push(text);
@@ -249,7 +249,14 @@ impl Drop for Program {
             let out = lock.lock().unwrap_or_else(PoisonError::into_inner).lines.clone();
             let err = self.err();
             let last = |lines: &[String]| lines.iter().rev().take(40).rev().cloned().collect::<Vec<_>>().join("\n");
-            eprintln!("--- {} said ({} + {} lines):\n{}\n{}", self.name, out.len(), err.len(), last(&out), last(&err));
+            eprintln!(
+                "--- output of {} ({} + {} lines):\n{}\n{}",
+                self.name,
+                out.len(),
+                err.len(),
+                last(&out),
+                last(&err)
+            );
         }
     }
 }

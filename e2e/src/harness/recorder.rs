@@ -1,4 +1,4 @@
-//! `chainscope run` as a child program, with a configuration and folders of its own.
+//! `chainscope run` as a child process with its own configuration and directories.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,29 +10,29 @@ use super::namespace::Namespace;
 use super::program::Program;
 use super::{binary, free_port, require_root};
 
-/// A machine to record on: outlives single runs of Chainscope.
+/// Configuration and data directory of Chainscope, which outlive single runs of it.
 pub struct Machine {
-    folder: TempDir,
+    directory: TempDir,
     port: u16,
-    /// How bytes are taken from the kernel: "auto", "sock" or "syscall".
+    /// The capture mode: "auto", "sock" or "syscall".
     pub capture: String,
-    /// More lines for the top of the configuration.
+    /// Additional lines at the top of the configuration.
     pub options: String,
     nodes: Vec<String>,
 }
 
 /// A running Chainscope.
 pub struct Recorder {
-    /// Its API; dropped before the process is killed.
-    pub api: Witness,
+    /// Its API, dropped before the process is killed.
+    pub api: DiagnosticsGuard,
     /// The process.
     pub program: Program,
 }
 
-/// The API. Dropped while a test fails, it tells what Chainscope knew of the connections.
-pub struct Witness(Api);
+/// The API. When dropped while a test fails, it prints the connections and counters that the API reports.
+pub struct DiagnosticsGuard(Api);
 
-impl std::ops::Deref for Witness {
+impl std::ops::Deref for DiagnosticsGuard {
     type Target = Api;
 
     fn deref(&self) -> &Api {
@@ -40,11 +40,11 @@ impl std::ops::Deref for Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for DiagnosticsGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for path in ["/v3/connections?limit=30", "/v2/stats"] {
-                if let Some((_, body)) = self.0.ask(path) {
+                if let Some((_, body)) = self.0.request(path) {
                     eprintln!("--- {path}:\n{body:.8000}");
                 }
             }
@@ -53,42 +53,42 @@ impl Drop for Witness {
 }
 
 impl Machine {
-    /// An empty one.
+    /// A machine without nodes.
     ///
     /// # Panics
-    /// Without root.
+    /// If the test does not run as root.
     #[must_use]
     pub fn new(capture: &str) -> Self {
         require_root();
-        let folder = tempfile::Builder::new().prefix("chainscope-e2e-").tempdir().expect("a folder");
+        let directory = tempfile::Builder::new().prefix("chainscope-e2e-").tempdir().expect("a temporary directory");
         let capture = std::env::var("CHAINSCOPE_CAPTURE").unwrap_or_else(|_| capture.to_owned());
-        Self { folder, port: free_port(), capture, options: String::new(), nodes: Vec::new() }
+        Self { directory, port: free_port(), capture, options: String::new(), nodes: Vec::new() }
     }
 
-    /// A file of this machine.
+    /// A path in the directory of this machine.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    /// Folder of the database and the journal.
+    /// Directory of the database and the session journal.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.path("data")
     }
 
-    /// Where the node's identity is: `<name>.identity.json`.
+    /// Path of the node's identity: `<name>.identity.json`.
     #[must_use]
     pub fn identity(&self, name: &str) -> PathBuf {
         self.path(&format!("{name}.identity.json"))
     }
 
-    /// Observes the node that listens on that port.
+    /// Adds a node that listens on that port.
     pub fn observe(&mut self, name: &str, port: u16) {
         self.observe_with(name, port, "");
     }
 
-    /// The same with more lines for the node.
+    /// Adds a node with additional lines of configuration.
     pub fn observe_with(&mut self, name: &str, port: u16, options: &str) {
         let identity = self.identity(name);
         let lines = format!(
@@ -98,18 +98,18 @@ impl Machine {
         self.nodes.push(lines);
     }
 
-    /// Observes the memory of every process that executes this file; a snapshot is kept every few seconds.
+    /// Adds a node that consists of every process that executes this file, to observe its memory with a snapshot every 5 s.
     pub fn observe_memory(&mut self, name: &str, exe: &Path) {
         let memory = "memory = { snapshots = { every = \"5s\" } }";
         self.nodes.push(format!("[[nodes]]\nname = {name:?}\nexe = {:?}\n{memory}\n", exe.display().to_string()));
     }
 
-    /// Observes the node that listens on that port in a namespace.
-    pub fn observe_inside(&mut self, name: &str, port: u16, namespace: &Namespace) {
+    /// Adds a node that listens on that port in a network namespace.
+    pub fn observe_in_namespace(&mut self, name: &str, port: u16, namespace: &Namespace) {
         self.observe_with(name, port, &format!("netns = {:?}", namespace.path()));
     }
 
-    /// The configuration.
+    /// The text of chainscope.toml.
     #[must_use]
     pub fn configuration(&self) -> String {
         format!(
@@ -122,20 +122,20 @@ impl Machine {
         )
     }
 
-    /// Starts Chainscope and waits until it records and answers.
+    /// Starts Chainscope and waits until its probes are attached and it serves the API.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it exits before, or after a timeout.
     #[must_use]
     pub fn start(&self) -> Recorder {
         let program = self.launch();
         let api = Api::new(self.port);
-        // Said once the probes are attached; the API itself answers a little earlier.
-        program.wait_err("\"API on\"", |lines| lines.iter().any(|line| line.contains("API on http")).then_some(()));
-        Recorder { api: Witness(api), program }
+        // Logged once the probes are attached; the API is served a little earlier.
+        program.wait_stderr("\"API on\"", |lines| lines.iter().any(|line| line.contains("API on http")).then_some(()));
+        Recorder { api: DiagnosticsGuard(api), program }
     }
 
-    /// Starts Chainscope without waiting for anything.
+    /// Starts Chainscope without waiting.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -143,7 +143,7 @@ impl Machine {
     pub fn launch(&self) -> Program {
         let file = self.path("chainscope.toml");
         std::fs::write(&file, self.configuration()).expect("the configuration can be written");
-        std::fs::create_dir_all(self.data_dir()).expect("the data folder can be made");
+        std::fs::create_dir_all(self.data_dir()).expect("the data directory can be made");
         let mut command = Command::new(binary("chainscope"));
         command.arg("run").arg("--config").arg(file);
         if std::env::var_os("RUST_LOG").is_none() {
@@ -152,15 +152,15 @@ impl Machine {
         Program::start("chainscope", &mut command)
     }
 
-    /// The API's port.
+    /// The port of the API.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Everything that this machine's Chainscope has written.
+    /// The directory of everything that Chainscope writes on this machine.
     #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 }

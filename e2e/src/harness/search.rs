@@ -1,4 +1,4 @@
-//! Searching everything that was written for a key.
+//! A search for keys in everything that Chainscope writes.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::vectors;
 
-/// What was written, by its place: a file, or an answer.
+/// Contents to search, by place: the path of a file, or of a response of the API.
 pub type Places = BTreeMap<String, Vec<u8>>;
 
-/// Fails where the secret key of the synthetic session's node is found, or the key that follows from it; and where the search
-/// itself does not work: it has to find the public key, and each of `marks` (a part of a place's name, and what is there).
+/// Fails if a place contains the secret key of the synthetic session's node, or the shared key derived from it. To check the search
+/// itself, it must find the public key and each of `marks`: a part of a place's name and a text contained there.
 ///
 /// # Panics
-/// If that is so.
+/// If a key is found or a mark is not.
 pub fn assert_no_secret(places: &Places, marks: &[(&str, &str)]) {
     let identity = vectors::json("synthetic-two-way/identity.json");
     let expected = vectors::json("synthetic-two-way/outgoing-all-messages.expected.json");
@@ -33,10 +33,10 @@ pub fn assert_no_secret(places: &Places, marks: &[(&str, &str)]) {
     }
 }
 
-/// The ways a key could be written: raw, hexadecimal in both cases, base58, lists of numbers or of two-digit texts, halves, backwards.
+/// The encodings of a key: raw, hexadecimal in both cases, base58, lists of numbers or of two-digit strings, halves, reversed.
 ///
 /// # Panics
-/// If it is no hexadecimal text of 32 bytes.
+/// If it is not a hexadecimal string of 32 bytes.
 #[must_use]
 fn needles(key: &Value) -> Vec<Vec<u8>> {
     let hexadecimal = key.as_str().expect("hex");
@@ -58,7 +58,7 @@ fn needles(key: &Value) -> Vec<Vec<u8>> {
     needles
 }
 
-/// Whether the bytes hold the needle.
+/// Whether the bytes contain the needle.
 #[must_use]
 fn contains(bytes: &[u8], needle: &[u8]) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle)

@@ -1,57 +1,57 @@
-//! The conservation table of `/v2/stats`: a node's network account, and the equations of `record.proto` that it must satisfy.
+//! The conservation table of `/v2/stats`: counters of a node, and the equations of `record.proto` that they must satisfy.
 
 use serde_json::Value;
 
 use super::api::Api;
 use super::wait;
 
-/// Totals of one node, all its targets together.
+/// Totals of one node over all its targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
     /// Bytes that the kernel saw the node send and receive.
     pub bytes_seen: u64,
-    /// Of these, copied and handed on.
+    /// Bytes seen that were copied to the agent.
     pub bytes_captured: u64,
-    /// Of sockets recognised as another protocol's.
+    /// Bytes seen of sockets recognised as another protocol's.
     pub bytes_left_alone: u64,
-    /// Not copied, all reasons.
+    /// Bytes seen that were not copied, for all reasons.
     pub bytes_dropped: u64,
-    /// Between kernel and agent.
+    /// Bytes seen that are in the ring buffer.
     pub bytes_in_ring: u64,
-    /// Of the captured.
+    /// Captured bytes of chunks.
     pub bytes_in_chunks: u64,
-    /// Of the captured.
+    /// Captured bytes of other protocols.
     pub bytes_not_protocol: u64,
-    /// Of the captured: after a hole, before the stream found its place.
+    /// Captured bytes between a gap and resynchronisation.
     pub bytes_skipped: u64,
-    /// Of the captured: the beginning of a chunk that is not whole yet.
+    /// Captured bytes of a chunk that is not complete yet.
     pub bytes_pending: u64,
-    /// Chunks that were found.
+    /// Chunks found.
     pub chunks: u64,
-    /// Of these, opened or clear.
+    /// Chunks decrypted, or clear.
     pub chunks_opened: u64,
-    /// Of these, not opened.
+    /// Chunks that could not be decrypted.
     pub chunks_undecryptable: u64,
-    /// Found, but not sent on.
+    /// Chunks that were found but not sent to the aggregator.
     pub chunks_dropped: u64,
-    /// Bytes on the wire of these; they are among `bytes_in_chunks`.
+    /// Bytes on the wire of the dropped chunks, included in `bytes_in_chunks`.
     pub chunk_bytes_dropped: u64,
-    /// Whole messages.
+    /// Complete messages.
     pub messages: u64,
-    /// Of these, sent on.
+    /// Messages sent to the aggregator.
     pub messages_sent: u64,
-    /// Of these, dropped, all reasons.
+    /// Messages dropped, for all reasons.
     pub messages_dropped: u64,
-    /// Holes in streams.
+    /// Gaps in streams.
     pub gaps: u64,
     /// Connections seen.
     pub connections: u64,
-    /// Of these, open now.
+    /// Connections that are open.
     pub connections_open: u64,
 }
 
 impl Account {
-    /// The node's account as it is told now.
+    /// The node's account as reported now.
     ///
     /// # Panics
     /// If `/v2/stats` does not list the node.
@@ -66,12 +66,12 @@ impl Account {
         account
     }
 
-    /// Waits until nothing is on the way: every connection is over, the ring is empty and two looks in a row agree.
+    /// Waits until no data is in flight: every connection is closed, the ring is empty and two consecutive reads agree.
     ///
     /// # Panics
-    /// If that never happens.
+    /// After a timeout.
     #[must_use]
-    pub fn settled(api: &Api, node: &str) -> Self {
+    pub fn wait_settled(api: &Api, node: &str) -> Self {
         let mut last: Option<Self> = None;
         wait::until("the account to settle", || {
             let now = Self::read(api, node);
@@ -84,13 +84,13 @@ impl Account {
         })
     }
 
-    /// Waits for an account that is as wanted. Accounts are told now and then: the first one may be old.
+    /// Waits for an account that satisfies `condition`. Accounts are reported at intervals: the first one may be old.
     ///
     /// # Panics
-    /// If none is.
+    /// After a timeout.
     #[must_use]
-    pub fn once(api: &Api, node: &str, what: &str, wanted: impl Fn(&Self) -> bool) -> Self {
-        wait::until(what, || Some(Self::read(api, node)).filter(&wanted))
+    pub fn wait_for(api: &Api, node: &str, what: &str, condition: impl Fn(&Self) -> bool) -> Self {
+        wait::until(what, || Some(Self::read(api, node)).filter(&condition))
     }
 
     fn add_all(&mut self, value: &Value) {
@@ -134,7 +134,7 @@ impl Account {
     /// Fails unless every equation holds.
     ///
     /// # Panics
-    /// If one does not.
+    /// If one does not hold.
     pub fn assert_conserved(&self) {
         let a = self;
         assert_eq!(

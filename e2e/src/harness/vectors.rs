@@ -1,13 +1,13 @@
-//! The test vectors: where they are, and what the independent decoder made of them.
+//! The test vectors: paths, and the output of the independent decoder.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A file or folder of the Tezos vectors.
+/// The path of a file or directory of the Tezos vectors.
 ///
 /// # Panics
-/// If it is not there.
+/// If it does not exist.
 #[must_use]
 pub fn tezos(path: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/tezos").join(path);
@@ -18,7 +18,7 @@ pub fn tezos(path: &str) -> PathBuf {
 /// A JSON file of the vectors.
 ///
 /// # Panics
-/// If it is not there, or not JSON.
+/// If it does not exist, or is not JSON.
 #[must_use]
 pub fn json(path: &str) -> Value {
     let text = std::fs::read(tezos(path)).expect("readable");
@@ -28,7 +28,7 @@ pub fn json(path: &str) -> Value {
 /// A file of JSON lines.
 ///
 /// # Panics
-/// If it is not there, or not JSON lines.
+/// If it does not exist, or is not JSON lines.
 #[must_use]
 pub fn json_lines(path: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(tezos(path)).expect("readable");

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use chainscope_ebpf::CaptureMode;
+use chainscope_ebpf::network::CaptureMode;
 use chainscope_testing::free_port;
 use recorder::Recorder;
 
@@ -130,10 +130,10 @@ pub fn listener(address: &str) -> (TcpListener, SocketAddr) {
 macro_rules! both_modes {
     ($($name:ident),* $(,)?) => {
         mod sock {
-            $(#[test] fn $name() { super::$name(chainscope_ebpf::CaptureMode::Sock) })*
+            $(#[test] fn $name() { super::$name(chainscope_ebpf::network::CaptureMode::Sock) })*
         }
         mod syscall {
-            $(#[test] fn $name() { super::$name(chainscope_ebpf::CaptureMode::Syscall) })*
+            $(#[test] fn $name() { super::$name(chainscope_ebpf::network::CaptureMode::Syscall) })*
         }
     };
 }

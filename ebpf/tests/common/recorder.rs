@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use chainscope_ebpf::{
-    CaptureMode, Closed, Direction, Event, KernelAccount, MissingReason, NetworkOptions, NetworkProbe, Opened, SocketId,
+use chainscope_ebpf::network::{
+    CaptureMode, Closed, Data, DataHeader, Direction, Event, KernelAccount, MissingReason, NetworkOptions,
+    NetworkProbe, Opened, SocketId,
 };
 
 use super::pattern_byte;
@@ -12,12 +13,8 @@ use super::pattern_byte;
 /// One data event.
 #[derive(Debug, Clone)]
 pub struct Piece {
-    pub offset: u64,
-    pub covers: u64,
+    pub header: DataHeader,
     pub bytes: Vec<u8>,
-    pub missing: Option<MissingReason>,
-    pub call_start: bool,
-    pub socket_call: bool,
 }
 
 #[derive(Debug, Default)]
@@ -31,13 +28,13 @@ impl Stream {
     }
 
     pub fn missing(&self, reason: MissingReason) -> u64 {
-        self.pieces.iter().filter(|piece| piece.missing == Some(reason)).map(|piece| piece.covers).sum()
+        self.pieces.iter().filter(|piece| piece.header.missing == Some(reason)).map(|piece| piece.header.covers).sum()
     }
 
     /// The same in the order of positions: of two threads the one that was second at the socket may be first at the ring.
     pub fn by_position(&self) -> Self {
         let mut pieces = self.pieces.clone();
-        pieces.sort_by_key(|piece| piece.offset);
+        pieces.sort_by_key(|piece| piece.header.offset);
         Self { pieces }
     }
 
@@ -45,9 +42,9 @@ impl Stream {
     pub fn holes(&self, begin: u64, end: u64) -> u64 {
         let (mut at, mut holes) = (begin, 0);
         for piece in &self.pieces {
-            assert!(piece.offset >= at, "overlap at {}, already at {at}", piece.offset);
-            holes += piece.offset - at;
-            at = piece.offset + piece.covers;
+            assert!(piece.header.offset >= at, "overlap at {}, already at {at}", piece.header.offset);
+            holes += piece.header.offset - at;
+            at = piece.header.offset + piece.header.covers;
         }
         assert!(end >= at, "ends at {at}, beyond {end}");
         holes + end - at
@@ -56,13 +53,18 @@ impl Stream {
     /// That every byte that is there is the right one.
     pub fn verify(&self, seed: u64) {
         for piece in &self.pieces {
-            if piece.missing.is_some() {
+            if piece.header.missing.is_some() {
                 assert!(piece.bytes.is_empty());
                 continue;
             }
-            assert_eq!(piece.bytes.len() as u64, piece.covers);
-            for (at, &byte) in (piece.offset..).zip(&piece.bytes) {
-                assert_eq!(byte, pattern_byte(seed, at), "stream {seed} at offset {at}, piece at {}", piece.offset);
+            assert_eq!(piece.bytes.len() as u64, piece.header.covers);
+            for (at, &byte) in (piece.header.offset..).zip(&piece.bytes) {
+                assert_eq!(
+                    byte,
+                    pattern_byte(seed, at),
+                    "stream {seed} at offset {at}, piece at {}",
+                    piece.header.offset
+                );
             }
         }
     }
@@ -75,7 +77,7 @@ impl Stream {
     }
 
     pub fn calls(&self) -> usize {
-        self.pieces.iter().filter(|piece| piece.call_start).count()
+        self.pieces.iter().filter(|piece| piece.header.call_start).count()
     }
 }
 
@@ -128,17 +130,11 @@ impl Recorder {
                     assert!(opened.contains_key(&event.socket), "closed but never opened: {event:?}");
                     assert!(closed.insert(event.socket, event).is_none(), "closed twice: {event:?}");
                 }
-                Event::Data(data) => {
-                    assert!(opened.contains_key(&data.socket), "data before {:?} opened", data.socket);
-                    assert!(!closed.contains_key(&data.socket), "data after {:?} closed", data.socket);
-                    streams.entry((data.socket, data.direction)).or_default().pieces.push(Piece {
-                        offset: data.offset,
-                        covers: data.covers,
-                        bytes: data.bytes.to_vec(),
-                        missing: data.missing,
-                        call_start: data.call_start,
-                        socket_call: data.socket_call,
-                    });
+                Event::Data(Data { header, bytes }) => {
+                    assert!(opened.contains_key(&header.socket), "data before {:?} opened", header.socket);
+                    assert!(!closed.contains_key(&header.socket), "data after {:?} closed", header.socket);
+                    let stream = streams.entry((header.socket, header.direction)).or_default();
+                    stream.pieces.push(Piece { header, bytes: bytes.to_vec() });
                 }
             })
             .expect("the ring can be read")
@@ -172,7 +168,9 @@ impl Recorder {
     /// Reads until `bytes` of the stream are accounted for by events.
     pub fn until_covered(&mut self, socket: SocketId, direction: Direction, bytes: u64) {
         self.pump_until("data", |r| {
-            r.streams.get(&(socket, direction)).is_some_and(|s| s.pieces.iter().map(|p| p.covers).sum::<u64>() >= bytes)
+            r.streams
+                .get(&(socket, direction))
+                .is_some_and(|s| s.pieces.iter().map(|p| p.header.covers).sum::<u64>() >= bytes)
         });
     }
 

@@ -1,47 +1,86 @@
-//! What the store needs of a storage engine: ordered reads, atomic batches, range deletes, snapshots.
+//! The storage engine: an ordered map from bytes to bytes with atomic batches, range deletes and snapshots.
 //!
-//! Nothing here knows column families or RocksDB, so that another engine (object storage) can come behind it. Calls
-//! block; whoever is asynchronous runs them on a pool of its own.
+//! ```text
+//!  Engine ── snapshot() ──▶ Snapshot ── cursor(range) ──▶ Cursor (forward only)
+//!     │                        └─ get, get_many, last(range)
+//!     └─ disk() ──▶ LocalDisk: directory, compaction, checkpoint   only an engine with files has it
+//! ```
+//!
+//! [`rocks`] stores in RocksDB, [`memory`] in a persistent ordered map; `conformance.rs` holds the rules that both
+//! follow. Nothing here knows column families, and no cursor moves backward, so that an engine on object storage can be
+//! added. Calls block; asynchronous callers run them on a thread pool of their own.
 
-use std::{ops::Range, path::Path};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use crate::Error;
 
+mod batch;
+#[cfg(test)]
+mod conformance;
+pub(crate) mod memory;
+#[cfg(feature = "rocksdb")]
 pub(crate) mod rocks;
 
-/// An ordered map from bytes to bytes on disk.
+pub(crate) use batch::{Batch, Write};
+
+/// A key and its value.
+pub(crate) type Entry = (Vec<u8>, Vec<u8>);
+
+/// An ordered map from bytes to bytes.
 pub(crate) trait Engine: Send + Sync {
     /// The map as it is now, unchanged by later writes.
     fn snapshot(&self) -> Box<dyn Snapshot + '_>;
 
-    /// Writes all of a batch or nothing; durable when it returns.
+    /// Writes all of a batch or nothing. As durable as the engine can be when it returns.
     fn write(&self, batch: &Batch) -> Result<(), Error>;
 
-    /// Gives back the disk space of a range that a batch has deleted, without regard to snapshots: the caller knows
-    /// that none of them is still read.
-    fn reclaim(&self, range: Range<&[u8]>) -> Result<(), Error>;
+    /// Bytes that can still be written.
+    fn free_bytes(&self) -> Result<u64, Error>;
+
+    /// Memory that the engine holds.
+    fn memory(&self) -> Memory;
+
+    /// What only an engine with files on a local disk has.
+    fn disk(&self) -> Option<&dyn LocalDisk> {
+        None
+    }
+}
+
+/// The capability of an engine whose data are files in a local directory.
+pub(crate) trait LocalDisk {
+    /// The directory.
+    fn dir(&self) -> &Path;
+
+    /// Gives back the disk space of ranges that a batch has deleted, regardless of snapshots: the caller knows that
+    /// none of them is still read.
+    fn reclaim(&self, ranges: &[Range<Vec<u8>>]) -> Result<(), Error>;
 
     /// Writes a consistent copy into a directory that does not exist yet.
     fn checkpoint(&self, dir: &Path) -> Result<(), Error>;
 
-    /// Bytes that a range takes on disk, roughly; what is only in memory counts as 0.
+    /// Approximate bytes of a range on disk; what is only in memory counts as 0.
     fn approximate_bytes(&self, range: Range<&[u8]>) -> u64;
 
-    /// Bytes that are in files and not sorted in yet, roughly. That takes as much free space, for all of them at once.
-    fn unsorted_bytes(&self) -> u64;
+    /// Approximate bytes in files that compaction has not sorted in yet. Compaction needs as much free space, for all of
+    /// them at once.
+    fn pending_compaction_bytes(&self) -> u64;
 
-    /// Memory that the engine holds.
-    fn memory(&self) -> Memory;
+    /// The files of the write-ahead log, and their lengths.
+    fn log_files(&self) -> Result<Vec<(PathBuf, u64)>, Error>;
 }
 
 /// Memory of an engine, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Blocks of files that were read, kept up to `StoreOptions::block_cache_bytes`.
+    /// Blocks of files that were read, at most `StoreOptions::block_cache_bytes`.
     pub block_cache_bytes: u64,
-    /// What was written and is not in a file yet, kept up to `StoreOptions::write_buffer_bytes`.
+    /// What was written and is not in a file: at most `StoreOptions::write_buffer_bytes`, or everything in an engine
+    /// without files.
     pub write_buffer_bytes: u64,
-    /// Tables of contents of the open files, as far as they are not in the cache.
+    /// Indexes and filters of the open files that are not in the block cache.
     pub open_files_bytes: u64,
 }
 
@@ -50,107 +89,26 @@ pub(crate) trait Snapshot {
     /// The value of one key.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error>;
 
-    /// A cursor that sees the keys of a range only. It stands nowhere until it is moved.
+    /// The values of keys in ascending order, each as [`Self::get`] returns it.
+    fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// The last key of a range, and its value.
+    fn last(&self, range: Range<&[u8]>) -> Result<Option<Entry>, Error>;
+
+    /// A cursor over the keys of a range. It has no position until it is moved.
     fn cursor(&self, range: Range<&[u8]>) -> Box<dyn Cursor + '_>;
 }
 
-/// A place in the order of the keys.
+/// A position in the order of the keys, moving forward.
 pub(crate) trait Cursor {
-    /// Moves to the first key at or after `key`.
+    /// Moves to the first key of the range at or after `key`.
     fn seek(&mut self, key: &[u8]) -> Result<(), Error>;
-    /// Moves to the last key at or before `key`.
-    fn seek_back(&mut self, key: &[u8]) -> Result<(), Error>;
     /// Moves to the first key of the range.
     fn first(&mut self) -> Result<(), Error>;
-    /// Moves to the last key of the range.
-    fn last(&mut self) -> Result<(), Error>;
-    /// Moves one key on; must stand on a key.
+    /// Moves to the next key. The cursor must have a position.
     fn next(&mut self) -> Result<(), Error>;
-    /// Moves one key back; must stand on a key.
-    fn prev(&mut self) -> Result<(), Error>;
-    /// The key and value it stands on.
+    /// The key and value at the position; none past the end of the range.
     fn entry(&self) -> Option<(&[u8], &[u8])>;
-}
-
-/// Writes that belong together, in order.
-///
-/// The bytes lie in one buffer; a batch is kept and tried again when the disk was full.
-#[derive(Default)]
-pub(crate) struct Batch {
-    bytes: Vec<u8>,
-    writes: Vec<(WriteKind, u32, u32)>,
-}
-
-#[derive(Clone, Copy)]
-enum WriteKind {
-    Put,
-    Delete,
-    DeleteRange,
-}
-
-/// One write of a [`Batch`].
-pub(crate) enum Write<'a> {
-    Put(&'a [u8], &'a [u8]),
-    Delete(&'a [u8]),
-    /// From the first (included) to the second (excluded).
-    DeleteRange(&'a [u8], &'a [u8]),
-}
-
-impl Batch {
-    /// Bytes of keys and values.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.writes.is_empty()
-    }
-
-    /// Forgets the writes, keeps the buffer unless it grew beyond `keep` bytes.
-    pub(crate) fn clear(&mut self, keep: usize) {
-        self.bytes.clear();
-        self.writes.clear();
-        if self.bytes.capacity() > keep {
-            self.bytes.shrink_to(keep);
-        }
-    }
-
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.add(WriteKind::Put, key, |bytes| bytes.extend_from_slice(value));
-    }
-
-    /// Puts a value that is encoded right into the batch.
-    pub(crate) fn put_with(&mut self, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
-        self.add(WriteKind::Put, key, value);
-    }
-
-    pub(crate) fn delete(&mut self, key: &[u8]) {
-        self.add(WriteKind::Delete, key, |_| ());
-    }
-
-    pub(crate) fn delete_range(&mut self, range: Range<&[u8]>) {
-        self.add(WriteKind::DeleteRange, range.start, |bytes| bytes.extend_from_slice(range.end));
-    }
-
-    fn add(&mut self, kind: WriteKind, key: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
-        self.bytes.extend_from_slice(key);
-        let before = self.bytes.len();
-        value(&mut self.bytes);
-        // A record is at most a gRPC frame and a key a few hundred bytes: neither comes near 4 GiB.
-        self.writes.push((kind, key.len() as u32, (self.bytes.len() - before) as u32));
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Write<'_>> {
-        let mut rest = self.bytes.as_slice();
-        self.writes.iter().map(move |&(kind, key, value)| {
-            let (key, after) = rest.split_at(key as usize);
-            let (value, after) = after.split_at(value as usize);
-            rest = after;
-            match kind {
-                WriteKind::Put => Write::Put(key, value),
-                WriteKind::Delete => Write::Delete(key),
-                WriteKind::DeleteRange => Write::DeleteRange(key, value),
-            }
-        })
-    }
 }

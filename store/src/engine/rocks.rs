@@ -1,33 +1,42 @@
 //! The engine on RocksDB.
 
-use std::{ops::Range, path::Path};
-
-use rocksdb::{
-    BlockBasedOptions, CStrLike, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, Options, ReadOptions,
-    SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint, properties,
+use std::{
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
 };
 
-use super::{Batch, Cursor, Engine, Memory, Snapshot, Write};
-use crate::{Error, StoreOptions};
+use rocksdb::{
+    BlockBasedOptions, CStrLike, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice, DBRawIterator,
+    DEFAULT_COLUMN_FAMILY_NAME, ErrorKind, Options, ReadOptions, SnapshotWithThreadMode, WriteBatch, WriteOptions,
+    checkpoint::Checkpoint, properties,
+};
+
+use super::{Batch, Cursor, Engine, Entry, LocalDisk, Memory, Snapshot, Write};
+use crate::{Error, StoreOptions, disk::free_bytes};
 
 /// One RocksDB database with a single column family.
 pub(crate) struct Rocks {
+    dir: PathBuf,
     db: DB,
     synced: WriteOptions,
-    /// Bytes of a file as it is first written: of one or two of the three write buffers.
-    first_file: u64,
+    /// Bytes of a level 0 file: one or two of the three write buffers.
+    level0_file_bytes: u64,
 }
 
 impl Rocks {
     /// Opens or creates the database.
     pub(crate) fn open(dir: &Path, options: &StoreOptions) -> Result<Self, Error> {
-        let db = DB::open(&database_options(options), dir).map_err(|error| open_error(dir, error))?;
+        let options_of_db = database_options(options);
+        // Named, because a batched read wants the handle of its column family.
+        let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options_of_db.clone());
+        let db = DB::open_cf_descriptors(&options_of_db, dir, [family]).map_err(|error| open_error(dir, error))?;
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        Ok(Self { db, synced, first_file: options.write_buffer_bytes as u64 / 2 })
+        Ok(Self { dir: dir.to_owned(), db, synced, level0_file_bytes: options.write_buffer_bytes as u64 / 2 })
     }
 
-    /// A property of every RocksDB; one that is missing would say so by 0.
+    /// An integer property; 0 if this RocksDB does not have it.
     fn property(&self, name: impl CStrLike) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
@@ -97,7 +106,7 @@ fn engine_error(error: rocksdb::Error) -> Error {
 
 impl Engine for Rocks {
     fn snapshot(&self) -> Box<dyn Snapshot + '_> {
-        Box::new(RocksSnapshot { snapshot: self.db.snapshot() })
+        Box::new(RocksSnapshot { db: &self.db, snapshot: self.db.snapshot() })
     }
 
     fn write(&self, batch: &Batch) -> Result<(), Error> {
@@ -112,8 +121,37 @@ impl Engine for Rocks {
         self.db.write_opt(writes, &self.synced).map_err(engine_error)
     }
 
-    fn reclaim(&self, range: Range<&[u8]>) -> Result<(), Error> {
-        self.db.delete_file_in_range(range.start, range.end).map_err(engine_error)
+    fn free_bytes(&self) -> Result<u64, Error> {
+        free_bytes(&self.dir)
+    }
+
+    fn memory(&self) -> Memory {
+        Memory {
+            block_cache_bytes: self.property(properties::BLOCK_CACHE_USAGE),
+            write_buffer_bytes: self.property(properties::SIZE_ALL_MEM_TABLES),
+            open_files_bytes: self.property(properties::ESTIMATE_TABLE_READERS_MEM),
+        }
+    }
+
+    fn disk(&self) -> Option<&dyn LocalDisk> {
+        Some(self)
+    }
+}
+
+impl LocalDisk for Rocks {
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn reclaim(&self, ranges: &[Range<Vec<u8>>]) -> Result<(), Error> {
+        // A file inside a range may hold the tombstone that hides older keys in a file that reaches beyond the range. The
+        // same tombstone is written anew, into a file that is not dropped (level 0 never is).
+        let mut batch = Batch::default();
+        for range in ranges {
+            batch.delete_range(&range.start..&range.end);
+        }
+        self.write(&batch)?;
+        ranges.iter().try_for_each(|range| self.db.delete_file_in_range(&range.start, &range.end).map_err(engine_error))
     }
 
     fn checkpoint(&self, dir: &Path) -> Result<(), Error> {
@@ -124,21 +162,37 @@ impl Engine for Rocks {
         self.db.get_approximate_sizes(&[rocksdb::Range::new(range.start, range.end)]).iter().sum()
     }
 
-    fn unsorted_bytes(&self) -> u64 {
-        self.property(properties::num_files_at_level(0)).saturating_mul(self.first_file)
+    fn pending_compaction_bytes(&self) -> u64 {
+        self.property(properties::num_files_at_level(0)).saturating_mul(self.level0_file_bytes)
     }
 
-    fn memory(&self) -> Memory {
-        Memory {
-            block_cache_bytes: self.property(properties::BLOCK_CACHE_USAGE),
-            write_buffer_bytes: self.property(properties::SIZE_ALL_MEM_TABLES),
-            open_files_bytes: self.property(properties::ESTIMATE_TABLE_READERS_MEM),
+    fn log_files(&self) -> Result<Vec<(PathBuf, u64)>, Error> {
+        let dir = &self.dir;
+        let mut files = Vec::new();
+        for entry in fs::read_dir(dir).map_err(Error::io(dir))? {
+            let path = entry.map_err(Error::io(dir))?.path();
+            if path.extension().is_some_and(|extension| extension == "log") {
+                let length = fs::metadata(&path).map_err(Error::io(&path))?.len();
+                files.push((path, length));
+            }
         }
+        files.sort();
+        Ok(files)
     }
 }
 
 struct RocksSnapshot<'a> {
+    db: &'a DB,
     snapshot: SnapshotWithThreadMode<'a, DB>,
+}
+
+impl RocksSnapshot<'_> {
+    fn iterate(&self, range: Range<&[u8]>) -> DBRawIterator<'_> {
+        let mut read = ReadOptions::default();
+        read.set_iterate_lower_bound(range.start);
+        read.set_iterate_upper_bound(range.end);
+        self.snapshot.raw_iterator_opt(read)
+    }
 }
 
 impl Snapshot for RocksSnapshot<'_> {
@@ -146,54 +200,52 @@ impl Snapshot for RocksSnapshot<'_> {
         self.snapshot.get(key).map_err(engine_error)
     }
 
-    fn cursor(&self, range: Range<&[u8]>) -> Box<dyn Cursor + '_> {
+    fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let Some(family) = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
+            return Err(Error::Engine("the database has no default column family".to_owned()));
+        };
         let mut read = ReadOptions::default();
-        read.set_iterate_lower_bound(range.start);
-        read.set_iterate_upper_bound(range.end);
-        Box::new(RocksCursor { raw: self.snapshot.raw_iterator_opt(read) })
+        read.set_snapshot(&self.snapshot);
+        let to_vec = |value: Option<DBPinnableSlice<'_>>| value.map(|value| value.to_vec());
+        let values = self.db.batched_multi_get_cf_opt(family, keys, true, &read);
+        values.into_iter().map(|value| value.map(to_vec).map_err(engine_error)).collect()
     }
+
+    fn last(&self, range: Range<&[u8]>) -> Result<Option<Entry>, Error> {
+        let mut raw = self.iterate(range);
+        raw.seek_to_last();
+        check(&raw)?;
+        Ok(raw.item().map(|(key, value)| (key.to_vec(), value.to_vec())))
+    }
+
+    fn cursor(&self, range: Range<&[u8]>) -> Box<dyn Cursor + '_> {
+        Box::new(RocksCursor { raw: self.iterate(range) })
+    }
+}
+
+/// An iterator without a position is past the end or failed.
+fn check(raw: &DBRawIterator<'_>) -> Result<(), Error> {
+    if raw.valid() { Ok(()) } else { raw.status().map_err(engine_error) }
 }
 
 struct RocksCursor<'a> {
     raw: DBRawIterator<'a>,
 }
 
-impl RocksCursor<'_> {
-    /// A cursor that stands nowhere is either past the end or broken.
-    fn checked(&self) -> Result<(), Error> {
-        if self.raw.valid() { Ok(()) } else { self.raw.status().map_err(engine_error) }
-    }
-}
-
 impl Cursor for RocksCursor<'_> {
     fn seek(&mut self, key: &[u8]) -> Result<(), Error> {
         self.raw.seek(key);
-        self.checked()
-    }
-
-    fn seek_back(&mut self, key: &[u8]) -> Result<(), Error> {
-        self.raw.seek_for_prev(key);
-        self.checked()
+        check(&self.raw)
     }
 
     fn first(&mut self) -> Result<(), Error> {
         self.raw.seek_to_first();
-        self.checked()
-    }
-
-    fn last(&mut self) -> Result<(), Error> {
-        self.raw.seek_to_last();
-        self.checked()
+        check(&self.raw)
     }
 
     fn next(&mut self) -> Result<(), Error> {
         self.raw.next();
-        self.checked()
-    }
-
-    fn prev(&mut self) -> Result<(), Error> {
-        self.raw.prev();
-        self.checked()
+        check(&self.raw)
     }
 
     fn entry(&self) -> Option<(&[u8], &[u8])> {

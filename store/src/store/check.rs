@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::Store;
+#[cfg(feature = "rocksdb")]
+use crate::backup::restore;
 use crate::{Error, Report, verify};
 
 impl Store {
@@ -10,14 +12,15 @@ impl Store {
     /// small where it is on the same file system: the files are linked.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`] if the directory exists; else as [`Self::sync`].
+    /// [`Error::NotEmpty`] if the directory exists, [`Error::NoFiles`] of a store in memory; else as [`Self::sync`].
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<(), Error> {
         let dir = dir.as_ref();
         if dir.exists() {
             return Err(Error::NotEmpty { path: dir.to_owned() });
         }
+        let disk = self.0.engine.disk().ok_or(Error::NoFiles)?;
         self.sync()?;
-        self.0.engine.checkpoint(dir)
+        disk.checkpoint(dir)
     }
 
     /// Makes a database in `dir`, which is empty or absent, from a checkpoint, which stays as it is.
@@ -25,7 +28,7 @@ impl Store {
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotAStore`], or the file system's.
     pub fn restore(checkpoint: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<(), Error> {
-        crate::backup::restore(checkpoint.as_ref(), dir.as_ref())
+        restore(checkpoint.as_ref(), dir.as_ref())
     }
 
     /// Reads the whole database and checks that it agrees with itself. Slow; for tests and for people in doubt.
@@ -48,17 +51,13 @@ impl Store {
     /// # Errors
     /// The file system's.
     pub fn log_files(&self) -> Result<Vec<(PathBuf, u64)>, Error> {
-        let _quiet = self.0.writer.lock();
-        let dir = &self.0.dir;
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(dir).map_err(Error::io(dir))? {
-            let path = entry.map_err(Error::io(dir))?.path();
-            if path.extension().is_some_and(|extension| extension == "log") {
-                let length = std::fs::metadata(&path).map_err(Error::io(&path))?.len();
-                files.push((path, length));
-            }
-        }
-        files.sort();
-        Ok(files)
+        // Held, so that nothing is written.
+        let _writer = self.0.writer.lock();
+        self.0.engine.disk().ok_or(Error::NoFiles)?.log_files()
     }
+}
+
+#[cfg(not(feature = "rocksdb"))]
+fn restore(_: &Path, dir: &Path) -> Result<(), Error> {
+    Err(Error::NoRocksDb { path: dir.to_owned() })
 }

@@ -6,10 +6,11 @@ mod open;
 mod read;
 mod room;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{MemoryState, Record};
 pub use nodes::NodeInfo;
+#[cfg(feature = "rocksdb")]
 pub(crate) use open::open_engine;
 use parking_lot::Mutex;
 pub use room::Disk;
@@ -30,7 +31,6 @@ use crate::{
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    dir: PathBuf,
     engine: Box<dyn Engine>,
     writer: Mutex<Writer>,
     views: Views,

@@ -39,10 +39,10 @@ impl Store {
 
     /// Bytes on disk of a node's messages, chunks and indexes, roughly; what is only in memory counts as 0.
     pub fn disk_bytes(&self, node: &str) -> u64 {
-        let Some(view) = self.0.views.get(node) else { return 0 };
+        let (Some(view), Some(disk)) = (self.0.views.get(node), self.0.engine.disk()) else { return 0 };
         let of_table = |table| {
             let start = keys::node(table, view.number);
-            self.0.engine.approximate_bytes(&start..&keys::after_prefix(&start))
+            disk.approximate_bytes(&start..&keys::after_prefix(&start))
         };
         keys::SEGMENTED.into_iter().map(of_table).sum()
     }

@@ -2,7 +2,11 @@
 
 use super::Store;
 use crate::{
-    Error, Evicted, Retention, SnapshotLimits, engine::Engine, evict, keys, memory, view::Views, writer::Writer,
+    Error, Evicted, Retention, SnapshotLimits,
+    engine::{Engine, LocalDisk},
+    evict, keys, memory,
+    view::Views,
+    writer::Writer,
 };
 
 /// The disk that the store is on.
@@ -12,8 +16,8 @@ pub struct Disk {
     pub full: bool,
     /// Bytes that may still be written.
     pub free_bytes: u64,
-    /// Bytes kept aside for eviction.
-    pub reserve_bytes: u64,
+    /// Bytes of the ballast file, which is deleted when the disk is full so that eviction can write.
+    pub ballast_bytes: u64,
 }
 
 impl Store {
@@ -50,10 +54,14 @@ impl Store {
     pub fn can_make_room(&self) -> Result<bool, Error> {
         let missing = {
             let writer = self.0.writer.lock();
-            let there = writer.free_bytes()?.saturating_add(writer.reserve.held_bytes());
+            let there = self.0.engine.free_bytes()?.saturating_add(writer.ballast.held_bytes());
             writer.options.min_free_bytes.saturating_sub(there)
         };
-        Ok(self.0.engine.approximate_bytes(&[keys::MESSAGE]..&[keys::BY_TARGET + 1]) >= missing)
+        let stored = match self.0.engine.disk() {
+            Some(disk) => disk.approximate_bytes(&[keys::MESSAGE]..&[keys::BY_TARGET + 1]),
+            None => self.nodes().iter().map(|node| node.bytes).sum(),
+        };
+        Ok(stored >= missing)
     }
 
     fn evict_by(
@@ -86,7 +94,11 @@ impl Store {
     /// The file system refuses.
     pub fn disk(&self) -> Result<Disk, Error> {
         let writer = self.0.writer.lock();
-        Ok(Disk { full: writer.full, free_bytes: writer.free_bytes()?, reserve_bytes: writer.reserve.held_bytes() })
+        Ok(Disk {
+            full: writer.full,
+            free_bytes: self.0.engine.free_bytes()?,
+            ballast_bytes: writer.ballast.held_bytes(),
+        })
     }
 
     /// Whether the engine has more left to sort in than it could on a full disk, where it would never come to it, and the
@@ -97,13 +109,13 @@ impl Store {
     pub fn is_behind(&self) -> Result<bool, Error> {
         let writer = self.0.writer.lock();
         let spare = writer.options.min_free_bytes;
-        let unsorted = self.0.engine.unsorted_bytes();
+        let unsorted = self.0.engine.disk().map_or(0, LocalDisk::pending_compaction_bytes);
         if unsorted <= spare / 2 {
             // Asked for each batch: the file system only when there is something to wait for.
             return Ok(false);
         }
         // Sorting in takes as much again, and more may be written meanwhile.
         let far = spare.saturating_add(unsorted.saturating_mul(3));
-        Ok((spare..far).contains(&writer.free_bytes()?))
+        Ok((spare..far).contains(&self.0.engine.free_bytes()?))
     }
 }

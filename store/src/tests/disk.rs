@@ -49,7 +49,7 @@ fn small() -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 3 << 20,
         stage_bytes: 512 << 10,
-        reserve_bytes: 8 << 20,
+        ballast_bytes: 8 << 20,
         min_free_bytes: 32 << 20,
         ..small_segments(50)
     }
@@ -71,7 +71,7 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
     let disk = SmallDisk::new(96);
     let db = disk.path().join("db");
     let store = open(&db, small());
-    assert_eq!(store.disk().unwrap().reserve_bytes, 8 << 20);
+    assert_eq!(store.disk().unwrap().ballast_bytes, 8 << 20);
     let mut counter = 0;
     let error = loop {
         assert!(counter < 10_000, "96 MB took 200 MB");
@@ -116,7 +116,7 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
         make_room(&store);
     }
     assert_eq!(store.visible(NODE).1, mark(&store));
-    while store.disk().unwrap().reserve_bytes == 0 {
+    while store.disk().unwrap().ballast_bytes == 0 {
         assert!(started.elapsed() < Duration::from_secs(120), "never kept aside again");
         make_room(&store);
     }

@@ -19,7 +19,7 @@ pub(super) fn options() -> StoreOptions {
     StoreOptions {
         block_cache_bytes: 1 << 20,
         write_buffer_bytes: 1 << 20,
-        reserve_bytes: 0,
+        ballast_bytes: 0,
         min_free_bytes: 0,
         clock: std::sync::Arc::new(|| 1_000),
         ..StoreOptions::default()

@@ -1,55 +1,67 @@
-//! The beginning of a conversation: until keys are there, or it is clear that there will be none.
-use super::{Conversation, MAX_HELD, RIGHT_IDENTITY, Stage, content};
+//! The handshake of a conversation: both connection messages, then the keys, or the decision that there are none.
+use super::{Conversation, MAX_MID_STREAM_CHECKS, REMEDY_IDENTITY, REMEDY_NEW_SESSION, Stage, chunk_content};
 use crate::{
     cipher::{Cipher, SharedKey},
     framer::Framer,
-    half::{Half, Held, Place},
+    half_stream::{BufferedPiece, DirectionState, HalfStream},
     hash::peer_id,
+    identity::Identity,
+    input::{Direction, Keyring, Piece, Role},
     message::ConnectionMessage,
-    output::{Direction, Identified, Keyring, Output, Piece, Protocol, Role, State},
+    output::{Identified, Output, Protocol, State},
     pow,
-    recognise::{Opening, opening, other_protocol},
+    recognise::{StreamStart, classify, other_protocol},
 };
 
+/// Maximum number of buffered pieces of a direction; later pieces are appended to the last one.
+const MAX_BUFFERED_PIECES: usize = 64;
+
 impl Conversation {
-    /// Bytes before the keys.
-    pub(super) fn open(&mut self, piece: Piece<'_>, keys: &mut dyn Keyring, out: &mut dyn FnMut(Output)) {
-        let limits = self.limits;
-        let half = self.half(piece.direction);
-        match &mut half.place {
-            Place::Opening { bytes, looks: looks @ Opening::Undecided } => {
-                bytes.extend_from_slice(piece.bytes);
-                *looks = opening(bytes, limits.connection_message);
-                if let Opening::Connection(length) = *looks {
-                    let rest = bytes.split_off(length);
-                    let message = std::mem::take(bytes);
-                    half.place = Place::Waiting(Vec::new());
-                    self.opened_with(piece.direction, message, piece.time_ns, out);
-                    if !rest.is_empty() {
-                        let offset = piece.offset + piece.bytes.len() as u64 - rest.len() as u64;
-                        self.hold(Piece { offset, bytes: &rest, call_start: false, ..piece });
-                    }
-                }
-            }
-            Place::Opening { bytes, .. } => bytes.extend_from_slice(piece.bytes),
-            _ => self.hold(piece),
+    /// Stages `Undecided` and `Handshake`.
+    pub(super) fn push_handshake(&mut self, piece: Piece<'_>, keys: &mut dyn Keyring, out: &mut dyn FnMut(Output)) {
+        match &self.half_mut(piece.direction).state {
+            DirectionState::AwaitingConnectionMessage { .. } => self.push_connection_bytes(piece, out),
+            _ => self.buffer(piece),
         }
-        self.resolve(keys, piece.time_ns, out);
+        self.decide(keys, piece.time_ns, out);
     }
 
-    /// Keeps bytes until the keys are there.
-    pub(super) fn hold(&mut self, piece: Piece<'_>) {
-        let Place::Waiting(held) = &mut self.half(piece.direction).place else { return };
-        let apart = piece.call_start && held.len() < MAX_HELD;
-        if let Some(last) = held.last_mut()
-            && !apart
+    /// Adds bytes to the connection message of a direction; what follows the message is buffered.
+    fn push_connection_bytes(&mut self, piece: Piece<'_>, out: &mut dyn FnMut(Output)) {
+        let max_bytes = self.limits.max_connection_message_bytes;
+        let half = self.half_mut(piece.direction);
+        let DirectionState::AwaitingConnectionMessage { bytes, start } = &mut half.state else { return };
+        bytes.extend_from_slice(piece.bytes);
+        if *start != StreamStart::Incomplete {
+            return;
+        }
+        *start = classify(bytes, max_bytes);
+        if let StreamStart::ConnectionMessage(length) = *start {
+            let rest = bytes.split_off(length);
+            let message = std::mem::take(bytes);
+            half.state = DirectionState::AwaitingKeys(Vec::new());
+            self.set_connection_message(piece.direction, message, piece.time_ns, out);
+            if !rest.is_empty() {
+                let offset = piece.captured_end() - rest.len() as u64;
+                self.buffer(Piece { offset, bytes: &rest, call_start: false, ..piece });
+            }
+        }
+    }
+
+    /// Buffers bytes until the keys are derived.
+    fn buffer(&mut self, piece: Piece<'_>) {
+        let DirectionState::AwaitingKeys(pieces) = &mut self.half_mut(piece.direction).state else { return };
+        // A call boundary is kept, because a resynchronisation starts with it.
+        let is_separate = piece.call_start && pieces.len() < MAX_BUFFERED_PIECES;
+        if let Some(last) = pieces.last_mut()
+            && !is_separate
             && last.offset + last.bytes.len() as u64 == piece.offset
         {
             last.bytes.extend_from_slice(piece.bytes);
             last.time_ns = piece.time_ns;
             return;
         }
-        held.push(Held {
+        pieces.push(BufferedPiece {
             offset: piece.offset,
             bytes: piece.bytes.to_vec(),
             call_start: piece.call_start,
@@ -57,8 +69,8 @@ impl Conversation {
         });
     }
 
-    /// A direction's connection message is whole.
-    pub(super) fn opened_with(
+    /// Handles the whole connection message of a direction.
+    fn set_connection_message(
         &mut self,
         direction: Direction,
         message: Vec<u8>,
@@ -71,113 +83,145 @@ impl Conversation {
             out(Output::Recognised);
             out(Output::State { state: State::Handshake, reason: String::new(), remedy: String::new() });
         }
-        self.with_half(direction, time_ns, out, |half, context| {
-            half.connection_message(&message, context);
-        });
-        if let Ok(read) = ConnectionMessage::from_plain(content(&message)) {
-            let target = pow::Target::from_difficulty(self.limits.proof_of_work);
-            if !pow::check(read.public_key, read.proof_of_work_stamp, &target) {
-                let (word, bits) = (direction.word(), self.limits.proof_of_work);
-                out(Output::Comment(format!("{word} connection message bad proof-of-work, target: {bits}")));
-            }
-        }
+        self.with_half(direction, time_ns, out, |half, context| half.connection_message(&message, context));
+        self.check_proof_of_work(direction, &message, out);
         match direction {
             Direction::Sent => self.sent_message = message,
             Direction::Received => self.received_message = message,
         }
     }
 
-    /// Looks whether it is decided by now what the connection is.
-    pub(super) fn resolve(&mut self, keys: &mut dyn Keyring, time_ns: u64, out: &mut dyn FnMut(Output)) {
-        let looks = |half: &Half| match &half.place {
-            Place::Opening { looks, .. } => *looks,
-            _ => Opening::Connection(0),
-        };
-        use Opening::{Connection, Other, Short, Undecided};
-        match (looks(&self.sent), looks(&self.received)) {
-            (Connection(_), Connection(_)) => self.derive(keys, time_ns, out),
-            (Connection(_), bad @ (Short(_) | Other)) => self.garbage(Direction::Received, bad, time_ns, out),
-            (bad @ (Short(_) | Other), Connection(_)) => self.garbage(Direction::Sent, bad, time_ns, out),
-            (Short(_) | Other, _) => {
-                self.not_tezos("the sent bytes do not begin with a connection message", out);
-            }
-            // A peer may send anything; what the local node sends tells what it speaks.
-            (Undecided, Short(_) | Other) => {
-                let Place::Opening { bytes, .. } = &self.received.place else { return };
-                if let Some(protocol) = other_protocol(bytes) {
-                    self.not_tezos(protocol, out);
-                } else if bytes.len() > self.limits.undecided {
-                    self.not_tezos("the received bytes do not begin with a connection message", out);
-                }
-            }
-            (Connection(_), Undecided) => self.one_sided(Direction::Sent, time_ns, out),
-            (Undecided, Connection(_)) => self.one_sided(Direction::Received, time_ns, out),
-            (Undecided, Undecided) => {}
+    fn check_proof_of_work(&self, direction: Direction, message: &[u8], out: &mut dyn FnMut(Output)) {
+        let Ok(message) = ConnectionMessage::from_plain(chunk_content(message)) else { return };
+        let target = pow::Target::from_difficulty(self.limits.proof_of_work_bits);
+        if !pow::check(message.public_key, message.proof_of_work_stamp, &target) {
+            let (label, bits) = (direction.label(), self.limits.proof_of_work_bits);
+            out(Output::Comment(format!("{label} connection message bad proof-of-work, target: {bits}")));
         }
     }
 
-    /// A direction goes on and on, and the other has no connection message.
-    pub(super) fn one_sided(&mut self, direction: Direction, time_ns: u64, out: &mut dyn FnMut(Output)) {
-        if self.account_of(direction).pending <= self.limits.held as u64 {
-            return;
-        }
-        let missing = match direction {
-            Direction::Sent => Direction::Received,
-            Direction::Received => Direction::Sent,
+    /// Decides what the connection is, as far as the beginnings of both directions tell.
+    fn decide(&mut self, keys: &mut dyn Keyring, time_ns: u64, out: &mut dyn FnMut(Output)) {
+        use StreamStart::{ConnectionMessage, Incomplete, Other, TooShort};
+        let start = |half: &HalfStream| match &half.state {
+            DirectionState::AwaitingConnectionMessage { start, .. } => *start,
+            _ => ConnectionMessage(0),
         };
-        self.garbage(missing, Opening::Other, time_ns, out);
+        match (start(&self.sent), start(&self.received)) {
+            (ConnectionMessage(_), ConnectionMessage(_)) => self.derive_keys(keys, time_ns, out),
+            (ConnectionMessage(_), start @ (TooShort(_) | Other)) => {
+                self.close_one_sided(Direction::Received, start, time_ns, out);
+            }
+            (start @ (TooShort(_) | Other), ConnectionMessage(_)) => {
+                self.close_one_sided(Direction::Sent, start, time_ns, out);
+            }
+            (TooShort(_) | Other, _) => {
+                self.set_not_tezos("the sent bytes do not begin with a connection message", out);
+            }
+            // A remote peer may send anything; only what the local node sends proves its protocol.
+            (Incomplete, TooShort(_) | Other) => self.check_received_protocol(out),
+            (ConnectionMessage(_), Incomplete) => self.limit_one_sided(Direction::Sent, time_ns, out),
+            (Incomplete, ConnectionMessage(_)) => self.limit_one_sided(Direction::Received, time_ns, out),
+            (Incomplete, Incomplete) => {}
+        }
     }
 
-    /// One side is a Tezos node, the other does not speak as one.
-    pub(super) fn garbage(&mut self, direction: Direction, looks: Opening, time_ns: u64, out: &mut dyn FnMut(Output)) {
-        let word = direction.word();
-        let comment = match looks {
-            Opening::Short(length) => format!("{word} connection message is too short: {length} bytes"),
-            _ => format!("{word} data does not look like a connection message"),
+    /// The received bytes do not begin with a connection message, and the local node has not sent enough bytes to
+    /// classify.
+    fn check_received_protocol(&mut self, out: &mut dyn FnMut(Output)) {
+        let DirectionState::AwaitingConnectionMessage { bytes, .. } = &self.received.state else { return };
+        if let Some(protocol) = other_protocol(bytes) {
+            self.set_not_tezos(protocol, out);
+        } else if bytes.len() > self.limits.max_undecided_bytes {
+            self.set_not_tezos("the received bytes do not begin with a connection message", out);
+        }
+    }
+
+    /// Closes the conversation if a direction has buffered its limit while the other has no connection message.
+    fn limit_one_sided(&mut self, direction: Direction, time_ns: u64, out: &mut dyn FnMut(Output)) {
+        if self.direction_stats(direction).pending > self.limits.max_buffered_bytes as u64 {
+            self.close_one_sided(direction.other(), StreamStart::Other, time_ns, out);
+        }
+    }
+
+    /// One side sent a connection message, the other (`direction`) sent something else.
+    fn close_one_sided(&mut self, direction: Direction, start: StreamStart, time_ns: u64, out: &mut dyn FnMut(Output)) {
+        let label = direction.label();
+        let comment = match start {
+            StreamStart::TooShort(length) => format!("{label} connection message is too short: {length} bytes"),
+            _ => format!("{label} data does not look like a connection message"),
         };
         out(Output::Comment(comment.clone()));
         self.close(State::Raw, comment, "", time_ns, out);
     }
 
-    pub(super) fn not_tezos(&mut self, reason: &str, out: &mut dyn FnMut(Output)) {
+    /// The connection uses another protocol.
+    pub(super) fn set_not_tezos(&mut self, reason: &str, out: &mut dyn FnMut(Output)) {
         self.stage = Stage::NotTezos;
         self.protocol = Protocol::NotTezos;
         for half in [&mut self.sent, &mut self.received] {
-            half.account.not_protocol += half.account().pending;
-            half.place = Place::Deaf;
+            half.stats.not_protocol += half.stats().pending;
+            half.state = DirectionState::Lost;
         }
         out(Output::NotTezos { reason: reason.to_owned() });
     }
 
-    /// There will be no keys: chunks are recorded as they are.
-    pub(super) fn close(
-        &mut self,
-        state: State,
-        reason: String,
-        remedy: &str,
-        time_ns: u64,
-        out: &mut dyn FnMut(Output),
-    ) {
-        self.stage = Stage::Closed;
-        out(Output::State { state, reason, remedy: remedy.to_owned() });
-        self.replay(time_ns, out);
+    /// A connection message was not captured. If none was, the connection may still turn out to use another protocol.
+    pub(super) fn close_without_handshake(&mut self, reason: String, out: &mut dyn FnMut(Output)) {
+        let is_undecided = self.stage == Stage::Undecided;
+        if is_undecided {
+            self.sent.give_up();
+            self.received.give_up();
+        }
+        self.close(State::Undecryptable, reason, REMEDY_NEW_SESSION, 0, out);
+        if is_undecided {
+            self.stage = Stage::MidStream(MAX_MID_STREAM_CHECKS);
+        }
     }
 
-    /// Both connection messages are there: derives the keys.
-    pub(super) fn derive(&mut self, keys: &mut dyn Keyring, time_ns: u64, out: &mut dyn FnMut(Output)) {
-        let sent_message = std::mem::take(&mut self.sent_message);
-        let received_message = std::mem::take(&mut self.received_message);
-        let messages = ConnectionMessage::from_plain(content(&sent_message))
-            .and_then(|sent| Ok((sent, ConnectionMessage::from_plain(content(&received_message))?)));
-        // They were read before; without them there is nothing to derive.
+    /// There are no keys: from now on chunks are recorded undecrypted.
+    fn close(&mut self, state: State, reason: String, remedy: &str, time_ns: u64, out: &mut dyn FnMut(Output)) {
+        self.stage = Stage::Closed;
+        out(Output::State { state, reason, remedy: remedy.to_owned() });
+        self.replay_buffered(time_ns, out);
+    }
+
+    /// Derives the keys from both connection messages and the local node's identity, then processes the buffered bytes.
+    pub(super) fn derive_keys(&mut self, keys: &mut dyn Keyring, time_ns: u64, out: &mut dyn FnMut(Output)) {
+        let (sent_message, received_message) = (self.sent_message.clone(), self.received_message.clone());
+        let messages = ConnectionMessage::from_plain(chunk_content(&sent_message))
+            .and_then(|sent| Ok((sent, ConnectionMessage::from_plain(chunk_content(&received_message))?)));
+        // Both were decoded before; this guards against a conversation without them.
         let Ok((sent, received)) = messages else {
             self.stage = Stage::Closed;
             return;
         };
-        let dal = sent.is_dal() || received.is_dal();
-        self.protocol = if dal { Protocol::Dal } else { Protocol::Tezos };
-        self.sent.assembly.dal = dal;
-        self.received.assembly.dal = dal;
+        self.identify(&sent, &received, out);
+        match keys.identity(sent.public_key) {
+            Ok(identity) => {
+                self.add_ciphers(&identity, received.public_key);
+                self.stage = Stage::Session;
+                self.replay_buffered(time_ns, out);
+            }
+            Err(reason) => {
+                out(Output::Comment("outgoing connection message public key does not match with identity".to_owned()));
+                let reason = format!("identity: {reason}");
+                self.close(State::Undecryptable, reason, REMEDY_IDENTITY, time_ns, out);
+            }
+        }
+    }
+
+    /// Reports the content of both connection messages.
+    fn identify(
+        &mut self,
+        sent: &ConnectionMessage<'_>,
+        received: &ConnectionMessage<'_>,
+        out: &mut dyn FnMut(Output),
+    ) {
+        let is_dal = sent.is_dal() || received.is_dal();
+        self.protocol = if is_dal { Protocol::Dal } else { Protocol::Tezos };
+        self.sent.reassembler.is_dal = is_dal;
+        self.received.reassembler.is_dal = is_dal;
         let identified = Identified {
             peer_id: peer_id(received.public_key),
             chain_name: received.version.chain_name.to_string(),
@@ -187,61 +231,50 @@ impl Conversation {
         };
         self.identified = Some(identified.clone());
         out(Output::Identified(identified));
-        if dal {
+        if is_dal {
             out(Output::Comment("connection of a DAL node: its messages are recorded, but not decoded".to_owned()));
-        }
-        match keys.identity(sent.public_key) {
-            Ok(identity) => {
-                let key = SharedKey::new(&identity, received.public_key);
-                // The role that was told comes first. The other is tried as well: a wrong one would cost the session.
-                let first = self.role.unwrap_or(Role::Initiator);
-                for role in [first, first.other()] {
-                    let (sent, received) = Cipher::pair(&key, role, &sent_message, &received_message);
-                    self.sent.ciphers.push((role, sent));
-                    self.received.ciphers.push((role, received));
-                }
-                if self.stage == Stage::Resumed {
-                    self.sent.settle(first);
-                    self.received.settle(first);
-                }
-                self.sent_message = sent_message;
-                self.received_message = received_message;
-                self.stage = Stage::Session;
-                self.replay(time_ns, out);
-            }
-            Err(reason) => {
-                out(Output::Comment("outgoing connection message public key does not match with identity".to_owned()));
-                let reason = format!("identity: {reason}");
-                self.close(State::Undecryptable, reason, RIGHT_IDENTITY, time_ns, out);
-            }
         }
     }
 
-    /// Takes up what waited for the keys, or for the news that there are none.
-    pub(super) fn replay(&mut self, time_ns: u64, out: &mut dyn FnMut(Output)) {
+    /// Gives both directions their ciphers: of the saved role for a resumed session, else of both roles with the given
+    /// one first, because a wrong role would make the whole session undecryptable.
+    fn add_ciphers(&mut self, identity: &Identity, remote_public_key: &[u8; 32]) {
+        let key = SharedKey::new(identity, remote_public_key);
+        let first = self.role.unwrap_or(Role::Initiator);
+        for role in [first, first.other()] {
+            let (sent, received) = Cipher::pair(&key, role, &self.sent_message, &self.received_message);
+            self.sent.ciphers.push((role, sent));
+            self.received.ciphers.push((role, received));
+        }
+        if self.stage == Stage::Resumed {
+            self.sent.set_role(first);
+            self.received.set_role(first);
+        }
+    }
+
+    /// Processes the bytes that were buffered until the keys were derived or the conversation was closed.
+    fn replay_buffered(&mut self, time_ns: u64, out: &mut dyn FnMut(Output)) {
         for direction in [Direction::Sent, Direction::Received] {
-            let half = self.half(direction);
-            let place = std::mem::replace(&mut half.place, Place::Framed(Framer::default()));
-            let held = match place {
-                Place::Waiting(held) => held,
-                Place::Opening { bytes, .. } => {
-                    vec![Held { offset: 0, bytes, call_start: true, time_ns }]
+            let half = self.half_mut(direction);
+            let pieces = match std::mem::replace(&mut half.state, DirectionState::InSync(Framer::default())) {
+                DirectionState::AwaitingKeys(pieces) => pieces,
+                DirectionState::AwaitingConnectionMessage { bytes, .. } => {
+                    vec![BufferedPiece { offset: 0, bytes, call_start: true, time_ns }]
                 }
                 other => {
-                    half.place = other;
+                    half.state = other;
                     continue;
                 }
             };
             let mut position = half.boundary.1;
-            for Held { offset, bytes, call_start, time_ns } in held {
-                let half = self.half(direction);
-                half.hole(offset.saturating_sub(position));
+            for BufferedPiece { offset, bytes, call_start, time_ns } in pieces {
+                self.half_mut(direction).lose_bytes(offset.saturating_sub(position));
                 position = offset + bytes.len() as u64;
                 self.feed(Piece { direction, offset, bytes: &bytes, covers: 0, call_start, time_ns }, out);
             }
-            // What is missing between them and the piece at hand.
-            let half = self.half(direction);
-            half.hole(half.expected.map_or(0, |expected| expected.saturating_sub(position)));
+            // Bytes missing between the buffered pieces and the current one.
+            let half = self.half_mut(direction);
+            half.lose_bytes(half.next_offset.map_or(0, |next_offset| next_offset.saturating_sub(position)));
         }
     }
 }

@@ -8,36 +8,36 @@ use crate::{
     reader::{Cause, Decode, Dynamic, Fault, List, Reader},
 };
 
-/// The clear message that opens a direction. Layout, without the chunk's own u16 length:
+/// The unencrypted message that begins a direction. Layout, without the chunk's u16 length prefix:
 ///
 /// ```text
 /// port u16 | public key 32 | proof-of-work stamp 24 | nonce 24 | (chain name dyn | ddb version u16 | p2p version u16)+
 /// ```
-/// Until 2019 the tail was a list of versions; a list of one has the layout of today.
+/// Until 2019 the message ended with a list of versions; a list of one version has the same layout as today.
 #[derive(Clone, Debug)]
 pub struct ConnectionMessage<'a> {
-    /// The sender's P2P port, 0 if it has none.
+    /// P2P port of the sender, 0 for none.
     pub port: u16,
-    /// X25519.
+    /// X25519 public key.
     pub public_key: &'a [u8; 32],
-    /// For [`pow::check`].
+    /// Proof-of-work stamp; see [`pow::check`].
     pub proof_of_work_stamp: &'a [u8; pow::STAMP_BYTES],
-    /// Random, so that each session has its own nonces.
+    /// Random bytes, so that the nonces of each session differ.
     pub message_nonce: &'a [u8; 24],
-    /// Network and versions.
+    /// Network and protocol versions.
     pub version: Version<'a>,
-    /// More of them, from nodes older than 2019.
+    /// Further versions, sent by nodes older than 2019.
     pub other_versions: List<'a, Version<'a>>,
 }
 
-/// A network, and the versions of its protocols.
+/// A network and the versions of its protocols.
 #[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
 pub struct Version<'a> {
-    /// Such as `TEZOS_MAINNET`; a DAL node's begins with `DAL_`.
+    /// Name of the network, such as `TEZOS_MAINNET`; DAL nodes use the prefix `DAL_`.
     pub chain_name: Text<'a>,
-    /// 0 to 2.
+    /// Version of the distributed database protocol, 0 to 2.
     pub distributed_db_version: u16,
-    /// 0 or 1.
+    /// Version of the P2P protocol, 0 or 1.
     pub p2p_version: u16,
 }
 
@@ -52,7 +52,10 @@ impl<'a> Decode<'a> for Version<'a> {
 }
 
 impl<'a> ConnectionMessage<'a> {
-    /// Reads a connection chunk's content: the bytes after its length.
+    /// Decodes the content of a connection chunk: the bytes after its length prefix.
+    ///
+    /// # Errors
+    /// If the content is not a connection message.
     pub fn from_plain(plain: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(plain, 0);
         Self::decode(&mut reader).map_err(|fault| DecodeError::new(None, fault))
@@ -69,7 +72,7 @@ impl<'a> ConnectionMessage<'a> {
         })
     }
 
-    /// Did a DAL node send it?
+    /// Whether the sender is a DAL node.
     pub fn is_dal(&self) -> bool {
         self.version.chain_name.0.starts_with(b"DAL_")
     }
@@ -91,12 +94,12 @@ impl Serialize for ConnectionMessage<'_> {
     }
 }
 
-/// What a peer wants of the connection (Octez `connection_metadata.ml`).
+/// Preferences of a peer for the connection (Octez `connection_metadata.ml`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Metadata {
-    /// Send no operations.
+    /// Whether the peer wants no operations.
     pub disable_mempool: bool,
-    /// Do not tell others of this node.
+    /// Whether the peer must not be advertised to others.
     pub private_node: bool,
 }
 
@@ -111,21 +114,21 @@ impl<'a> Decode<'a> for Metadata {
 pub enum Ack<'a> {
     /// Accepted.
     Ack,
-    /// Refused, without a reason.
+    /// Rejected, without a reason.
     NackV0,
-    /// Refused.
+    /// Rejected.
     Nack {
-        /// Why.
+        /// Reason.
         motive: Motive,
-        /// Where to try instead.
-        #[expect(private_interfaces, reason = "shown only")]
+        /// Addresses of other peers.
+        #[expect(private_interfaces, reason = "serialised only")]
         potential_peers_to_connect: Texts<'a>,
     },
 }
 
-/// Why a peer refuses (Octez `p2p_rejection.ml`).
+/// Reason of a rejection (Octez `p2p_rejection.ml`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "names are Octez's own")]
+#[expect(missing_docs, reason = "the names are those of Octez")]
 pub enum Motive {
     NoMotive,
     TooManyConnections,

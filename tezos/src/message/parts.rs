@@ -1,4 +1,4 @@
-//! Parts that several messages share: hashes, block header, locator, operation, path.
+//! Parts shared by several messages: hashes, block header, locator, operation, path.
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 use crate::{
@@ -28,48 +28,48 @@ macro_rules! hashes {
 }
 
 hashes! {
-    /// Blake2b-256 of a whole header.
+    /// Hash of a block: Blake2b-256 of its header.
     BlockHash: 32 bytes, Block;
-    /// Blake2b-256 of a whole operation.
+    /// Hash of an operation: Blake2b-256 of it.
     OperationHash: 32 bytes, Operation;
-    /// Root of the tree of operations.
+    /// Root of the Merkle tree of a block's operations.
     OperationListListHash: 32 bytes, OperationListList;
-    /// Root of the context.
+    /// Root of the context tree.
     ContextHash: 32 bytes, Context;
     /// Hash of a protocol's sources.
     ProtocolHash: 32 bytes, Protocol;
-    /// Blake2b-128 of a public key.
+    /// Peer id: Blake2b-128 of a public key.
     PeerId: 16 bytes, Peer;
-    /// First bytes of the genesis block's hash.
+    /// Chain id: first bytes of the genesis block's hash.
     ChainId: 4 bytes, Chain;
 }
 
-/// A piece of bytes that goes to the end of its reader.
+/// Bytes up to the end of the reader.
 impl<'a> Decode<'a> for Hex<'a> {
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Fault> {
         Ok(Self(reader.rest()))
     }
 }
 
-/// Shell header of a block (Octez `block_header.ml`), protocol data undecoded.
+/// Shell header of a block (Octez `block_header.ml`); the protocol data is not decoded.
 #[derive(Clone, Debug)]
 pub struct BlockHeader<'a> {
     /// Height.
     pub level: i32,
     /// Number of the protocol in the chain.
     pub proto: u8,
-    /// Block before it.
+    /// Hash of the preceding block.
     pub predecessor: BlockHash<'a>,
     /// Seconds since 1970.
     pub timestamp: Timestamp,
-    /// How many lists of operations there are.
+    /// Number of lists of operations.
     pub validation_pass: u8,
-    /// Root of the tree of operations.
+    /// Root of the Merkle tree of the operations.
     pub operations_hash: OperationListListHash<'a>,
     fitness: List<'a, Dynamic<Hex<'a>>>,
-    /// Root of the context after the block (or before it, in later protocols).
+    /// Root of the context tree after the block (before it, in later protocols).
     pub context: ContextHash<'a>,
-    /// Depends on the protocol; the signature is at its end.
+    /// Protocol-specific data; ends with the signature.
     pub protocol_data: Hex<'a>,
     raw: &'a [u8],
 }
@@ -93,7 +93,7 @@ impl<'a> Decode<'a> for BlockHeader<'a> {
 }
 
 impl BlockHeader<'_> {
-    /// The block's hash, computed.
+    /// Computes the block's hash.
     pub fn hash(&self) -> [u8; 32] {
         blake2b_256(&[self.raw])
     }
@@ -116,12 +116,12 @@ impl Serialize for BlockHeader<'_> {
     }
 }
 
-/// Where a chain's head is, and some blocks before it (Octez `block_locator.ml`).
+/// The head of a chain and a sample of the blocks before it (Octez `block_locator.ml`).
 #[derive(Clone, Debug, Serialize)]
 pub struct Locator<'a> {
-    /// Newest block.
+    /// Header of the newest block.
     pub current_head: BlockHeader<'a>,
-    /// Newest to oldest, ever farther apart.
+    /// Hashes of earlier blocks, newest first, at increasing distances.
     pub history: List<'a, BlockHash<'a>>,
 }
 
@@ -131,12 +131,12 @@ impl<'a> Decode<'a> for Locator<'a> {
     }
 }
 
-/// An operation (Octez `operation.ml`): shell header and undecoded data.
+/// An operation (Octez `operation.ml`): shell header and data, which are not decoded.
 #[derive(Clone, Debug)]
 pub struct Operation<'a> {
-    /// A recent block that it is valid after.
+    /// Recent block on which the operation is valid.
     pub branch: BlockHash<'a>,
-    /// Contents and signature, as the protocol defines them.
+    /// Protocol-specific contents and signature.
     pub data: Hex<'a>,
     raw: &'a [u8],
 }
@@ -149,19 +149,19 @@ impl<'a> Decode<'a> for Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// The operation's hash, computed.
+    /// Computes the operation's hash.
     pub fn hash(&self) -> [u8; 32] {
         blake2b_256(&[self.raw])
     }
 
-    /// Name of the first content, as Octez names it; the byte itself if it is none of those. Nothing without data.
+    /// Name of the first content in Octez; the byte in hexadecimal if it is unknown. `None` without data.
     pub fn kind(&self) -> Option<String> {
         let tag = *self.data.0.first()?;
         Some(content_kind(tag).map_or_else(|| format!("0x{tag:02x}"), str::to_owned))
     }
 }
 
-/// Contents of operations in protocol 025; tags of older protocols that were not given away again are added.
+/// Names of operation contents in protocol 025, and in older protocols where a tag was not reused.
 fn content_kind(tag: u8) -> Option<&'static str> {
     Some(match tag {
         0x00 => "endorsement",
@@ -216,12 +216,12 @@ impl Serialize for Operation<'_> {
     }
 }
 
-/// A block, and which of its lists of operations.
+/// One of the lists of operations of a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct BlockPass<'a> {
-    /// The block.
+    /// Hash of the block.
     pub hash: BlockHash<'a>,
-    /// Which list: consensus, votes, anonymous, managers.
+    /// Number of the list: consensus, votes, anonymous, managers.
     pub validation_pass: i8,
 }
 
@@ -231,34 +231,34 @@ impl<'a> Decode<'a> for BlockPass<'a> {
     }
 }
 
-/// The way from the root of a Merkle tree down to one leaf (Octez `operation_list_list_hash.path`).
+/// Path from the root of a Merkle tree to one leaf (Octez `operation_list_list_hash.path`).
 ///
 /// ```text
 /// path = 00 | f0 path right[32] | 0f left[32] path
 /// ```
-/// It nests without end in theory; read here without recursion, and at most [`MAX_DEPTH`] deep.
+/// The encoding nests without a limit; it is decoded without recursion, up to a depth of [`MAX_DEPTH`].
 #[derive(Clone, Debug)]
 pub struct Path<'a> {
-    /// Steps from the root, up to the end mark.
+    /// Encoded steps from the root down, without the end mark.
     down: &'a [u8],
-    /// Right hashes of the steps to the left, the root's last.
+    /// Right hashes of the steps to the left, from the leaf up.
     up: &'a [[u8; 32]],
 }
 
-/// A tree of 2^64 leaves.
+/// Maximum depth of a path: that of a tree with 2^64 leaves.
 pub const MAX_DEPTH: usize = 64;
 
-/// One step of a path, with the hash of the side that is not taken.
+/// One step of a path, with the hash of the sibling.
 #[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// The path goes on to the left.
+    /// The path continues to the left.
     Left {
-        /// Hash of the right side.
+        /// Hash of the right subtree.
         right: &'a [u8; 32],
     },
-    /// The path goes on to the right.
+    /// The path continues to the right.
     Right {
-        /// Hash of the left side.
+        /// Hash of the left subtree.
         left: &'a [u8; 32],
     },
 }
@@ -294,7 +294,7 @@ impl<'a> Decode<'a> for Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// From the root down.
+    /// The steps, from the root down.
     pub fn steps(&self) -> impl Iterator<Item = Step<'a>> + use<'a> {
         let mut down = Reader::new(self.down, 0);
         let mut up = self.up.iter().rev();

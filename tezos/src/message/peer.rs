@@ -1,4 +1,5 @@
-//! Messages between peers after the handshake (Octez `p2p_message.ml`, `distributed_db_message.ml`; Octez 7 for tags 0x50 and 0x51).
+//! Messages between peers after the handshake (Octez `p2p_message.ml`, `distributed_db_message.ml`; Octez 7 for tags
+//! 0x50 and 0x51).
 use serde::Serialize;
 
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
     reader::{Cause, Decode, Dynamic, Fault, List, Reader},
 };
 
-/// A list of points (`ip:port`) or other texts of a peer.
+/// A list of points (`ip:port`).
 pub(crate) type Texts<'a> = List<'a, Dynamic<Text<'a>>>;
 
 impl<'a> Decode<'a> for Text<'a> {
@@ -18,9 +19,9 @@ impl<'a> Decode<'a> for Text<'a> {
     }
 }
 
-/// A message. Its JSON has the variant's name as the only key, or is the name alone.
+/// A message between peers. Its JSON is an object with the variant's name as the only key, or the name.
 #[derive(Debug, Serialize)]
-#[expect(missing_docs, reason = "names and fields are Octez's own")]
+#[expect(missing_docs, reason = "the names are those of Octez")]
 pub enum PeerMessage<'a> {
     Disconnect,
     Bootstrap,
@@ -102,20 +103,20 @@ pub enum PeerMessage<'a> {
     },
 }
 
-/// Points to connect to.
+/// Addresses of known peers.
 #[derive(Debug, Serialize)]
 pub struct Advertise<'a> {
     id: Texts<'a>,
 }
 
-/// A peer offers another for one of ours.
+/// A peer offered in exchange for another.
 #[derive(Debug, Serialize)]
 pub struct Swap<'a> {
     point: Text<'a>,
     peer_id: PeerId<'a>,
 }
 
-/// Operations that wait (Octez `mempool.ml`).
+/// Pending operations (Octez `mempool.ml`).
 #[derive(Debug, Serialize)]
 pub struct Mempool<'a> {
     known_valid: List<'a, OperationHash<'a>>,
@@ -137,7 +138,7 @@ pub struct Component<'a> {
     implementation: Text<'a>,
 }
 
-/// One list of operations of a block, with the proof that it belongs to it.
+/// One list of operations of a block, with its Merkle proof.
 #[derive(Debug, Serialize)]
 pub struct OperationsForBlocks<'a> {
     operations_for_block: BlockPass<'a>,
@@ -158,7 +159,7 @@ impl<'a> Decode<'a> for Component<'a> {
 impl<'a> Decode<'a> for Mempool<'a> {
     fn decode(reader: &mut Reader<'a>) -> Result<Self, Fault> {
         let known_valid = List::decode_dynamic(reader)?;
-        // Two lengths, one in the other.
+        // The list has two nested length prefixes.
         let mut pending = reader.dynamic()?;
         let list = List::decode_dynamic(&mut pending)?;
         pending.finish()?;
@@ -173,7 +174,7 @@ impl<'a> Decode<'a> for Swap<'a> {
 }
 
 impl<'a> PeerMessage<'a> {
-    /// Reads the body of a message; the caller checks that all of it was read.
+    /// Decodes the body of a message; the caller checks that all bytes were read.
     pub(crate) fn decode(tag: u16, r: &mut Reader<'a>) -> Result<Self, Fault> {
         Ok(match tag {
             0x01 => Self::Disconnect,

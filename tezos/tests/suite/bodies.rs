@@ -1,4 +1,4 @@
-//! Messages and their parts on vectors of other decoders.
+//! Decoding of messages, compared with vectors of other decoders.
 use chainscope_tezos::{
     Category, KINDS, canonical_kind, decode,
     generate::Generator,
@@ -17,7 +17,7 @@ fn tag_of(name: &str) -> u16 {
 }
 
 #[test]
-fn bodies_of_mainnet() {
+fn mainnet_bodies_are_decoded() {
     for name in [
         "block-header.msg",
         "current-branch.big.msg",
@@ -43,7 +43,7 @@ fn bodies_of_mainnet() {
 }
 
 #[test]
-fn unit_vectors_of_tezedge() {
+fn tezedge_unit_vectors_are_decoded() {
     let mut seen = 0;
     for vector in read_json("tezedge-unit/unit-vectors.json").as_array().unwrap() {
         let (bytes, decoded) = (unhex(&vector["hex"]), &vector["decoded"]);
@@ -81,7 +81,7 @@ fn unit_vectors_of_tezedge() {
 }
 
 #[test]
-fn headers_and_operations_of_octez_codec() {
+fn octez_codec_headers_and_operations_are_decoded() {
     let vectors = read_json("octez-codec/decoded.json");
     let vectors = vectors.as_array().unwrap();
     assert_eq!(vectors.len(), 86);
@@ -117,12 +117,12 @@ fn every_kind_has_the_documented_shape() {
 }
 
 #[test]
-fn one_byte_less_or_more_is_an_error_that_says_where() {
+fn one_byte_less_or_more_is_an_error_with_its_offset() {
     let mut generator = Generator::new(2);
     for (tag, kind) in PEER_KINDS {
         let body = generator.body(tag);
         let longer = frame(tag, &[&body[..], &[0]].concat());
-        // Where a message ends with data of any length, a byte more belongs to it.
+        // If a message ends with data of any length, an additional byte belongs to it.
         let open = ["block_header", "operation", "checkpoint", "predecessor_header"];
         let result = decode(Category::P2p, false, &longer);
         assert_eq!(result.is_ok(), open.contains(&kind), "{kind}: {result:?}");
@@ -136,7 +136,7 @@ fn one_byte_less_or_more_is_an_error_that_says_where() {
 }
 
 #[test]
-fn errors() {
+fn error_messages_name_tag_offset_and_cause() {
     let error = |category, bytes: &[u8]| decode(category, false, bytes).unwrap_err().to_string();
     assert_eq!(error(Category::P2p, &frame(0x99, b"x")), "tag 0x0099: at byte 4: unknown tag");
     assert_eq!(error(Category::P2p, &frame(0x10, b"xyz")), "tag 0x0010: at byte 6: 4 bytes needed, 3 left");
@@ -153,7 +153,7 @@ fn errors() {
 }
 
 #[test]
-fn paths_do_not_nest_without_end() {
+fn the_depth_of_paths_is_limited() {
     for step in [vec![0xf0], [vec![0x0f], vec![1; 32]].concat()] {
         let deep = |depth: usize| {
             let mut body = vec![0; 33];
@@ -177,7 +177,7 @@ fn paths_do_not_nest_without_end() {
 }
 
 #[test]
-fn text_of_peers_is_carried_safely() {
+fn text_of_peers_is_escaped_in_json() {
     let points = [&b"\x00\x1b[31m\"\\\n\x7f"[..], &b"\xff\xfe ok \xc3"[..], "é\u{202e}".as_bytes()];
     let body: Vec<u8> =
         points.iter().flat_map(|point| [&(point.len() as u32).to_be_bytes()[..], point].concat()).collect();
@@ -191,7 +191,7 @@ fn text_of_peers_is_carried_safely() {
 }
 
 #[test]
-fn old_connection_messages_list_versions() {
+fn connection_messages_before_2019_have_several_versions() {
     let mut plain = read("mainnet-bodies/connection.msg");
     let one = json_text(Category::Connection, &plain);
     assert!(!one.contains("other_versions"));
@@ -221,7 +221,7 @@ fn times_show_as_rfc_3339() {
 }
 
 #[test]
-fn names_of_kinds() {
+fn kinds_have_canonical_names() {
     assert_eq!(KINDS.len(), 30);
     assert_eq!(KINDS[3..29], PEER_KINDS.map(|(_, name)| name));
     assert_eq!(canonical_kind("operation_hashes_for_block"), Some("operation_hashes_for_blocks"));
@@ -231,7 +231,7 @@ fn names_of_kinds() {
 }
 
 #[test]
-fn a_packed_message_is_found_in_its_chunk() {
+fn one_of_several_messages_in_a_chunk_is_located() {
     let mut generator = Generator::new(3);
     let messages = [generator.message(0x31), generator.message(0x20), generator.message(0x31)];
     let plain = messages.concat();
@@ -246,7 +246,7 @@ fn a_packed_message_is_found_in_its_chunk() {
 }
 
 #[test]
-fn a_long_message_has_a_preview_from_its_beginning() {
+fn the_preview_of_a_long_message_is_made_from_its_prefix() {
     let message = frame(tag_of("operations_for_blocks"), &read("mainnet-bodies/operations-for-blocks.huge.msg"));
     let whole = preview(&decode(Category::P2p, false, &message).unwrap());
     for cut in [300, 5_000, 170_000] {

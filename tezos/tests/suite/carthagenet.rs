@@ -1,10 +1,11 @@
-//! A real session: TezEdge node to Octez node, Carthagenet 2020. Every chunk sent is opened, every message is as expected.
+//! A real session from a TezEdge node to an Octez node, Carthagenet 2020: every sent chunk is decrypted, every message
+//! is decoded as expected.
 use crate::common::{self, Recorder, carthagenet, unhex};
 use chainscope_tezos::{Category, ChunkState, Direction, Limits, Output, Role, State};
 use serde_json::Value;
 
 #[test]
-fn every_message_sent_comes_out() {
+fn every_sent_message_is_decoded() {
     let session = carthagenet();
     let mut recorder = Recorder::new(Some(Role::Initiator), Limits::default(), session.identity);
     for (direction, payload) in &session.payloads {
@@ -12,10 +13,10 @@ fn every_message_sent_comes_out() {
     }
     recorder.finish();
 
-    let account = recorder.conversation.account();
-    assert!(account.holds());
-    assert_eq!((account.pending, account.skipped, account.lost, account.gaps), (0, 0, 0, 0));
-    assert_eq!(account.undecryptable, 0);
+    let stats = recorder.conversation.stats();
+    assert!(stats.is_balanced());
+    assert_eq!((stats.pending, stats.skipped, stats.lost, stats.gaps), (0, 0, 0, 0));
+    assert_eq!(stats.undecryptable, 0);
     let sent = recorder.chunks(Direction::Sent);
     assert_eq!(sent.len(), 5_475);
     assert_eq!(sent[0].state, ChunkState::Clear);
@@ -50,7 +51,7 @@ fn every_message_sent_comes_out() {
 }
 
 #[test]
-fn the_role_is_found_and_corrected() {
+fn an_unknown_or_wrong_role_is_corrected() {
     let session = carthagenet();
     for told in [None, Some(Role::Responder)] {
         let mut recorder = Recorder::new(told, Limits::default(), session.identity.clone());
@@ -67,13 +68,13 @@ fn the_role_is_found_and_corrected() {
             })
             .collect();
         assert_eq!(roles, [told, Some(Role::Initiator)]);
-        assert_eq!(recorder.conversation.account().undecryptable, 0);
-        assert_eq!(recorder.conversation.account().gaps, 0);
+        assert_eq!(recorder.conversation.stats().undecryptable, 0);
+        assert_eq!(recorder.conversation.stats().gaps, 0);
     }
 }
 
 #[test]
-fn what_is_said_of_the_peer() {
+fn the_peer_is_identified() {
     let session = carthagenet();
     let mut recorder = Recorder::new(Some(Role::Initiator), Limits::default(), session.identity);
     for (direction, payload) in session.payloads.iter().take(6) {

@@ -1,9 +1,8 @@
-//! Vectors, and a recorder that drives a conversation as an agent would.
+//! Access to the vectors, and a recorder that drives a conversation as the agent does.
 use std::{path::PathBuf, sync::Arc};
 
 use chainscope_tezos::{
-    Category, ChunkOut, Conversation, Direction, GapOut, Identity, Limits, MessageOut, Output, Piece, Role, State,
-    decode,
+    Category, Chunk, Conversation, Direction, Gap, Identity, Limits, Message, Output, Piece, Role, State, decode,
 };
 use serde_json::{Value, json};
 
@@ -57,7 +56,7 @@ pub(crate) fn carthagenet() -> Session {
     }
 }
 
-/// The calls of a synthetic session that moved bytes.
+/// The system calls of a synthetic session that transferred bytes.
 pub(crate) fn calls(name: &str) -> Vec<(Direction, Vec<u8>)> {
     json_lines(&format!("synthetic-two-way/{name}.syscalls.jsonl"))
         .iter()
@@ -100,10 +99,10 @@ impl Recorder {
 
     pub(crate) fn push(&mut self, piece: Piece<'_>) {
         self.conversation.push(piece, &mut self.identity, &mut |output| self.outputs.push(output));
-        assert!(self.conversation.account().holds(), "{:?}", self.conversation.account());
+        assert!(self.conversation.stats().is_balanced(), "{:?}", self.conversation.stats());
     }
 
-    /// The next bytes of a direction.
+    /// Pushes the next bytes of a direction.
     pub(crate) fn next(&mut self, direction: Direction, bytes: &[u8]) {
         let offset = self.offsets[direction as usize];
         self.time_ns += 1_000;
@@ -111,12 +110,12 @@ impl Recorder {
         self.offsets[direction as usize] += bytes.len() as u64;
     }
 
-    /// Bytes that are not captured, as a jump of the offset.
+    /// Skips bytes that are not captured: the next piece has a greater offset.
     pub(crate) fn jump(&mut self, direction: Direction, length: usize) {
         self.offsets[direction as usize] += length as u64;
     }
 
-    /// Bytes that are not captured, as a piece without bytes.
+    /// Pushes a piece without bytes for bytes that are not captured.
     pub(crate) fn lose(&mut self, direction: Direction, length: usize) {
         let offset = self.offsets[direction as usize];
         self.time_ns += 1_000;
@@ -129,10 +128,10 @@ impl Recorder {
     pub(crate) fn finish(&mut self) {
         let [sent, received] = self.offsets;
         self.conversation.finish(Some(sent), Some(received), &mut |output| self.outputs.push(output));
-        assert!(self.conversation.account().holds());
+        assert!(self.conversation.stats().is_balanced());
     }
 
-    pub(crate) fn chunks(&self, direction: Direction) -> Vec<ChunkOut> {
+    pub(crate) fn chunks(&self, direction: Direction) -> Vec<Chunk> {
         self.outputs
             .iter()
             .filter_map(|output| match output {
@@ -142,7 +141,7 @@ impl Recorder {
             .collect()
     }
 
-    pub(crate) fn messages(&self, direction: Direction) -> Vec<MessageOut> {
+    pub(crate) fn messages(&self, direction: Direction) -> Vec<Message> {
         self.outputs
             .iter()
             .filter_map(|output| match output {
@@ -152,7 +151,7 @@ impl Recorder {
             .collect()
     }
 
-    pub(crate) fn gaps(&self) -> Vec<GapOut> {
+    pub(crate) fn gaps(&self) -> Vec<Gap> {
         self.outputs
             .iter()
             .filter_map(|output| match output {
@@ -185,7 +184,7 @@ impl Recorder {
 
 pub(crate) fn decode_json(category: Category, plain: &[u8]) -> Value {
     let decoded = decode(category, false, plain).unwrap_or_else(|error| panic!("{error}"));
-    // Text keeps the order of fields, as the preview does.
+    // Serialised as text to keep the order of fields, as the preview does.
     let text = serde_json::to_string(&decoded).unwrap();
     serde_json::from_str(&text).unwrap()
 }
@@ -194,7 +193,7 @@ pub(crate) fn json_text(category: Category, plain: &[u8]) -> String {
     serde_json::to_string(&decode(category, false, plain).unwrap()).unwrap()
 }
 
-/// This project's JSON in the shape of the independent decoder's: see vectors/README.md.
+/// Converts this project's JSON to the format of the independent decoder: see vectors/README.md.
 pub(crate) fn as_expected(message: &Value) -> Value {
     let inner = match message {
         Value::String(name) if name == "Disconnect" || name == "Bootstrap" => json!({}),
@@ -257,7 +256,7 @@ fn path(steps: &[Value]) -> Value {
     }
 }
 
-/// Seconds since 1970 of an RFC 3339 time in UTC, by counting days.
+/// Seconds since 1970 of an RFC 3339 time in UTC.
 fn seconds(text: &str) -> i64 {
     let number = |range: std::ops::Range<usize>| text[range].parse::<i64>().unwrap();
     let (year, month, day) = (number(0..4), number(5..7), number(8..10));

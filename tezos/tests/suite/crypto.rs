@@ -1,4 +1,4 @@
-//! Keys, nonces, boxes, proof of work and identities on vectors, and against `crypto_box`.
+//! Keys, nonces, encryption, proof of work and identities, compared with vectors and with `crypto_box`.
 use chainscope_tezos::{
     Identity, IdentityError, Role,
     cipher::{Cipher, Nonce, SharedKey, nonces},
@@ -50,9 +50,9 @@ fn precomputed_key_and_box() {
     }
 }
 
-/// Counters that carry into the part of the nonce that makes the subkey, too.
+/// Includes counters that carry into the part of the nonce from which the subkey is derived.
 #[test]
-fn as_crypto_box_does() {
+fn ciphers_agree_with_crypto_box() {
     let secret = crypto_box::SecretKey::from([7; 32]);
     let remote = crypto_box::SecretKey::from([9; 32]).public_key();
     let theirs = crypto_box::SalsaBox::new(&remote, &secret);
@@ -91,7 +91,7 @@ fn proof_of_work() {
     for (difficulty, good) in [(0.0, true), (24.0, true), (26.0, true), (26.5, true), (27.0, false), (256.0, false)] {
         assert_eq!(pow::check(&key, &stamp, &pow::Target::from_difficulty(difficulty)), good, "{difficulty}");
     }
-    // 2^54-1 < 2^54: a hair's breadth from the next whole difficulty.
+    // 2^54-1 < 2^54: the smallest distance to the next whole difficulty.
     assert_ne!(pow::Target::from_difficulty(26.0), pow::Target::from_difficulty(26.000_001));
     let easy = pow::Target::from_difficulty(8.0);
     let mined = pow::mine(&key, [0; 24], &easy, 100_000).unwrap();
@@ -100,7 +100,7 @@ fn proof_of_work() {
 }
 
 #[test]
-fn identities_of_public_networks() {
+fn identities_of_public_networks_are_valid() {
     let identities = read_json("identities/identities.json");
     let identities = identities.as_array().unwrap();
     assert_eq!(identities.len(), 16);
@@ -118,7 +118,7 @@ fn identities_of_public_networks() {
 }
 
 #[test]
-fn bad_identity_files_are_named_not_quoted() {
+fn errors_of_identity_files_name_the_field_and_quote_nothing() {
     let good: Value = serde_json::from_slice(&read("carthagenet-2020/identity.json")).unwrap();
     let secret = good["secret_key"].as_str().unwrap();
     let with = |field: &str, value: Value| {

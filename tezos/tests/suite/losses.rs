@@ -1,4 +1,4 @@
-//! Holes: every record of a session dropped in turn, random losses, damage; what does not touch a hole comes out, nothing wrong does.
+//! Holes, random losses and damage: every message that a hole does not touch is emitted, and no wrong one.
 use std::collections::HashSet;
 
 use chainscope_tezos::{
@@ -15,14 +15,14 @@ use crate::{
     sessions::{Pair, pair},
 };
 
-/// Where the messages of a direction are in its stream.
+/// Position of a message in its stream.
 struct Placed {
     sha256: [u8; 32],
     start: u64,
     end: u64,
 }
 
-/// The messages of a whole recording, by direction.
+/// Positions of all messages of a recording without losses, by direction.
 fn placed(recorder: &Recorder) -> [Vec<Placed>; 2] {
     [Direction::Sent, Direction::Received].map(|direction| {
         let mut ends = vec![0];
@@ -41,7 +41,7 @@ fn placed(recorder: &Recorder) -> [Vec<Placed>; 2] {
     })
 }
 
-/// Every message outside the holes came out, in order, and no other.
+/// Checks that exactly the messages outside the holes were emitted, in order.
 fn check(recorder: &Recorder, placed: &[Vec<Placed>; 2], holes: &[(Direction, u64, u64)], case: &str) {
     for direction in [Direction::Sent, Direction::Received] {
         let untouched: Vec<_> = placed[direction as usize]
@@ -56,14 +56,14 @@ fn check(recorder: &Recorder, placed: &[Vec<Placed>; 2], holes: &[(Direction, u6
         assert_eq!(got, untouched, "{case}: {direction:?}");
     }
     let lost: u64 = holes.iter().map(|(_, start, end)| end - start).sum();
-    let account = recorder.conversation.account();
-    assert!(account.holds());
-    assert_eq!(account.lost, lost, "{case}");
+    let stats = recorder.conversation.stats();
+    assert!(stats.is_balanced());
+    assert_eq!(stats.lost, lost, "{case}");
     let reported: u64 = recorder.gaps().iter().map(|gap| gap.lost_bytes).sum();
     assert_eq!(reported, lost, "{case}: {:?}", recorder.gaps());
     let skipped: u64 = recorder.gaps().iter().map(|gap| gap.skipped_bytes).sum();
-    assert_eq!(account.skipped, skipped, "{case}");
-    assert_eq!(account.gaps, recorder.gaps().len() as u64);
+    assert_eq!(stats.skipped, skipped, "{case}");
+    assert_eq!(stats.gaps, recorder.gaps().len() as u64);
 }
 
 fn record(calls: &[(Direction, Vec<u8>)]) -> Recorder {
@@ -77,7 +77,7 @@ fn record(calls: &[(Direction, Vec<u8>)]) -> Recorder {
 }
 
 #[test]
-fn every_record_dropped_in_turn() {
+fn any_one_record_may_be_lost() {
     let calls = calls("outgoing-all-messages");
     let whole = record(&calls);
     let placed = placed(&whole);
@@ -103,16 +103,16 @@ fn every_record_dropped_in_turn() {
             check(&recorder, &placed, &[hole], &format!("record {dropped}, {role:?}, {as_jump}"));
             let gaps = recorder.gaps();
             assert_eq!(gaps.len(), 1);
-            // At the end of a stream there is nothing to find.
+            // After the last record there is no chunk to find.
             let last = calls.iter().rposition(|call| call.0 == calls[dropped].0).unwrap();
             assert_eq!(gaps[0].recovered, dropped < last, "{dropped} {gaps:?}");
         }
     }
 }
 
-/// A record that vanishes without a trace: no offset tells of it.
+/// A lost record that no offset reveals.
 #[test]
-fn every_record_dropped_in_silence() {
+fn any_one_record_may_be_lost_silently() {
     let calls = calls("outgoing-all-messages");
     let whole = record(&calls);
     let all: HashSet<_> = placed(&whole).iter().flatten().map(|message| message.sha256).collect();
@@ -123,8 +123,8 @@ fn every_record_dropped_in_silence() {
         let messages: Vec<_> =
             [Direction::Sent, Direction::Received].iter().flat_map(|d| recorder.messages(*d)).collect();
         assert!(messages.iter().all(|message| all.contains(&message.sha256)), "{dropped}");
-        // At most the messages that the record touched, and those in a false chunk that its rest began and nothing ended.
-        let waits = recorder.conversation.account().pending > 0;
+        // Lost are at most the messages in the record, and those in a false chunk that the next record begins.
+        let waits = recorder.conversation.stats().pending > 0;
         assert!(waits || messages.len() + 6 >= all.len(), "{dropped}: {} of {}", messages.len(), all.len());
     }
 }
@@ -151,7 +151,7 @@ fn random_holes_in_the_real_session() {
     let mut holes = Vec::new();
     while at < stream.len() {
         let bytes = generator.below(3_000).min(stream.len() - at);
-        // No read or write boundary helps.
+        // Without call boundaries.
         let offset = recorder.offsets[0];
         let time_ns = recorder.time_ns;
         let piece =
@@ -168,18 +168,18 @@ fn random_holes_in_the_real_session() {
     }
     recorder.finish();
     assert!(holes.len() > 200);
-    // The responder's single message is not there.
+    // The single message of the responder is not included.
     let placed = [placed.into_iter().next().unwrap(), Vec::new()];
     let untouched =
         placed[0].iter().filter(|m| !holes.iter().any(|(_, start, end)| *start < m.end && m.start < *end)).count();
     let sent: Vec<_> = recorder.messages(Direction::Sent).iter().map(|m| m.sha256).collect();
     assert_eq!(sent.len(), untouched);
-    let account = recorder.conversation.account_of(Direction::Sent);
-    assert_eq!(account.lost, holes.iter().map(|(_, start, end)| end - start).sum::<u64>());
+    let stats = recorder.conversation.direction_stats(Direction::Sent);
+    assert_eq!(stats.lost, holes.iter().map(|(_, start, end)| end - start).sum::<u64>());
     assert!(!recorder.comments().iter().any(|comment| comment.contains("budget")), "{:?}", recorder.comments());
 }
 
-/// A loss of thousands of small chunks, of which nobody knows the length.
+/// A loss of thousands of small chunks of unknown length.
 #[test]
 fn a_long_silent_loss_is_found_in_a_growing_window() {
     for lost in [10_u16, 1_000, 20_000] {
@@ -228,21 +228,25 @@ fn a_hole_over_many_chunks_with_long_messages_around() {
 }
 
 #[test]
-fn a_spent_budget_slows_the_search_and_is_said_once() {
-    let limits =
-        Limits { search_units: 10_000, search_units_per_byte: 0, search_units_per_second: 1_000, ..Limits::default() };
+fn an_exhausted_budget_slows_the_search_and_is_reported_once() {
+    let limits = Limits {
+        resync_budget: 10_000,
+        resync_budget_per_byte: 0,
+        resync_budget_per_second: 1_000,
+        ..Limits::default()
+    };
     let Pair { mut recorder, mut ours, .. } = pair(Some(Role::Initiator), limits, "TEZOS");
     for _ in 0..500 {
         ours.chunk(&frame(0x02, b""));
     }
-    // Garbage: nothing to find, whatever it costs.
+    // Random bytes without a chunk.
     for _ in 0..1_000 {
         recorder.next(Direction::Sent, &[0, 40, 1, 2, 3, 4, 5, 6, 7, 8].repeat(100));
-        assert!(recorder.conversation.account().pending <= limits.search_window as u64);
+        assert!(recorder.conversation.stats().pending <= limits.resync_window_bytes as u64);
     }
     let slowed = "outgoing search for the next chunk is slowed down: its processing budget is spent";
     assert_eq!(recorder.comments().iter().filter(|comment| **comment == slowed).count(), 1);
-    // Time brings it back.
+    // The budget is refilled with time.
     for _ in 0..200 {
         recorder.time_ns += 10_000_000_000;
         let wire = ours.chunk(&frame(0x10, &[1; 4]));
@@ -254,7 +258,7 @@ fn a_spent_budget_slows_the_search_and_is_said_once() {
 }
 
 #[test]
-fn bytes_that_come_twice_are_skipped() {
+fn repeated_bytes_are_skipped() {
     let calls = calls("outgoing-all-messages");
     let whole = record(&calls);
     let mut recorder =
@@ -267,21 +271,21 @@ fn bytes_that_come_twice_are_skipped() {
     }
     recorder.finish();
     assert_eq!(recorder.messages(Direction::Received), retimed(&whole, &recorder));
-    assert!(recorder.conversation.account().skipped > 0);
+    assert!(recorder.conversation.stats().skipped > 0);
     assert_eq!(recorder.gaps(), []);
 }
 
 /// The messages of one recording with the times of another.
-fn retimed(of: &Recorder, times: &Recorder) -> Vec<chainscope_tezos::MessageOut> {
+fn retimed(of: &Recorder, times: &Recorder) -> Vec<chainscope_tezos::Message> {
     let times = times.messages(Direction::Received);
     of.messages(Direction::Received)
         .into_iter()
         .zip(times)
-        .map(|(message, other)| chainscope_tezos::MessageOut { time_ns: other.time_ns, ..message })
+        .map(|(message, other)| chainscope_tezos::Message { time_ns: other.time_ns, ..message })
         .collect()
 }
 
-/// Traffic of both directions, and where to cut it.
+/// A session with random messages, and the streams of both directions.
 fn traffic(seed: u64, messages: usize) -> (Pair, [Vec<u8>; 2]) {
     let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
     let mut generator = Generator::new(seed);
@@ -304,29 +308,29 @@ fn traffic(seed: u64, messages: usize) -> (Pair, [Vec<u8>; 2]) {
     (pair, streams)
 }
 
-/// One side may go far ahead of the other here.
+/// A recorder that buffers any number of bytes until the other direction's connection message arrives.
 fn fresh() -> Recorder {
-    let limits = Limits { held: 100 << 20, ..Limits::default() };
+    let limits = Limits { max_buffered_bytes: 100 << 20, ..Limits::default() };
     Recorder::new(Some(Role::Initiator), limits, identity("synthetic-two-way/identity.json"))
 }
 
-/// What came out, without times, by direction.
-fn facts(recorder: &Recorder) -> [Vec<Output>; 2] {
-    let mut facts = [Vec::new(), Vec::new()];
+/// Chunks and messages of a recording without times, by direction.
+fn outputs_without_times(recorder: &Recorder) -> [Vec<Output>; 2] {
+    let mut outputs = [Vec::new(), Vec::new()];
     for output in &recorder.outputs {
         match output.clone() {
             Output::Chunk(mut chunk) => {
                 chunk.time_ns = 0;
-                facts[chunk.direction as usize].push(Output::Chunk(chunk));
+                outputs[chunk.direction as usize].push(Output::Chunk(chunk));
             }
             Output::Message(mut message) => {
                 message.time_ns = 0;
-                facts[message.direction as usize].push(Output::Message(message));
+                outputs[message.direction as usize].push(Output::Message(message));
             }
             _ => {}
         }
     }
-    facts
+    outputs
 }
 
 fn random_loss(seed: u64, silent: bool, largest: usize) {
@@ -431,9 +435,9 @@ proptest! {
                 at[direction as usize] = to;
             }
         }
-        // Both sides speak before they listen: what waited for the other's first message comes out all the same.
-        prop_assert!(facts(&whole) == facts(&split));
-        prop_assert_eq!(split.conversation.account().pending, 0);
+        // Bytes that were buffered until the other direction's connection message arrived are processed as well.
+        prop_assert!(outputs_without_times(&whole) == outputs_without_times(&split));
+        prop_assert_eq!(split.conversation.stats().pending, 0);
     }
 
     #[test]
@@ -446,14 +450,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_are_borne(
+    fn any_bytes_are_accepted(
         pieces in prop::collection::vec((any::<bool>(), 0_u64..300, prop::collection::vec(any::<u8>(), 0..300), 0_u64..50, any::<bool>()), 0..40),
         opened: bool,
     ) {
         let mut recorder = if opened { pair(None, Limits::default(), "TEZOS").recorder } else { fresh() };
         for (sent, jump, bytes, missing, call_start) in pieces {
             let direction = if sent { Direction::Sent } else { Direction::Received };
-            // Backwards as well as on.
+            // Offsets may go backwards.
             let offset = (recorder.offsets[direction as usize] + jump / 20).saturating_sub(jump % 20);
             let covers = bytes.len() as u64 + missing;
             recorder.push(Piece { direction, offset, bytes: &bytes, covers, call_start, time_ns: 1 });
@@ -466,7 +470,7 @@ proptest! {
     }
 
     #[test]
-    fn any_message_is_decoded_or_refused(tag in 0_u16..0x100, body in prop::collection::vec(any::<u8>(), 0..400), at: usize, byte: u8) {
+    fn any_message_is_decoded_or_rejected(tag in 0_u16..0x100, body in prop::collection::vec(any::<u8>(), 0..400), at: usize, byte: u8) {
         for plain in [frame(tag, &body), {
             let (known, _) = PEER_KINDS[usize::from(tag) % PEER_KINDS.len()];
             let mut message = Generator::new(at as u64).message(known);

@@ -1,5 +1,5 @@
-//! Tests on the vectors and on random data. See `vectors/README.md`.
-#![allow(clippy::unwrap_used, reason = "tests panic where they fail")]
+//! Integration tests with the vectors (see `vectors/README.md`) and with random data.
+#![expect(clippy::unwrap_used, reason = "a failed test shows the line")]
 mod bodies;
 mod carthagenet;
 mod common;

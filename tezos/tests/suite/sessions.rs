@@ -1,8 +1,8 @@
-//! Whole sessions of both directions, from the vectors and from the sealing side.
+//! Whole sessions of both directions, from the vectors and encrypted by `seal`.
 use std::sync::Arc;
 
 use chainscope_tezos::{
-    Category, ChunkState, Conversation, Direction, Identity, Keyring, Limits, MessageOut, Offsets, Output, Piece,
+    Category, ChunkState, Conversation, Direction, Identity, Keyring, Limits, Message, Offsets, Output, Piece,
     Protocol, Role, State,
     generate::Generator,
     message::PEER_KINDS,
@@ -31,10 +31,10 @@ fn announcement(message_nonce: u8, chain_name: &str) -> Announcement<'_> {
     }
 }
 
-/// The messages of both directions as the vectors have them.
+/// Compares the messages of both directions with the vectors.
 fn compare(recorder: &Recorder, expected: &Value) {
     for (direction, from) in [(Direction::Sent, "L"), (Direction::Received, "R")] {
-        let messages: Vec<MessageOut> =
+        let messages: Vec<Message> =
             recorder.messages(direction).into_iter().filter(|m| m.category == Category::P2p).collect();
         let expected: Vec<&Value> =
             expected["messages"].as_array().unwrap().iter().filter(|m| m["from_"] == from).collect();
@@ -82,11 +82,11 @@ fn all_messages_of_both_directions() {
         }
         recorder.finish();
         compare(&recorder, &all_messages());
-        let account = recorder.conversation.account();
-        assert_eq!((account.gaps, account.pending, account.skipped, account.undecryptable), (0, 0, 0, 0));
-        assert_eq!(account.chunks, 16 + 22 + 2);
-        assert_eq!(account.messages, 32 + 6);
-        assert_eq!(recorder.conversation.kind(), Protocol::Tezos);
+        let stats = recorder.conversation.stats();
+        assert_eq!((stats.gaps, stats.pending, stats.skipped, stats.undecryptable), (0, 0, 0, 0));
+        assert_eq!(stats.chunks, 16 + 22 + 2);
+        assert_eq!(stats.messages, 32 + 6);
+        assert_eq!(recorder.conversation.protocol(), Protocol::Tezos);
         assert_eq!(recorder.states(), [State::Handshake, State::Decoding]);
         let order: Vec<_> = recorder
             .outputs
@@ -103,7 +103,7 @@ fn all_messages_of_both_directions() {
 }
 
 #[test]
-fn both_refusals() {
+fn both_versions_of_nack_are_decoded() {
     for (name, role, nack) in
         [("incoming-nack-v0", Role::Responder, json!("NackV0")), ("outgoing-nack-v1", Role::Initiator, Value::Null)]
     {
@@ -126,12 +126,12 @@ fn both_refusals() {
         } else {
             assert_eq!(*refusal, nack);
         }
-        let account = recorder.conversation.account();
-        assert_eq!((account.chunks, account.opened, account.gaps), (6, 6, 0));
+        let stats = recorder.conversation.stats();
+        assert_eq!((stats.chunks, stats.opened, stats.gaps), (6, 6, 0));
     }
 }
 
-/// The generated session with roles turned round: sealed anew with the local node as the one that accepted.
+/// The generated session with exchanged roles: encrypted again with the local node as the responder.
 #[test]
 fn all_messages_as_responder() {
     let (sent, received) = streams(&calls("outgoing-all-messages"));
@@ -157,12 +157,12 @@ fn all_messages_as_responder() {
     }
     recorder.finish();
     compare(&recorder, &expected);
-    assert_eq!(recorder.conversation.account().gaps, 0);
+    assert_eq!(recorder.conversation.stats().gaps, 0);
 }
 
-/// What the sealing side makes is what the vectors have, and it opens what they have.
+/// `seal` encrypts to the bytes of the vectors and decrypts them.
 #[test]
-fn the_sealing_side_makes_the_same_bytes() {
+fn seal_agrees_with_the_vectors() {
     let (sent, received) = streams(&calls("outgoing-all-messages"));
     let (mut sealer, mut opener) = session(&local(), Role::Initiator, &sent[..105], &received[..105]).unwrap();
     let mut wire = sent[..105].to_vec();
@@ -219,7 +219,7 @@ fn several_messages_in_a_chunk_and_a_message_over_odd_chunks() {
     let mut generator = Generator::new(7);
     let messages: Vec<Vec<u8>> = PEER_KINDS.iter().map(|(tag, _)| generator.message(*tag)).collect();
     let all = messages.concat();
-    // Frames of messages are cut too.
+    // Frames of messages are split as well.
     for size in [1, 2, 3, 7, 500, all.len() / 2] {
         for piece in all.chunks(size) {
             let wire = pair.ours.chunk(piece);
@@ -235,7 +235,7 @@ fn several_messages_in_a_chunk_and_a_message_over_odd_chunks() {
 }
 
 #[test]
-fn unknown_tags_and_bad_bodies_keep_their_bytes() {
+fn messages_with_unknown_tags_or_invalid_bodies_are_recorded() {
     let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
     for (plain, kind, error) in [
         (frame(0x99, b"abc"), "unknown", "tag 0x0099: at byte 4: unknown tag"),
@@ -249,10 +249,10 @@ fn unknown_tags_and_bad_bodies_keep_their_bytes() {
 }
 
 #[test]
-fn a_message_of_100_mib_passes_and_a_longer_one_is_refused() {
-    let limits = Limits { message_prefix: 100_000, ..Limits::default() };
+fn a_message_of_100_mib_is_decoded_and_a_longer_one_is_rejected() {
+    let limits = Limits { max_prefix_bytes: 100_000, ..Limits::default() };
     let mut pair = pair(Some(Role::Initiator), limits, "TEZOS");
-    // A list of operations that is as long as a message may be.
+    // A list of operations of the maximum message length.
     let operation = [&[0, 0, 0xff, 0xfc][..], &[7; 0xfffc]].concat();
     let body = [&[1; 33][..], &[0], &operation.repeat(1590)].concat();
     let most = (100 << 20) - 2;
@@ -278,7 +278,7 @@ fn a_message_of_100_mib_passes_and_a_longer_one_is_refused() {
             assert!(matches!(last, Output::Chunk(_)));
         }
     }
-    // One byte more, and on with the next message.
+    // A message with one byte more is rejected; the next one is decoded.
     let mut refused = frame(0x61, &[0; 1000]);
     refused[..4].copy_from_slice(&((100u32 << 20) + 1).to_be_bytes());
     pair.recorder.next(Direction::Sent, &pair.ours.chunk(&refused));
@@ -296,9 +296,9 @@ fn a_message_of_100_mib_passes_and_a_longer_one_is_refused() {
 }
 
 #[test]
-fn dal_connections_are_opened_but_not_decoded() {
+fn dal_connections_are_decrypted_but_not_decoded() {
     let mut pair = pair(Some(Role::Initiator), Limits::default(), "DAL_TEZOS_MAINNET");
-    assert_eq!(pair.recorder.conversation.kind(), Protocol::Dal);
+    assert_eq!(pair.recorder.conversation.protocol(), Protocol::Dal);
     pair.recorder.next(Direction::Sent, &pair.ours.chunk(&frame(0x10, &[1; 9])));
     pair.recorder.next(Direction::Received, &pair.theirs.chunk(&frame(0x16, &[1; 9])));
     for (direction, tag) in [(Direction::Sent, 0x10), (Direction::Received, 0x16)] {
@@ -313,7 +313,7 @@ fn dal_connections_are_opened_but_not_decoded() {
 }
 
 #[test]
-fn http_tls_and_dns_are_left_alone() {
+fn http_tls_and_dns_are_recognised_as_other_protocols() {
     let dns_query =
         [&[0, 29, 0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 7][..], b"example\x03com\0\0\x01\0\x01"].concat();
     let dns_answer = [&[0, 200][..], &[0x55; 200]].concat();
@@ -335,21 +335,21 @@ fn http_tls_and_dns_are_left_alone() {
         recorder.lose(Direction::Received, 10);
         recorder.finish();
         assert_eq!(recorder.outputs.len(), 1);
-        let account = recorder.conversation.account();
-        assert_eq!(account.not_protocol, bytes.len() as u64 + 4);
-        assert_eq!(account.lost, 10);
+        let stats = recorder.conversation.stats();
+        assert_eq!(stats.not_protocol, bytes.len() as u64 + 4);
+        assert_eq!(stats.lost, 10);
     }
-    // Not betrayed by its first bytes, but by their number.
+    // Recognised by the number of bytes without a connection message.
     let mut recorder = Recorder::new(None, Limits::default(), local());
     for _ in 0..100 {
         recorder.next(Direction::Received, &[0xa5; 100]);
     }
     assert!(matches!(&recorder.outputs[..], [Output::NotTezos { .. }]));
-    assert_eq!(recorder.conversation.account().not_protocol, 10_000);
+    assert_eq!(recorder.conversation.stats().not_protocol, 10_000);
 }
 
 #[test]
-fn a_peer_that_sends_garbage_is_marked_and_recorded() {
+fn a_peer_without_a_connection_message_is_reported_and_recorded() {
     let own = connection_chunk(&local(), &announcement(1, "TEZOS_MAINNET"));
     let not_like_one = "incoming data does not look like a connection message";
     let cases: [(Vec<u8>, &str); 4] = [
@@ -361,7 +361,7 @@ fn a_peer_that_sends_garbage_is_marked_and_recorded() {
     for (garbage, comment) in cases {
         for first in [Direction::Sent, Direction::Received] {
             let mut recorder = Recorder::new(Some(Role::Responder), Limits::default(), local());
-            // Before anything is sent, a little garbage alone decides nothing.
+            // A few received bytes decide nothing before the local node has sent bytes.
             if first == Direction::Received {
                 recorder.next(Direction::Received, &garbage[..20.min(garbage.len())]);
                 recorder.next(Direction::Sent, &own);
@@ -378,41 +378,41 @@ fn a_peer_that_sends_garbage_is_marked_and_recorded() {
                     [usize::from(recorder.comments().len() == 1)..]
             );
             assert_eq!(recorder.states(), [State::Handshake, State::Raw]);
-            let account = recorder.conversation.account();
-            assert_eq!(account.captured, own.len() as u64 + garbage.len() as u64 + 5);
-            assert_eq!(account.skipped, 0);
+            let stats = recorder.conversation.stats();
+            assert_eq!(stats.captured, own.len() as u64 + garbage.len() as u64 + 5);
+            assert_eq!(stats.skipped, 0);
             assert_eq!(recorder.chunks(Direction::Sent).len(), 2);
             assert!(recorder.messages(Direction::Received).is_empty());
-            assert!(account.pending <= 65_537);
+            assert!(stats.pending <= 65_537);
         }
     }
 }
 
 #[test]
-fn a_length_that_never_completes_waits_in_bounded_memory() {
+fn an_incomplete_chunk_is_buffered_in_bounded_memory() {
     let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
     pair.recorder.next(Direction::Received, &[0xff, 0xff]);
     for _ in 0..65_534 {
         pair.recorder.next(Direction::Received, &[0]);
     }
-    let account = pair.recorder.conversation.account();
-    assert_eq!(account.pending, 65_536);
-    // Its last byte comes, and it is not a chunk.
+    let stats = pair.recorder.conversation.stats();
+    assert_eq!(stats.pending, 65_536);
+    // With its last byte, decryption fails.
     pair.recorder.next(Direction::Received, &[0]);
     assert!(pair.recorder.comments().contains(&"incoming chunk cannot decrypt, position: 3"));
 }
 
 #[test]
-fn one_side_that_never_answers() {
+fn a_connection_without_a_second_connection_message_is_closed() {
     let own = connection_chunk(&local(), &announcement(1, "TEZOS_MAINNET"));
     let mut recorder = Recorder::new(Some(Role::Initiator), Limits::default(), local());
     recorder.next(Direction::Sent, &own);
     let mut most = 0;
     for _ in 0..1000 {
         recorder.next(Direction::Sent, &[0; 100]);
-        most = most.max(recorder.conversation.account().pending);
+        most = most.max(recorder.conversation.stats().pending);
     }
-    assert!(most <= Limits::default().held as u64);
+    assert!(most <= Limits::default().max_buffered_bytes as u64);
     assert!(recorder.comments().contains(&"incoming data does not look like a connection message"));
     assert_eq!(recorder.states().last(), Some(&State::Raw));
 }
@@ -449,12 +449,12 @@ fn without_the_identity_chunks_are_recorded() {
     );
     let mismatch = "outgoing connection message public key does not match with identity";
     assert!(outputs.contains(&Output::Comment(mismatch.to_owned())));
-    let account = conversation.account();
-    assert_eq!((account.chunks, account.opened, account.undecryptable), (40, 2, 38));
-    assert_eq!(account.in_chunks, account.captured);
+    let stats = conversation.stats();
+    assert_eq!((stats.chunks, stats.opened, stats.undecryptable), (40, 2, 38));
+    assert_eq!(stats.in_chunks, stats.captured);
     assert_eq!(conversation.saved(), None);
 
-    // Another node's identity gives the same, with the peer ids.
+    // The identity of another node gives the same result; the reason has both peer ids.
     let mut recorder = Recorder::new(Some(Role::Initiator), Limits::default(), remote());
     for (direction, bytes) in &calls {
         recorder.next(*direction, bytes);
@@ -464,7 +464,7 @@ fn without_the_identity_chunks_are_recorded() {
 }
 
 #[test]
-fn started_before_capture() {
+fn a_connection_that_started_before_capture_is_undecryptable() {
     let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
     let wire = pair.ours.chunk(&frame(0x10, &[0; 4]));
     for start in [None, Some((500, 700))] {
@@ -479,9 +479,9 @@ fn started_before_capture() {
         recorder.next(Direction::Sent, &wire);
         assert!(matches!(&recorder.outputs[..], [Output::State { state: State::Undecryptable, reason, remedy }]
             if reason == "started before capture" && remedy.contains("DELETE /network/connections/")));
-        assert_eq!(recorder.conversation.account().skipped, 3 * wire.len() as u64);
+        assert_eq!(recorder.conversation.stats().skipped, 3 * wire.len() as u64);
     }
-    // Of another protocol, its middle may look like anything; its next request does not.
+    // Another protocol is recognised by a later piece.
     let mut recorder = Recorder::with(Conversation::new(None, Limits::default()), local());
     recorder.offsets = [500, 700];
     recorder.next(Direction::Received, &[0xa5; 40]);
@@ -492,7 +492,7 @@ fn started_before_capture() {
 #[test]
 fn a_hole_in_a_connection_message_is_fatal() {
     let calls = calls("outgoing-all-messages");
-    // 0: what is sent, 1 to 3: what is received.
+    // 0: sent, 1 to 3: received.
     for dropped in 0..4 {
         let mut recorder = Recorder::new(Some(Role::Initiator), Limits::default(), local());
         for (at, (direction, bytes)) in calls.iter().enumerate() {
@@ -506,16 +506,16 @@ fn a_hole_in_a_connection_message_is_fatal() {
         let word = if dropped == 0 { "outgoing" } else { "incoming" };
         let reason = format!("bytes of the {word} connection message were lost");
         assert!(recorder.outputs.iter().any(|output| matches!(output, Output::State { state: State::Undecryptable, reason: is, .. } if *is == reason)), "{dropped}");
-        let account = recorder.conversation.account();
-        assert_eq!(account.lost, calls[dropped].1.len() as u64);
-        assert!(account.opened <= 1);
+        let stats = recorder.conversation.stats();
+        assert_eq!(stats.lost, calls[dropped].1.len() as u64);
+        assert!(stats.opened <= 1);
         assert!(recorder.gaps().iter().all(|gap| !gap.recovered));
     }
 }
 
-/// The journal: a conversation goes on where another stopped.
+/// As from the journal: a conversation continues where another stopped.
 #[test]
-fn resumed_sessions() {
+fn sessions_are_resumed() {
     let calls = calls("outgoing-all-messages");
     let mut whole = Recorder::new(Some(Role::Initiator), Limits::default(), local());
     for (direction, bytes) in &calls {
@@ -524,7 +524,7 @@ fn resumed_sessions() {
     let p2p = |recorder: &Recorder, direction| -> Vec<[u8; 32]> {
         recorder.messages(direction).iter().filter(|m| m.category == Category::P2p).map(|m| m.sha256).collect()
     };
-    // (saved after, gone on with from)
+    // (number of calls before the save, first call after the resume)
     for (stop, start) in [(20, 20), (16, 24), (11, 40), (60, 100)] {
         for offsets in [Offsets::Continued, Offsets::Unknown] {
             let mut first = Recorder::new(Some(Role::Initiator), Limits::default(), local());
@@ -558,6 +558,6 @@ fn resumed_sessions() {
             assert!(second.gaps().iter().all(|gap| gap.recovered), "{case} {:?}", second.gaps());
         }
     }
-    let bad = chainscope_tezos::Saved { sent_message: vec![0; 5], ..whole.conversation.saved().unwrap() };
+    let bad = chainscope_tezos::SavedSession { sent_message: vec![0; 5], ..whole.conversation.saved().unwrap() };
     assert!(Conversation::resume(&bad, Offsets::Continued, Limits::default()).is_err());
 }

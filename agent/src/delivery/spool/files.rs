@@ -1,4 +1,4 @@
-//! The files of one lane: names, writing, replacing. Everything has mode 0600, folders 0700.
+//! The files of one stream: names, creation, replacement. Files have mode 0600, directories 0700.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -10,17 +10,17 @@ use std::{
 use bytes::Bytes;
 use chainscope_proto::v1::Record;
 
-use super::segment::{self, Header};
+use super::format::{self, Header};
 
-/// What a file's name says of a segment.
+/// The name of a segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct SegmentName {
     pub(super) ordinal: u64,
-    /// Sequence of its first record, once any of it may have been sent.
+    /// Sequence of its first record, once any of its records may have been sent.
     pub(super) first: Option<u64>,
 }
 
-impl Name {
+impl SegmentName {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let number = |text: &str| (text.len() == 16).then(|| u64::from_str_radix(text, 16).ok()).flatten();
         if let Some(stem) = text.strip_suffix(".seg") {
@@ -40,7 +40,7 @@ impl Name {
 
 pub(super) fn has_segments(dir: &Path) -> bool {
     let Ok(items) = fs::read_dir(dir) else { return false };
-    items.flatten().any(|item| item.file_name().to_str().is_some_and(|name| Name::parse(name).is_some()))
+    items.flatten().any(|item| item.file_name().to_str().is_some_and(|name| SegmentName::parse(name).is_some()))
 }
 
 pub(super) fn make_dir(path: &Path) -> io::Result<()> {
@@ -51,20 +51,20 @@ pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// A new segment with its header, not synced.
-pub(super) fn create(dir: &Path, name: Name) -> io::Result<File> {
+/// Creates a segment file with its header, not synced.
+pub(super) fn create(dir: &Path, name: SegmentName) -> io::Result<File> {
     let path = name.path(dir);
     let file = OpenOptions::new().create_new(true).read(true).write(true).mode(0o600).open(&path)?;
     let header = Header { ordinal: name.ordinal, last: name.ordinal };
     if let Err(error) = file.write_all_at(&header.encode(), 0) {
-        // It would be taken for a damaged one.
+        // A file without a header would be repaired as damaged.
         let _ = fs::remove_file(&path);
         return Err(error);
     }
     Ok(file)
 }
 
-/// Puts a file in the place of another, whole or not at all, whatever happens in between.
+/// Replaces a file atomically and durably.
 pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let beside = dir.join(format!("{name}.tmp"));
     let written = || {
@@ -75,17 +75,23 @@ pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
         sync_dir(dir)
     };
     written().inspect_err(|_| {
-        // On a full disk its bytes are wanted back.
+        // Its bytes are needed on a full disk.
         let _ = fs::remove_file(&beside);
     })
 }
 
-/// A segment of these records after `kept`, the good beginning of an older one.
-pub(super) fn rewrite(dir: &Path, name: Name, header: Header, kept: &[u8], records: &[Record]) -> io::Result<u64> {
+/// Replaces a segment file by one of `kept`, the valid start of a segment file, followed by `records`. Returns its length.
+pub(super) fn rewrite(
+    dir: &Path,
+    name: SegmentName,
+    header: Header,
+    kept: &[u8],
+    records: &[Record],
+) -> io::Result<u64> {
     let mut bytes = header.encode().to_vec();
-    bytes.extend_from_slice(kept.get(segment::HEADER..).unwrap_or_default());
+    bytes.extend_from_slice(kept.get(format::HEADER_BYTES..).unwrap_or_default());
     for record in records {
-        segment::put(&mut bytes, header.ordinal, 0, record);
+        format::put(&mut bytes, header.ordinal, 0, record);
     }
     let path = name.path(dir);
     let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
@@ -97,7 +103,7 @@ pub(super) fn read(path: &Path) -> io::Result<Bytes> {
     Ok(fs::read(path)?.into())
 }
 
-/// So many bytes from there on, or fewer if the file ends.
+/// Reads `length` bytes from `offset`, or fewer if the file ends.
 pub(super) fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
     let mut bytes = vec![0; length];
     let mut done = 0;

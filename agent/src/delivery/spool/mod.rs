@@ -1,45 +1,46 @@
-//! The spool: records on disk until the aggregator has them, a lane a node.
+//! The spool: record streams on disk until the aggregator has acknowledged them.
 //!
 //! ```text
-//!   lanes (memory) ──▶ writer ──▶ │ acknowledged ▏ may have been sent ▏ never sent      ▏ being written │
-//!                                    deleted        *-FIRST.out, kept    *.seg, may be     last file,
-//!                                                   whatever happens     dropped for room  not always synced
+//!   memory queue ──▶ spool writer ──▶ │ acknowledged ▏ may have been sent ▏ never sent     ▏ being written │
+//!                                       deleted        *-FIRST.out, kept    *.seg, may be    last file,
+//!                                                      until acknowledged   dropped          not always synced
 //! ```
 //!
-//! `agent/spool/EPOCH/NUMBER/` is a lane: `node` names it, the other files are its segments ([`segment`]).
+//! `agent/spool/EPOCH/NUMBER/` is the directory of a stream: the file `node` has its name, the other files are its
+//! segments ([`format`]).
 //!
-//! **When a record counts.** The writer takes what gathered in memory, at most 100 ms or 1 MiB, appends it and syncs the
-//! file; only then the record has entered the spool, and only what has entered is sent. So whatever an aggregator or a
-//! network still holds is on this disk, the same bytes under the same number, after a kill or a power cut too. What had
-//! not entered is the interval of the loss `agent restarted`.
+//! **Durability.** The spool writer appends the records that gathered in memory, for at most 100 ms or about 1 MiB, and
+//! syncs the file. Only synced records are sent. Records that an aggregator or a network still holds are therefore on this
+//! disk, with the same bytes and sequence numbers, after a kill or a power cut. Records that were not synced are in the
+//! interval of the loss `agent restarted`.
 //!
-//! **Numbers.** A record's number is its segment's first number plus its place. The first number is in the file's name,
-//! which is changed, and the folder synced, before anything of the segment is sent: from then on the segment is kept
-//! until it is acknowledged. Segments before that have no numbers, so the oldest of them can go when the disk's share is
-//! used up: a segment of losses takes their place (one rename; its header says which segments it stands for), and the
-//! numbers go on behind it without a hole. At most a window of bytes is numbered and not acknowledged, so there is nearly
-//! always something that can go. A lane whose segments are all acknowledged and deleted asks the aggregator for its
-//! number.
+//! **Sequence numbers.** The sequence of a record is the first sequence of its segment plus its position. The first
+//! sequence is in the name of the file. The file is renamed and the directory synced before any record of the segment is
+//! sent; from then on the segment is kept until it is acknowledged. Segments that were never sent have no sequence numbers.
+//! The oldest of them can be dropped when the spool is full: one segment of losses replaces them (a rename; its header
+//! names the segments that it replaces), and the sequence stays dense. At most a window of bytes has sequence numbers and
+//! is not acknowledged, so that there are nearly always segments that can be dropped. A stream without segments continues
+//! at the aggregator's high-water mark.
 //!
-//! **What cannot be read.** The last file is cut behind its last whole record: what follows was never synced. In the
-//! middle, where the numbers of a damaged part are known, each lost record becomes a loss under its own number, so that
-//! it is right whether the aggregator has the original or not; where it has no numbers yet, one loss of unknown amount
-//! takes its place.
+//! **Damage.** The last file is cut after its last valid record: the rest was never synced. In other files each unreadable
+//! record becomes a loss under its own sequence number, where the number is known: that is right whether the aggregator
+//! has the original or not. Where there are no sequence numbers yet, one loss of unknown amount takes the place of the
+//! unreadable records ([`recover`]).
 //!
-//! **Whose turn.** Each lane is sure of its share, the limit divided by the number of lanes; more is lent as long as
-//! nobody needs it. What does not fit takes the oldest of the largest lane above its share, or of the lane itself. Lanes
-//! of nodes that are configured no more are kept, for only they know that the aggregator has to be asked for their
-//! number; once they are empty they have no share.
+//! **Shares.** The share of a stream is the limit divided by the number of streams. A stream may exceed its share as long
+//! as the spool is not full. A full spool drops the oldest segments of the largest stream above its share, or of the
+//! stream that is appended to. The directory of a stream whose node is not configured any more is kept, because it records
+//! that the stream continues at the aggregator's mark; an empty one has no share.
 
-mod content;
 mod files;
-mod lane;
+mod format;
 mod reading;
 mod recover;
 mod segment;
+mod stream;
+mod summary;
 #[cfg(test)]
 mod tests;
-pub(crate) mod writer;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,43 +49,43 @@ use std::{
 };
 
 use chainscope_hygiene::warn_limited;
-use chainscope_proto::v1::{Batch, LaneMark, Record};
-use content::Content;
-use lane::Lane;
+use chainscope_proto::v1::{Batch, HighWaterMark, Record};
+use stream::SpooledStream;
+use summary::RecordSummary;
 
 use crate::{
     Error,
-    delivery::lanes::{AckError, BATCH_BYTES, LaneStatus, after},
+    delivery::{
+        batch::max_record_bytes,
+        stream::{AckError, BufferedStream, StreamBuffer, StreamStatus, StreamTable, continue_at},
+    },
     folder::Epoch,
 };
 
-/// Size at which a segment is closed, at most.
-const SEGMENT: u64 = 4 << 20;
-/// Most bytes of a lane that are numbered and not acknowledged.
-const WINDOW: u64 = 16 << 20;
+/// Length at which a segment is closed, at most.
+const MAX_SEGMENT_BYTES: u64 = 4 << 20;
+/// Maximum bytes of a stream that have sequence numbers and are not acknowledged.
+const MAX_WINDOW_BYTES: u64 = 16 << 20;
 
 /// The spool of one agent.
 #[derive(Debug)]
 pub(crate) struct Spool {
     dir: PathBuf,
     limit: u64,
-    lanes: BTreeMap<String, Lane>,
-    /// Nodes that records are expected of: their lanes have a share, whatever they hold.
-    expected: BTreeSet<String>,
+    streams: StreamTable<SpooledStream>,
     next_number: u32,
-    /// Nodes of which an earlier epoch left records, to be told in their lanes.
-    left_behind: BTreeSet<String>,
-    served: String,
+    /// Nodes whose records of an earlier epoch were removed; their streams get a loss when they are opened.
+    abandoned: BTreeSet<String>,
     now_ns: i64,
 }
 
 impl Spool {
-    /// Whether a spool was ever opened in a folder.
+    /// Whether a spool was ever opened in the folder.
     pub(crate) fn is_in(folder: &Path) -> bool {
         folder.join("spool").exists()
     }
 
-    /// Opens the spool in a folder, whatever ended the last process.
+    /// Opens and repairs the spool in the folder.
     pub(crate) fn open(folder: &Path, epoch: &Epoch, limit: u64, now_ns: i64) -> Result<Self, Error> {
         let root = folder.join("spool");
         let name: String = epoch.0.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -93,30 +94,28 @@ impl Spool {
         let mut spool = Self {
             dir: dir.clone(),
             limit,
-            lanes: BTreeMap::new(),
-            expected: BTreeSet::new(),
+            streams: StreamTable::new(),
             next_number: 0,
-            left_behind: BTreeSet::new(),
-            served: String::new(),
+            abandoned: BTreeSet::new(),
             now_ns,
         };
-        spool.leave_behind(&root, &name).map_err(Error::file(&root))?;
+        spool.remove_other_epochs(&root, &name).map_err(Error::file(&root))?;
         spool.load().map_err(Error::file(&dir))?;
         Ok(spool)
     }
 
-    /// Spools of other epochs: nobody could tell their numbers from this one's.
-    fn leave_behind(&mut self, root: &Path, own: &str) -> io::Result<()> {
+    /// Removes the spools of other epochs: their sequence numbers are of other streams.
+    fn remove_other_epochs(&mut self, root: &Path, own: &str) -> io::Result<()> {
         for item in fs::read_dir(root)? {
             let item = item?;
             if item.file_name().to_str() == Some(own) || !item.file_type()?.is_dir() {
                 continue;
             }
             tracing::warn!(path = %item.path().display(), "the spool of another epoch is removed");
-            for lane in fs::read_dir(item.path())? {
-                let lane = lane?.path();
-                if files::has_segments(&lane) {
-                    self.left_behind.extend(node_of(&lane));
+            for stream in fs::read_dir(item.path())? {
+                let stream = stream?.path();
+                if files::has_segments(&stream) {
+                    self.abandoned.extend(node_of(&stream));
                 }
             }
             fs::remove_dir_all(item.path())?;
@@ -130,129 +129,120 @@ impl Spool {
             let number =
                 path.file_name().and_then(|name| name.to_str()).and_then(|name| u32::from_str_radix(name, 16).ok());
             let (Some(number), Some(node)) = (number, node_of(&path)) else {
-                // A lane that was not finished to be made.
+                // The process ended before the directory was complete.
                 fs::remove_dir_all(&path)?;
                 continue;
             };
             self.next_number = self.next_number.max(number.saturating_add(1));
-            let lane = match Lane::open(node.clone(), path.clone(), false, self.now_ns) {
+            let stream = match SpooledStream::open(node.clone(), path.clone(), false, self.now_ns) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::error!(%error, node, "the spool of this node cannot be used: it begins anew");
+                    tracing::error!(%error, node, "the spool of this node cannot be used and is replaced by an empty one");
                     fs::remove_dir_all(&path)?;
-                    make_lane(&self.dir, &path, &node)?;
-                    let mut lane = Lane::open(node.clone(), path, false, self.now_ns)?;
-                    lane.owe(Content::unknown("spool damaged", self.now_ns), "");
-                    lane
+                    create_stream_dir(&self.dir, &path, &node)?;
+                    let mut stream = SpooledStream::open(node.clone(), path, false, self.now_ns)?;
+                    stream.add_loss(RecordSummary::unknown_loss("spool damaged", self.now_ns), "");
+                    stream
                 }
                 other => other?,
             };
-            self.add(lane);
+            self.add(stream);
         }
         Ok(())
     }
 
-    fn add(&mut self, mut lane: Lane) {
-        if self.left_behind.remove(&lane.node) {
-            lane.owe(Content::unknown("spool of another epoch", self.now_ns), "");
+    fn add(&mut self, mut stream: SpooledStream) {
+        if self.abandoned.remove(&stream.node) {
+            stream.add_loss(RecordSummary::unknown_loss("spool of another epoch", self.now_ns), "");
         }
-        self.expected.insert(lane.node.clone());
-        self.lanes.insert(lane.node.clone(), lane);
+        let node = stream.node.clone();
+        self.streams.insert(&node, || stream);
     }
 
     pub(crate) fn has(&self, node: &str) -> bool {
-        self.lanes.contains_key(node)
+        self.streams.contains(node)
     }
 
-    /// Adds a lane. `is_known`: the epoch had it before, so that only the aggregator knows where it stands.
-    pub(crate) fn open_lane(&mut self, node: &str, is_known: bool) -> Result<(), Error> {
+    /// Adds a stream. `is_known`: the epoch had it before, so that only the aggregator knows its high-water mark.
+    pub(crate) fn open_stream(&mut self, node: &str, is_known: bool) -> Result<(), Error> {
         if self.has(node) {
             return Ok(());
         }
         let path = self.dir.join(format!("{:08x}", self.next_number));
-        let made = make_lane(&self.dir, &path, node);
-        let lane = made.and_then(|()| Lane::open(node.to_owned(), path.clone(), !is_known, self.now_ns));
-        self.add(lane.map_err(Error::file(&path))?);
+        let created = create_stream_dir(&self.dir, &path, node);
+        let stream = created.and_then(|()| SpooledStream::open(node.to_owned(), path.clone(), !is_known, self.now_ns));
+        self.add(stream.map_err(Error::file(&path))?);
         self.next_number = self.next_number.saturating_add(1);
         Ok(())
     }
 
-    /// Says which nodes records are expected of, from now on; until then it is every node with a lane.
-    pub(crate) fn expect(&mut self, nodes: &BTreeSet<String>) {
-        self.expected.clone_from(nodes);
-        for lane in self.lanes.iter_mut().filter(|(node, _)| !nodes.contains(*node)).map(|(_, lane)| lane) {
-            lane.vacate();
-        }
-    }
-
+    /// Bytes that each stream may use whatever the others hold.
     fn share(&self) -> u64 {
-        let has_share =
-            |(node, lane): &(&String, &Lane)| self.expected.contains(*node) || lane.bytes() > 0 || !lane.is_empty();
-        self.limit / self.lanes.iter().filter(has_share).count().max(1) as u64
+        self.limit / self.streams.shares() as u64
     }
 
     fn segment_bytes(&self) -> u64 {
-        (self.share() / 8).min(SEGMENT)
+        (self.share() / 8).min(MAX_SEGMENT_BYTES)
     }
 
     fn window(&self) -> u64 {
-        (self.share() / 4).min(WINDOW)
+        (self.share() / 4).min(MAX_WINDOW_BYTES)
     }
 
     fn bytes(&self) -> u64 {
-        self.lanes.values().map(Lane::bytes).sum()
+        self.streams.values().map(SpooledStream::bytes).sum()
     }
 
-    /// Takes records in, or counts them as lost. They count once [`Self::synced`] is told so.
+    /// Appends records, or drops them and adds a loss. They may be sent after [`Self::finish_sync`].
     pub(crate) fn append(&mut self, node: &str, records: &[Record]) {
         if !self.has(node) {
             return;
         }
-        if !self.expected.contains(node) {
-            // It comes all the same: it has a share at least until it is empty again.
-            self.expected.insert(node.to_owned());
-        }
-        let size: usize = records.iter().map(|record| prost::Message::encoded_len(record) + segment::ENTRY).sum();
-        let has_room = self.make_room(node, size as u64);
+        self.streams.expect_also(node);
+        let size: usize =
+            records.iter().map(|record| prost::Message::encoded_len(record) + format::ENTRY_HEADER_BYTES).sum();
+        let fits = self.evict_for_space(node, size as u64);
         let segment_bytes = self.segment_bytes();
-        let Some(lane) = self.lanes.get_mut(node) else { return };
-        if !has_room {
-            lane.lose(records, "spool full");
+        let Some(stream) = self.streams.get_mut(node) else { return };
+        if !fits {
+            stream.drop_records(records, "spool full");
             return;
         }
-        if let Err(error) = lane.append(records, segment_bytes) {
+        if let Err(error) = stream.append(records, segment_bytes) {
             let reason = match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "disk full",
                 _ => "write error",
             };
             warn_limited!(node, %error, "records are dropped: the spool cannot be written");
-            lane.lose(records, reason);
+            stream.drop_records(records, reason);
         }
     }
 
-    /// Writes losses that are not told yet, as far as the disk takes them.
-    pub(crate) fn tell_owed(&mut self) {
-        let owing = self.lanes.values().filter(|lane| lane.owed_ns().is_some()).map(|lane| lane.node.clone());
+    /// Writes the losses that are not written yet, unless the disk is full.
+    pub(crate) fn write_pending_losses(&mut self) {
+        let owing =
+            self.streams.values().filter(|stream| stream.pending_loss_ns().is_some()).map(|stream| stream.node.clone());
         for node in owing.collect::<Vec<_>>() {
             self.append(&node, &[]);
         }
     }
 
-    /// Lets the oldest records go until so many bytes more are within the limit.
-    fn make_room(&mut self, node: &str, more: u64) -> bool {
+    /// Drops the oldest records until `more` bytes fit within the limit. Returns false if that is impossible.
+    fn evict_for_space(&mut self, node: &str, more: u64) -> bool {
         let share = self.share();
         while self.bytes() + more > self.limit {
             let excess = self.bytes() + more - self.limit;
             let mut candidates: Vec<(u64, String)> = self
-                .lanes
+                .streams
+                .by_node
                 .iter()
-                .filter(|(name, lane)| *name == node || lane.bytes() > share)
-                .map(|(name, lane)| (lane.bytes(), name.clone()))
+                .filter(|(name, stream)| *name == node || stream.bytes() > share)
+                .map(|(name, stream)| (stream.bytes(), name.clone()))
                 .collect();
             candidates.sort_by(|a, b| b.cmp(a));
             let freed = candidates.iter().find_map(|(_, name)| {
-                let lane = self.lanes.get_mut(name)?;
-                let freed = lane.drop_oldest(excess.max(share / 16)).unwrap_or_else(|error| {
-                    warn_limited!(node = %name, %error, "the oldest of the spool cannot be dropped");
+                let stream = self.streams.get_mut(name)?;
+                let freed = stream.drop_oldest(excess.max(share / 16)).unwrap_or_else(|error| {
+                    warn_limited!(node = %name, %error, "the oldest segments of the spool cannot be dropped");
                     0
                 });
                 (freed > 0).then_some(freed)
@@ -265,107 +255,109 @@ impl Spool {
         true
     }
 
-    /// What was written and is not synced, by node.
-    pub(crate) fn unsynced(&self) -> Vec<(String, lane::Unsynced)> {
-        self.lanes.iter().filter_map(|(node, lane)| Some((node.clone(), lane.unsynced()?))).collect()
+    /// The syncs that the appended records need, by node.
+    pub(crate) fn unsynced(&self) -> Vec<(String, segment::PendingSync)> {
+        self.streams.by_node.iter().filter_map(|(node, stream)| Some((node.clone(), stream.unsynced()?))).collect()
     }
 
-    pub(crate) fn synced(&mut self, node: &str, is_done: bool) {
-        if let Some(lane) = self.lanes.get_mut(node) {
-            lane.synced(is_done);
+    /// Ends a sync: `is_done` is false if it failed.
+    pub(crate) fn finish_sync(&mut self, node: &str, is_done: bool) {
+        if let Some(stream) = self.streams.get_mut(node) {
+            stream.finish_sync(is_done);
         }
-    }
-
-    /// The next batch to send in this stream, of the next lane in turn.
-    pub(crate) fn next_batch(&mut self, aside: &BTreeSet<String>) -> Option<Batch> {
-        let window = self.window();
-        for node in after(&self.lanes, &self.served) {
-            let Some(lane) = self.lanes.get_mut(&node).filter(|_| !aside.contains(&node)) else { continue };
-            match lane.take(BATCH_BYTES - node.len() - 64, window) {
-                Ok(Some((first_sequence, records))) => {
-                    self.served.clone_from(&node);
-                    return Some(Batch { node, first_sequence, records });
-                }
-                Ok(None) => {}
-                Err(error) => warn_limited!(node, %error, "the spool cannot be read"),
-            }
-        }
-        None
-    }
-
-    pub(crate) fn acknowledge(&mut self, node: &str, next: u64) -> Result<(), AckError> {
-        let Some(lane) = self.lanes.get_mut(node) else { return Ok(()) };
-        lane.acknowledge(next).map_err(|sent| AckError { node: node.to_owned(), next, sent })
-    }
-
-    /// As of the lanes in memory.
-    pub(crate) fn welcome(&mut self, marks: &[LaneMark], asked: &[String]) -> Vec<String> {
-        let mut others = Vec::new();
-        for (node, lane) in &mut self.lanes {
-            let mark = match marks.iter().find(|mark| mark.node == *node) {
-                Some(mark) => mark.next_sequence,
-                None if asked.contains(node) => 0,
-                None => lane.base().unwrap_or(0),
-            };
-            match lane.welcome(mark) {
-                Ok(is_other) if is_other => others.push(node.clone()),
-                Ok(_) => {}
-                Err(error) => warn_limited!(node, %error, "the spool cannot be numbered anew"),
-            }
-        }
-        others
-    }
-
-    /// Sends what is not acknowledged of a lane again.
-    pub(crate) fn rewind(&mut self, node: &str) {
-        if let Some(lane) = self.lanes.get_mut(node) {
-            lane.rewind();
-        }
-    }
-
-    /// Time of the oldest record that is not acknowledged, about.
-    pub(crate) fn oldest_ns(&self) -> Option<i64> {
-        self.lanes.values().filter_map(Lane::oldest_ns).min()
     }
 
     #[cfg(test)]
     pub(crate) fn names(&self) -> Vec<String> {
-        self.lanes.keys().cloned().collect()
+        self.streams.by_node.keys().cloned().collect()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lanes.values().all(Lane::is_empty)
+    /// Time of the earliest loss that is not written yet.
+    pub(crate) fn pending_loss_ns(&self) -> Option<i64> {
+        self.streams.values().filter_map(SpooledStream::pending_loss_ns).min()
     }
 
-    /// Time of the earliest loss that is not on disk yet.
-    pub(crate) fn owed_ns(&self) -> Option<i64> {
-        self.lanes.values().filter_map(Lane::owed_ns).min()
-    }
-
-    /// Records that were dropped since the process began, by node, where there are any.
+    /// Records that were dropped since the process started, by node, if there are any.
     pub(crate) fn dropped(&self) -> BTreeMap<String, u64> {
-        let dropped = self.lanes.iter().map(|(node, lane)| (node.clone(), lane.dropped().records));
+        let dropped = self.streams.by_node.iter().map(|(node, stream)| (node.clone(), stream.dropped().records));
         dropped.filter(|(_, records)| *records > 0).collect()
-    }
-
-    pub(crate) fn status(&self) -> Vec<LaneStatus> {
-        let status = |(node, lane): (&String, &Lane)| LaneStatus {
-            node: node.clone(),
-            next_sequence: lane.next_sequence(),
-            pending_records: usize::try_from(lane.pending()).unwrap_or(usize::MAX),
-            pending_bytes: usize::try_from(lane.bytes()).unwrap_or(usize::MAX),
-            dropped: lane.dropped(),
-        };
-        self.lanes.iter().map(status).collect()
     }
 }
 
+impl BufferedStream for SpooledStream {
+    fn is_in_use(&self) -> bool {
+        self.bytes() > 0 || !self.is_empty()
+    }
+}
+
+impl StreamBuffer for Spool {
+    fn next_batch(&mut self, suspended: &BTreeSet<String>) -> Option<Batch> {
+        let window = self.window();
+        self.streams.next_batch(suspended, |node, stream| {
+            stream.take(max_record_bytes(node), window).unwrap_or_else(|error| {
+                warn_limited!(node, %error, "the spool cannot be read");
+                None
+            })
+        })
+    }
+
+    fn acknowledge(&mut self, node: &str, next: u64) -> Result<(), AckError> {
+        let Some(stream) = self.streams.get_mut(node) else { return Ok(()) };
+        stream.acknowledge(next).map_err(|sent| AckError { node: node.to_owned(), next, sent })
+    }
+
+    fn begin_session(&mut self, marks: &[HighWaterMark], requested: &[String]) -> Vec<String> {
+        let mut renumbered = Vec::new();
+        for (node, stream) in &mut self.streams.by_node {
+            match stream.restart(continue_at(node, marks, requested, stream.base())) {
+                Ok(true) => renumbered.push(node.clone()),
+                Ok(false) => {}
+                Err(error) => warn_limited!(node, %error, "the spool cannot be renumbered"),
+            }
+        }
+        renumbered
+    }
+
+    fn rewind(&mut self, node: &str) {
+        if let Some(stream) = self.streams.get_mut(node) {
+            stream.rewind();
+        }
+    }
+
+    fn expect(&mut self, nodes: &BTreeSet<String>) {
+        self.streams.expect(nodes);
+        for stream in self.streams.by_node.iter_mut().filter(|(node, _)| !nodes.contains(*node)).map(|(_, s)| s) {
+            stream.release();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.streams.values().all(SpooledStream::is_empty)
+    }
+
+    fn oldest_ns(&self) -> Option<i64> {
+        self.streams.values().filter_map(SpooledStream::oldest_ns).min()
+    }
+
+    fn status(&self) -> Vec<StreamStatus> {
+        let status = |(node, stream): (&String, &SpooledStream)| StreamStatus {
+            node: node.clone(),
+            next_sequence: stream.next_sequence(),
+            pending_records: usize::try_from(stream.pending()).unwrap_or(usize::MAX),
+            pending_bytes: usize::try_from(stream.bytes()).unwrap_or(usize::MAX),
+            dropped: stream.dropped(),
+        };
+        self.streams.by_node.iter().map(status).collect()
+    }
+}
+
+/// The node in the file `node` of a stream's directory.
 fn node_of(dir: &Path) -> Option<String> {
     fs::read_to_string(dir.join("node")).ok().filter(|node| !node.is_empty())
 }
 
-/// Makes the folder of a lane: whole, or one that is recognised as not finished.
-fn make_lane(root: &Path, path: &Path, node: &str) -> io::Result<()> {
+/// Creates the directory of a stream. An incomplete one has no file `node` and is removed at the next start.
+fn create_stream_dir(root: &Path, path: &Path, node: &str) -> io::Result<()> {
     files::make_dir(path)?;
     files::replace(path, "node", node.as_bytes())?;
     files::sync_dir(root)

@@ -1,4 +1,4 @@
-//! From the segments of a lane to batches.
+//! Batches from the segments of a spooled stream.
 
 use std::{
     fs::{self, File},
@@ -9,19 +9,19 @@ use std::{
 use chainscope_proto::v1::Record;
 
 use super::{
-    files::{self, Name},
-    lane::{Cursor, Lane},
+    files::{self, SegmentName},
+    format::{self, Entry, HEADER_BYTES},
     recover,
-    segment::{self, Found, HEADER},
+    stream::{Cursor, SpooledStream},
 };
 
-impl Lane {
+impl SpooledStream {
     /// The next records to send, with the sequence of the first.
     pub(super) fn take(&mut self, limit: usize, window: u64) -> io::Result<Option<(u64, Vec<Record>)>> {
         if self.base.is_none() || !self.find_next(window)? {
             return Ok(None);
         }
-        let Some((ordinal, offset)) = self.cursor.place else { return Ok(None) };
+        let Some((ordinal, offset)) = self.cursor.position else { return Ok(None) };
         let Some(segment) = self.segments.iter().find(|segment| segment.name.ordinal == ordinal) else {
             return Ok(None);
         };
@@ -35,34 +35,35 @@ impl Lane {
         let mut bytes = files::read_at(&file, offset, wanted)?;
         let (mut records, mut place) = (Vec::new(), 0);
         loop {
-            match segment::entry(&bytes.slice(place..), ordinal, offset + place as u64) {
-                Found::Record(record, size) => {
+            match format::entry(&bytes.slice(place..), ordinal, offset + place as u64) {
+                Entry::Record(record, size) => {
                     records.push(record);
                     place += size;
                     if place >= left {
                         break;
                     }
                 }
-                Found::Partial(size) if records.is_empty() && size <= left && size > wanted => {
+                Entry::Partial(size) if records.is_empty() && size <= left && size > wanted => {
                     wanted = size;
                     bytes = files::read_at(&file, offset, wanted)?;
                 }
-                Found::Partial(_) | Found::Damaged if !records.is_empty() => break,
-                Found::Partial(_) | Found::Damaged => {
-                    self.patch(ordinal)?;
+                Entry::Partial(_) | Entry::Damaged if !records.is_empty() => break,
+                Entry::Partial(_) | Entry::Damaged => {
+                    self.fill_unreadable(ordinal)?;
                     return self.take(limit, window);
                 }
             }
         }
         let first = self.cursor.sequence;
-        self.cursor = Cursor { sequence: first + records.len() as u64, place: Some((ordinal, offset + place as u64)) };
+        self.cursor =
+            Cursor { sequence: first + records.len() as u64, position: Some((ordinal, offset + place as u64)) };
         Ok(Some((first, records)))
     }
 
-    /// Brings the cursor to a record that may be sent; false if there is none yet.
+    /// Moves the cursor to a record that may be sent. Returns false if there is none yet.
     fn find_next(&mut self, window: u64) -> io::Result<bool> {
         loop {
-            let index = match self.cursor.place {
+            let index = match self.cursor.position {
                 None => 0,
                 Some((ordinal, _)) => {
                     let here = self.segments.iter().position(|segment| segment.name.ordinal >= ordinal);
@@ -88,20 +89,20 @@ impl Lane {
                 None if segment.synced_records == 0 => return Ok(false),
                 None if is_after_another && unacknowledged > window => return Ok(false),
                 None => {
-                    // From here on its numbers are fixed, whatever happens to this process.
-                    let name = Name { first: Some(self.cursor.sequence), ..segment.name };
+                    // From here on its sequence numbers are fixed, also after a restart.
+                    let name = SegmentName { first: Some(self.cursor.sequence), ..segment.name };
                     fs::rename(segment.name.path(&self.dir), name.path(&self.dir))?;
                     segment.name = name;
                     files::sync_dir(&self.dir)?;
                 }
             }
-            self.cursor.place = Some((segment.name.ordinal, HEADER as u64));
+            self.cursor.position = Some((segment.name.ordinal, HEADER_BYTES as u64));
         }
     }
 
-    /// A segment that was whole when it was opened is not any more: each of its unreadable records becomes a loss, under
-    /// its own number.
-    fn patch(&mut self, ordinal: u64) -> io::Result<()> {
+    /// Replaces the records of a segment that became unreadable since it was opened by losses under the same sequence
+    /// numbers.
+    fn fill_unreadable(&mut self, ordinal: u64) -> io::Result<()> {
         if self.segments.back().is_some_and(|last| last.name.ordinal == ordinal) {
             self.seal()?;
         }
@@ -110,34 +111,34 @@ impl Lane {
             return Ok(());
         };
         let bytes = files::read(&segment.name.path(&self.dir))?;
-        recover::patch(&self.dir, segment, &bytes)?;
+        recover::fill_unreadable(&self.dir, segment, &bytes)?;
         self.seek(sequence);
         Ok(())
     }
 
-    /// Sends again from the first that is not acknowledged.
+    /// Moves the cursor to the first record that is not acknowledged.
     pub(super) fn rewind(&mut self) {
         self.seek(self.base.unwrap_or(0));
     }
 
-    /// Puts the cursor on a record of a segment that may have been sent, or behind them all.
+    /// Moves the cursor to a record of a segment that may have been sent, or after all of them.
     pub(super) fn seek(&mut self, sequence: u64) {
-        self.cursor = Cursor { sequence, place: None };
+        self.cursor = Cursor { sequence, position: None };
         for segment in self.segments.iter().take_while(|segment| segment.name.first.is_some()) {
             let first = segment.name.first.unwrap_or(0);
-            let mut offset = HEADER as u64;
+            let mut offset = HEADER_BYTES as u64;
             if sequence < first + segment.records {
                 let bytes = files::read(&segment.name.path(&self.dir)).unwrap_or_default();
                 for _ in first..sequence {
                     let rest = bytes.slice(bytes.len().min(usize::try_from(offset).unwrap_or(usize::MAX))..);
-                    // What cannot be read is found again, and patched, by the next batch.
-                    let Found::Record(_, size) = segment::entry(&rest, segment.name.ordinal, offset) else { break };
+                    // The next batch replaces an unreadable record.
+                    let Entry::Record(_, size) = format::entry(&rest, segment.name.ordinal, offset) else { break };
                     offset += size as u64;
                 }
-                self.cursor.place = Some((segment.name.ordinal, offset));
+                self.cursor.position = Some((segment.name.ordinal, offset));
                 return;
             }
-            self.cursor.place = Some((segment.name.ordinal, segment.length));
+            self.cursor.position = Some((segment.name.ordinal, segment.length));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bringing a lane's folder in order after whatever ended the last process.
+//! Repair of a stream's directory after a kill, a power cut or disk damage.
 
 use std::{collections::VecDeque, fs, io, path::Path};
 
@@ -6,45 +6,137 @@ use bytes::Bytes;
 use chainscope_proto::v1::{Record, record::Kind};
 
 use super::{
-    content::{Content, spool_loss},
-    files::{self, Name},
-    lane::Segment,
-    segment::{self, HEADER, Header, Scan},
+    files::{self, SegmentName},
+    format::{self, HEADER_BYTES, Header, Scan},
+    segment::Segment,
+    summary::{RecordSummary, spool_loss},
 };
 
-/// Name of the file that says from where segments are being numbered anew.
-const RENUMBER: &str = "renumber";
-/// Reason of what a disk did not give back.
+/// File that holds the first sequence of a renumbering that is not complete.
+const RENUMBER_FILE: &str = "renumber";
+/// Reason of losses that disk damage caused.
 const DAMAGED: &str = "spool damaged";
-/// Numbers in a row that are filled with losses at most; a hole that long is none that a disk makes.
-const MOST_FILLED: u64 = 1 << 20;
+/// Maximum number of unreadable records in a row that are replaced by losses one by one. Disk damage does not cause a
+/// larger gap.
+const MAX_FILLED: u64 = 1 << 20;
 
+/// A stream as its directory has it after the repair.
 pub(super) struct Recovered {
     pub(super) segments: VecDeque<Segment>,
-    /// Told before the next record.
-    pub(super) owed: Content,
+    /// Losses that are to be written before the next record.
+    pub(super) losses: RecordSummary,
 }
 
+/// Damage of one segment file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    /// This number of records is unreadable between the readable ones and the next segment: their sequence numbers are
+    /// known.
+    MissingRecords(u64),
+    /// The sequence numbers of the next segment contradict those of this one.
+    Inconsistent,
+    /// Unreadable records that have no sequence numbers, so that one loss can stand for all of them.
+    UnreadableUnsent,
+    /// An unknown number of unreadable records that may have been sent: only the aggregator knows how many.
+    UnreadableSent,
+    /// The last file has no valid header and nothing of it was sent: it was never synced.
+    NeverSynced,
+    /// The last file ends with bytes that were never synced.
+    TornTail,
+}
+
+/// Where a segment is among those of its stream.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    is_last: bool,
+    /// First sequence of the next segment, if it has one.
+    next_first: Option<u64>,
+}
+
+impl Damage {
+    /// Damage of a segment of which `segment.length` bytes of `file_length` are readable.
+    fn of(segment: &Segment, file_length: u64, position: Position) -> Option<Self> {
+        // Both segments have sequence numbers: all numbers in between must be there.
+        if let Some((first, next)) = segment.name.first.zip(position.next_first) {
+            let expected = next.saturating_sub(first);
+            match expected.checked_sub(segment.records) {
+                Some(0) => {}
+                Some(missing) if missing <= MAX_FILLED => return Some(Self::MissingRecords(missing)),
+                _ => return Some(Self::Inconsistent),
+            }
+        }
+        let has_header = segment.length >= HEADER_BYTES as u64;
+        if has_header && segment.length == file_length {
+            return None;
+        }
+        Some(match (position.is_last, segment.name.first) {
+            (false, None) => Self::UnreadableUnsent,
+            (false, Some(_)) => Self::UnreadableSent,
+            (true, None) if !has_header => Self::NeverSynced,
+            (true, Some(_)) if !has_header => Self::UnreadableSent,
+            (true, _) => Self::TornTail,
+        })
+    }
+}
+
+/// Reads and repairs the directory of a stream.
 pub(super) fn recover(dir: &Path, now_ns: i64) -> io::Result<Recovered> {
-    let mut names = Vec::new();
-    let mut renumber = None;
-    for item in fs::read_dir(dir)? {
-        let item = item?;
-        let file = item.file_name();
-        let Some(text) = file.to_str() else { continue };
-        if let Some(name) = Name::parse(text) {
-            names.push(name);
-        } else if text == RENUMBER {
-            renumber = fs::read_to_string(item.path())?.trim().parse::<u64>().ok();
-        } else if text.ends_with(".tmp") {
-            fs::remove_file(item.path())?;
+    let listing = list(dir)?;
+    let mut found = read_segments(dir, listing.names)?;
+    let mut recovered = Recovered { segments: VecDeque::new(), losses: RecordSummary::default() };
+    while let Some((mut segment, bytes)) = found.pop_front() {
+        // During a renumbering the sequences of two segments are unrelated.
+        let next_first = found.front().and_then(|(next, _)| next.name.first).filter(|_| listing.renumber.is_none());
+        let position = Position { is_last: found.is_empty(), next_first };
+        if let Some(damage) = Damage::of(&segment, bytes.len() as u64, position) {
+            repair(dir, &mut segment, &bytes, damage, now_ns, &mut recovered.losses)?;
+        }
+        if segment.records > 0 || segment.name.first.is_some() {
+            recovered.segments.push_back(segment);
+        } else {
+            fs::remove_file(segment.name.path(dir))?;
         }
     }
-    // Of two files of one segment, which no crash leaves, the one that may have been sent counts.
+    if let Some(start) = listing.renumber {
+        renumber(dir, &mut recovered.segments, start)?;
+    }
+    files::sync_dir(dir)?;
+    Ok(recovered)
+}
+
+/// Files of a stream's directory.
+struct Listing {
+    /// One name an ordinal, in order.
+    names: Vec<SegmentName>,
+    /// First sequence of a renumbering that is not complete.
+    renumber: Option<u64>,
+}
+
+/// Lists the directory and removes temporary files.
+fn list(dir: &Path) -> io::Result<Listing> {
+    let mut names = Vec::new();
+    let mut renumber = None;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let file = entry.file_name();
+        let Some(text) = file.to_str() else { continue };
+        if let Some(name) = SegmentName::parse(text) {
+            names.push(name);
+        } else if text == RENUMBER_FILE {
+            renumber = fs::read_to_string(entry.path())?.trim().parse::<u64>().ok();
+        } else if text.ends_with(".tmp") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    // No crash leaves two files of one segment; if there are two, the one that may have been sent is used.
     names.sort_by_key(|name| (name.ordinal, name.first.is_none()));
     names.dedup_by_key(|name| name.ordinal);
+    Ok(Listing { names, renumber })
+}
 
-    let mut found: VecDeque<(Segment, Bytes)> = VecDeque::new();
+/// Reads the segments, without those that a segment of losses replaced; these are removed.
+fn read_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Segment, Bytes)>> {
+    let mut segments = VecDeque::new();
     let mut replaced_to = None;
     for name in names {
         if replaced_to.is_some_and(|last| name.ordinal <= last) {
@@ -52,7 +144,7 @@ pub(super) fn recover(dir: &Path, now_ns: i64) -> io::Result<Recovered> {
             continue;
         }
         let bytes = files::read(&name.path(dir))?;
-        let scan = segment::scan(&bytes);
+        let scan = format::scan(&bytes);
         let header = scan.header.filter(|header| header.ordinal == name.ordinal);
         let (scan, last) = match header {
             Some(header) => (scan, header.last),
@@ -61,131 +153,149 @@ pub(super) fn recover(dir: &Path, now_ns: i64) -> io::Result<Recovered> {
         if last > name.ordinal {
             replaced_to = Some(last);
         }
-        found.push_back((
-            Segment {
-                name,
-                last,
-                records: scan.records,
-                length: scan.good,
-                synced_records: scan.records,
-                synced_length: scan.good,
-                content: scan.content,
-            },
-            bytes,
-        ));
+        segments.push_back((Segment::synced(name, last, scan.records, scan.valid_bytes, scan.summary), bytes));
     }
-    let mut segments = VecDeque::new();
-    let mut owed = Content::default();
-    while let Some((mut segment, bytes)) = found.pop_front() {
-        let is_last = found.is_empty();
-        // While numbers are being changed they say nothing about each other.
-        let next = found.front().and_then(|(next, _)| next.name.first).filter(|_| renumber.is_none());
-        mend(dir, &mut segment, &bytes, (is_last, next), now_ns, &mut owed)?;
-        if segment.records > 0 || segment.name.first.is_some() {
-            segments.push_back(segment);
-        } else {
-            fs::remove_file(segment.name.path(dir))?;
-        }
-    }
-    if let Some(start) = renumber {
-        self::renumber(dir, &mut segments, start)?;
-    }
-    files::sync_dir(dir)?;
-    Ok(Recovered { segments, owed })
+    Ok(segments)
 }
 
-/// Makes a segment whole: the last one is cut behind its last record, another one gets losses for what is missing.
-fn mend(
+/// Repairs one segment; losses that cannot be written in its place are added to `losses`.
+fn repair(
     dir: &Path,
     segment: &mut Segment,
     bytes: &Bytes,
-    (is_last, next): (bool, Option<u64>),
+    damage: Damage,
     now_ns: i64,
-    owed: &mut Content,
+    losses: &mut RecordSummary,
 ) -> io::Result<()> {
-    let is_whole = segment.length == bytes.len() as u64 && segment.length >= HEADER as u64;
-    let name = segment.name;
-    let known_end = name.first.zip(next).map(|(first, next)| next.saturating_sub(first));
-    match known_end {
-        // Sent, and so is the next: the numbers in between are known and must all be there.
-        Some(records) if records != segment.records => {
-            if records < segment.records || records - segment.records > MOST_FILLED {
-                let what = format!("{}: followed by a segment that does not fit", name.path(dir).display());
-                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-            }
-            tracing::warn!(path = %name.path(dir).display(), "a part of the spool is damaged");
-            fill(dir, segment, bytes, records - segment.records, now_ns)
+    let path = segment.name.path(dir);
+    if !matches!(damage, Damage::NeverSynced | Damage::TornTail) {
+        tracing::warn!(path = %path.display(), ?damage, "a segment of the spool is damaged");
+    }
+    match damage {
+        Damage::MissingRecords(missing) => fill_missing(dir, segment, bytes, missing, now_ns),
+        Damage::Inconsistent => {
+            let what = format!("{}: the next segment does not continue its sequence", path.display());
+            Err(io::Error::new(io::ErrorKind::InvalidData, what))
         }
-        _ if is_whole => Ok(()),
-        _ if !is_last => {
-            tracing::warn!(path = %name.path(dir).display(), "a part of the spool is damaged");
-            let loss = Content::unknown(DAMAGED, now_ns);
-            if name.first.is_none() {
-                return put(dir, segment, bytes, &loss.losses(), loss);
-            }
-            // How many of it were sent is not known: after the next welcome it is.
-            owed.merge(loss);
-            put(dir, segment, bytes, &[], Content::default())
-        }
-        // The end that was not synced: nobody was told that it had been there.
-        _ if segment.length < HEADER as u64 && name.first.is_none() => Ok(()),
-        _ if segment.length < HEADER as u64 => {
-            owed.merge(Content::unknown(DAMAGED, now_ns));
-            put(dir, segment, bytes, &[], Content::default())
-        }
-        _ => {
-            let file = fs::OpenOptions::new().write(true).open(name.path(dir))?;
-            file.set_len(segment.length)?;
-            file.sync_all()
-        }
+        Damage::UnreadableUnsent => replace_unsent(dir, segment, bytes, now_ns),
+        Damage::UnreadableSent => cut_sent(dir, segment, bytes, now_ns, losses),
+        // It has no records: the caller removes the file.
+        Damage::NeverSynced => Ok(()),
+        Damage::TornTail => truncate(&path, segment.length),
     }
 }
 
-/// Adds a loss of one record for each number that is missing.
-fn fill(dir: &Path, segment: &mut Segment, bytes: &Bytes, missing: u64, now_ns: i64) -> io::Result<()> {
+/// Replaces each missing record by a loss of one record under the same sequence number: that is right whether the
+/// aggregator has the original or not.
+fn fill_missing(dir: &Path, segment: &mut Segment, bytes: &Bytes, missing: u64, now_ns: i64) -> io::Result<()> {
     let loss = spool_loss(DAMAGED, 1, 0, (now_ns, now_ns), false);
     let record = Record { time_ns: now_ns, target: String::new(), kind: Some(Kind::Loss(loss)) };
     let count = usize::try_from(missing).unwrap_or(usize::MAX);
-    put(dir, segment, bytes, &vec![record; count], Content::default())
+    rewrite(dir, segment, bytes, &vec![record; count], RecordSummary::default())
 }
 
-fn put(dir: &Path, segment: &mut Segment, bytes: &Bytes, records: &[Record], content: Content) -> io::Result<()> {
-    let good = usize::try_from(segment.length).unwrap_or(usize::MAX);
-    let header = Header { ordinal: segment.name.ordinal, last: segment.last };
-    let kept = bytes.get(..good).unwrap_or_default();
+/// Replaces unreadable records without sequence numbers by one loss of unknown amount.
+fn replace_unsent(dir: &Path, segment: &mut Segment, bytes: &Bytes, now_ns: i64) -> io::Result<()> {
+    let loss = RecordSummary::unknown_loss(DAMAGED, now_ns);
+    rewrite(dir, segment, bytes, &loss.losses(), loss)
+}
+
+/// Cuts off unreadable records that may have been sent. Their number is known after the next session began, so the loss
+/// follows later in the stream.
+fn cut_sent(
+    dir: &Path,
+    segment: &mut Segment,
+    bytes: &Bytes,
+    now_ns: i64,
+    losses: &mut RecordSummary,
+) -> io::Result<()> {
+    losses.merge(RecordSummary::unknown_loss(DAMAGED, now_ns));
+    rewrite(dir, segment, bytes, &[], RecordSummary::default())
+}
+
+/// Cuts a file after its last valid record.
+fn truncate(path: &Path, length: u64) -> io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(path)?;
+    file.set_len(length)?;
+    file.sync_all()
+}
+
+/// Rewrites the file: its readable records, then `records`, of which `summary` is the summary.
+fn rewrite(
+    dir: &Path,
+    segment: &mut Segment,
+    bytes: &Bytes,
+    records: &[Record],
+    summary: RecordSummary,
+) -> io::Result<()> {
+    let valid = usize::try_from(segment.length).unwrap_or(usize::MAX);
+    let header = Header { ordinal: segment.name.ordinal, last: segment.last_ordinal };
+    let kept = bytes.get(..valid).unwrap_or_default();
     segment.length = files::rewrite(dir, segment.name, header, kept, records)?;
     segment.records += records.len() as u64;
-    segment.content.merge(content);
+    segment.summary.merge(summary);
     (segment.synced_records, segment.synced_length) = (segment.records, segment.length);
     Ok(())
 }
 
-/// What cannot be read any more of a segment whose records are numbered.
-pub(super) fn patch(dir: &Path, segment: &mut Segment, bytes: &Bytes) -> io::Result<()> {
-    let scan = segment::scan(bytes);
+/// Replaces the records of a segment that became unreadable since it was opened by losses under the same sequence
+/// numbers.
+pub(super) fn fill_unreadable(dir: &Path, segment: &mut Segment, bytes: &Bytes) -> io::Result<()> {
+    let scan = format::scan(bytes);
     let missing = segment.records.saturating_sub(scan.records);
     if missing == 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "what could not be read can be read now"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a record was unreadable and is readable again"));
     }
-    tracing::warn!(path = %segment.name.path(dir).display(), missing, "a part of the spool is damaged");
-    (segment.records, segment.length, segment.content) = (scan.records, scan.good, scan.content);
-    fill(dir, segment, bytes, missing, crate::clock::realtime_ns())
+    tracing::warn!(path = %segment.name.path(dir).display(), missing, "a segment of the spool is damaged");
+    (segment.records, segment.length, segment.summary) = (scan.records, scan.valid_bytes, scan.summary);
+    fill_missing(dir, segment, bytes, missing, crate::clock::realtime_ns())
 }
 
-/// Numbers the segments that may have been sent from `start` on. A file says so until all are renamed.
+/// Gives the segments that may have been sent sequence numbers from `start` on. A file records this until all are renamed.
 pub(super) fn renumber(dir: &Path, segments: &mut VecDeque<Segment>, start: u64) -> io::Result<()> {
-    files::replace(dir, RENUMBER, start.to_string().as_bytes())?;
+    files::replace(dir, RENUMBER_FILE, start.to_string().as_bytes())?;
     let mut first = start;
     for segment in segments.iter_mut() {
         if segment.name.first.is_none() {
             break;
         }
-        let name = Name { first: Some(first), ..segment.name };
+        let name = SegmentName { first: Some(first), ..segment.name };
         fs::rename(segment.name.path(dir), name.path(dir))?;
         segment.name = name;
         first += segment.records;
     }
     files::sync_dir(dir)?;
-    fs::remove_file(dir.join(RENUMBER))?;
+    fs::remove_file(dir.join(RENUMBER_FILE))?;
     files::sync_dir(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Damage of a segment of 10 records in 1000 readable bytes.
+    fn damage(first: Option<u64>, file_length: u64, is_last: bool, next_first: Option<u64>) -> Option<Damage> {
+        let name = SegmentName { ordinal: 3, first };
+        let segment = Segment::synced(name, 3, 10, 1_000, RecordSummary::default());
+        Damage::of(&segment, file_length, Position { is_last, next_first })
+    }
+
+    #[test]
+    fn each_damage_is_named() {
+        assert_eq!(damage(None, 1_000, false, None), None);
+        assert_eq!(damage(Some(5), 1_000, false, Some(15)), None);
+        assert_eq!(damage(Some(5), 1_001, false, Some(17)), Some(Damage::MissingRecords(2)));
+        assert_eq!(damage(Some(5), 1_000, false, Some(14)), Some(Damage::Inconsistent));
+        assert_eq!(damage(Some(5), 1_001, false, Some(16 + MAX_FILLED)), Some(Damage::Inconsistent));
+        assert_eq!(damage(None, 1_001, false, None), Some(Damage::UnreadableUnsent));
+        assert_eq!(damage(Some(5), 1_001, false, None), Some(Damage::UnreadableSent));
+        assert_eq!(damage(Some(5), 1_001, true, None), Some(Damage::TornTail));
+        let headless = |first, is_last| {
+            let segment = Segment::synced(SegmentName { ordinal: 3, first }, 3, 0, 0, RecordSummary::default());
+            Damage::of(&segment, 40, Position { is_last, next_first: None })
+        };
+        assert_eq!(headless(None, true), Some(Damage::NeverSynced));
+        assert_eq!(headless(Some(5), true), Some(Damage::UnreadableSent));
+        assert_eq!(headless(None, false), Some(Damage::UnreadableUnsent));
+    }
 }

@@ -1,10 +1,10 @@
-//! The way to the aggregator: one stream at a time, everything unacknowledged sent again on the next.
+//! The uplink: sends records and memory states to the aggregator, one session at a time.
 //!
-//! A stream is a pair of channels, whoever is at the other end: the aggregator in this process, or a bridge over gRPC
-//! ([`remote`]). On each stream the agent says hello, waits for the welcome with the marks of its lanes, and then sends
-//! batches as the lanes have them. A lane that the aggregator refuses is set aside, and tried again after a while and on
-//! the next stream; the others go on. In between go the states of memory profiles, which are in no lane: what a stream
-//! did not deliver is whole in the next.
+//! A session is a pair of channels; at its other end is the aggregator in this process, or a bridge to gRPC ([`remote`]).
+//! In each session the agent sends a hello, waits for the welcome with the high-water marks of its streams, and then sends
+//! batches. Unacknowledged records are sent again in the next session. A stream that the aggregator refuses is suspended,
+//! and sent again after an interval and in the next session; the other streams continue. States of memory profiles are
+//! sent between the batches. They are in no record stream: the next session begins with a keyframe.
 
 mod remote;
 #[cfg(test)]
@@ -21,21 +21,21 @@ use tokio::sync::mpsc;
 
 use crate::{
     clock::realtime_ns,
-    delivery::lanes::{AckError, shared::SharedLanes},
+    delivery::{RecordStreams, stream::AckError},
     memory::Board,
 };
 
-/// How long an aggregator may take to say welcome: it may be opening a large database.
-const WELCOME: Duration = Duration::from_secs(30);
-/// Shortest and longest pause before another attempt.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How long records may gather before they are sent: an aggregator syncs its disk once a batch.
-const GATHER: Duration = Duration::from_millis(5);
+/// Maximum time until the aggregator sends its welcome: it may be opening a large database.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Shortest and longest time before another session.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Time that records wait for more records to be sent with them: an aggregator syncs its disk once a batch.
+const LINGER: Duration = Duration::from_millis(5);
 
-/// How often a lane that the aggregator refuses is tried again.
-const ASIDE: Duration = Duration::from_secs(30);
+/// Interval between attempts to send a stream that the aggregator refuses.
+const RESUME_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The channels of one stream.
+/// The channels of one session.
 #[derive(Debug)]
 pub struct Uplink {
     /// To the aggregator: a hello, then batches.
@@ -44,13 +44,13 @@ pub struct Uplink {
     pub replies: mpsc::Receiver<RecordReply>,
 }
 
-/// Where streams come from.
+/// Source of sessions.
 pub enum Link {
-    /// The aggregator of this process: one stream for the life of both.
+    /// The aggregator of this process: one session for the life of both.
     Channels(Uplink),
-    /// An aggregator elsewhere.
+    /// An aggregator in another process.
     Remote(Remote),
-    /// Called for each stream; none: there will be no more.
+    /// Called for each session; none ends the uplink.
     Reopen(Box<dyn FnMut() -> Option<Uplink> + Send>),
 }
 
@@ -66,26 +66,26 @@ impl From<Remote> for Link {
     }
 }
 
-/// Why a stream ended.
+/// Why a session ended.
 #[derive(Debug, thiserror::Error)]
-enum StreamError {
+enum SessionError {
     #[error("{0}")]
     Connect(String),
-    #[error("the aggregator ended the stream")]
+    #[error("the aggregator ended the session")]
     Ended,
-    #[error("the aggregator did not say welcome within {0:?}")]
-    Silent(Duration),
+    #[error("the aggregator did not send a welcome within {0:?}")]
+    WelcomeTimeout(Duration),
     #[error("the aggregator speaks version {0} of the record path, this agent {least} to {greatest}", least = VERSIONS.0, greatest = VERSIONS.1)]
     Version(u32),
-    #[error("the aggregator's first reply is no welcome")]
+    #[error("the aggregator's first reply is not a welcome")]
     NoWelcome,
     #[error(transparent)]
     Ack(#[from] AckError),
 }
 
-/// Sends what the lanes and the profiles have until they are closed and empty, or no more streams come.
-pub(crate) async fn run(lanes: SharedLanes, board: Board, mut link: Link, agent: String) {
-    let mut pause = PAUSES.0;
+/// Sends records and memory states until both are closed and delivered, or there are no more sessions.
+pub(crate) async fn run(streams: RecordStreams, board: Board, mut link: Link, agent: String) {
+    let mut backoff = BACKOFF.0;
     loop {
         let mut is_last = false;
         let uplink = match &mut link {
@@ -96,14 +96,14 @@ pub(crate) async fn run(lanes: SharedLanes, board: Board, mut link: Link, agent:
                 };
                 Ok(uplink)
             }
-            Link::Remote(remote) => remote.connect().await.map_err(StreamError::Connect),
+            Link::Remote(remote) => remote.connect().await.map_err(SessionError::Connect),
             Link::Reopen(open) => match open() {
                 Some(uplink) => Ok(uplink),
                 None => return,
             },
         };
         let result = match uplink {
-            Ok(uplink) => stream(&lanes, &board, uplink, &agent, &mut pause).await,
+            Ok(uplink) => session(&streams, &board, uplink, &agent, &mut backoff).await,
             Err(error) => Err(error),
         };
         match result {
@@ -113,66 +113,68 @@ pub(crate) async fn run(lanes: SharedLanes, board: Board, mut link: Link, agent:
                 return;
             }
             Err(error) => {
-                chainscope_hygiene::warn_limited!(%error, "the stream to the aggregator will be opened again")
+                chainscope_hygiene::warn_limited!(%error, "the session to the aggregator will be opened again")
             }
         }
-        // Apart, so that many agents do not return all at once.
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-        pause = (pause * 2).min(PAUSES.1);
+        // Jitter: many agents must not reconnect at the same time.
+        tokio::time::sleep(backoff.mul_f64(rand::random_range(0.5..1.0))).await;
+        backoff = (backoff * 2).min(BACKOFF.1);
     }
 }
 
-/// One stream, to its end. `Ok`: everything was delivered and nothing more will come.
-async fn stream(
-    lanes: &SharedLanes,
+/// Runs one session. `Ok`: both sources are closed and everything is delivered.
+async fn session(
+    streams: &RecordStreams,
     board: &Board,
     uplink: Uplink,
     agent: &str,
-    pause: &mut Duration,
-) -> Result<(), StreamError> {
+    backoff: &mut Duration,
+) -> Result<(), SessionError> {
     let Uplink { requests, mut replies } = uplink;
-    let asked = lanes.names();
+    let requested = streams.names();
     let hello = Hello {
         least_version: VERSIONS.0,
         greatest_version: VERSIONS.1,
         build: concat!("chainscope ", env!("CARGO_PKG_VERSION")).to_owned(),
         agent: agent.to_owned(),
-        epoch: lanes.epoch().0.to_vec(),
+        epoch: streams.epoch().0.to_vec(),
         realtime_ns: realtime_ns(),
-        nodes: asked.clone(),
+        nodes: requested.clone(),
     };
-    requests.send(request(Request::Hello(hello))).await.map_err(|_| StreamError::Ended)?;
-    let welcome = tokio::time::timeout(WELCOME, replies.recv()).await.map_err(|_| StreamError::Silent(WELCOME))?;
-    let welcome = welcomed(welcome)?;
+    requests.send(request(Request::Hello(hello))).await.map_err(|_| SessionError::Ended)?;
+    let welcome = tokio::time::timeout(WELCOME_TIMEOUT, replies.recv())
+        .await
+        .map_err(|_| SessionError::WelcomeTimeout(WELCOME_TIMEOUT))?;
+    let welcome = expect_welcome(welcome)?;
     tracing::info!(
         build = %chainscope_hygiene::EscapedTruncated(&welcome.build),
         skew_ms = realtime_ns().saturating_sub(welcome.realtime_ns) / 1_000_000,
         "connected to the aggregator"
     );
-    *pause = PAUSES.0;
-    for node in lanes.welcome(&welcome.marks, &asked) {
+    *backoff = BACKOFF.0;
+    for node in streams.begin_session(&welcome.high_water_marks, &requested) {
         tracing::warn!(
             node,
-            "the aggregator counts this lane otherwise: it lost its database, or this data folder is in use twice"
+            "the high-water mark of this stream is unexpected: the aggregator lost its database, or a copy of this data folder is in use"
         );
     }
     board.begin_stream(welcome.memory);
-    let mut next = lanes.next_batch();
+    let mut next = streams.next_batch();
     let mut state = board.next();
-    // Whether a state goes before a batch: in turn, so that neither waits for the end of the other.
+    // States and batches are sent in turn.
     let mut is_states_turn = false;
-    let mut again = tokio::time::interval_at(tokio::time::Instant::now() + ASIDE, ASIDE);
+    let mut resume = tokio::time::interval_at(tokio::time::Instant::now() + RESUME_INTERVAL, RESUME_INTERVAL);
     loop {
-        let is_delivered = next.is_none() && state.is_none() && lanes.is_empty() && board.is_settled();
-        if is_delivered && lanes.is_closing() && board.is_closed() {
+        let is_delivered = next.is_none() && state.is_none() && streams.is_empty() && board.is_settled();
+        if is_delivered && streams.is_closing() && board.is_closed() {
             return Ok(());
         }
         tokio::select! {
             reply = replies.recv() => {
-                match reply.ok_or(StreamError::Ended)?.reply {
-                    Some(Reply::Ack(ack)) => lanes.acknowledge(&ack.node, ack.next_sequence)?,
+                match reply.ok_or(SessionError::Ended)?.reply {
+                    Some(Reply::Ack(ack)) => streams.acknowledge(&ack.node, ack.next_sequence)?,
                     Some(Reply::Refused(refused)) => {
-                        if lanes.set_aside(&refused.node) {
+                        if streams.suspend(&refused.node) {
                             let reason = chainscope_hygiene::EscapedTruncated(&refused.reason);
                             chainscope_hygiene::warn_limited!(
                                 node = %chainscope_hygiene::EscapedTruncated(&refused.node),
@@ -181,45 +183,45 @@ async fn stream(
                             );
                         }
                         if next.as_ref().is_some_and(|batch| batch.node == refused.node) {
-                            next = lanes.next_batch();
+                            next = streams.next_batch();
                         }
                     }
                     Some(Reply::Memory(ack)) => {
                         board.acknowledge(&ack);
                         state = state.or_else(|| board.next());
                     }
-                    // A newer aggregator may say other things too.
+                    // A newer aggregator may send other replies.
                     _ => {}
                 }
             }
-            _ = again.tick() => lanes.resume_aside(),
+            _ = resume.tick() => streams.resume_suspended(),
             permit = requests.reserve(), if next.is_some() || state.is_some() => {
-                let permit = permit.map_err(|_| StreamError::Ended)?;
+                let permit = permit.map_err(|_| SessionError::Ended)?;
                 is_states_turn = !is_states_turn;
                 if let Some(message) = state.take_if(|_| is_states_turn || next.is_none()) {
                     permit.send(request(Request::Memory(message)));
                     state = board.next();
                 } else if let Some(batch) = next.take() {
                     permit.send(request(Request::Batch(batch)));
-                    next = lanes.next_batch();
+                    next = streams.next_batch();
                 }
             }
             () = board.rung(), if state.is_none() => state = board.next(),
-            () = lanes.rung(), if next.is_none() => {
-                if !lanes.is_closing() {
-                    tokio::time::sleep(GATHER).await;
+            () = streams.wait_sendable(), if next.is_none() => {
+                if !streams.is_closing() {
+                    tokio::time::sleep(LINGER).await;
                 }
-                next = lanes.next_batch();
+                next = streams.next_batch();
             }
         }
     }
 }
 
-fn welcomed(reply: Option<RecordReply>) -> Result<Welcome, StreamError> {
-    match reply.ok_or(StreamError::Ended)?.reply {
+fn expect_welcome(reply: Option<RecordReply>) -> Result<Welcome, SessionError> {
+    match reply.ok_or(SessionError::Ended)?.reply {
         Some(Reply::Welcome(welcome)) if (VERSIONS.0..=VERSIONS.1).contains(&welcome.version) => Ok(welcome),
-        Some(Reply::Welcome(welcome)) => Err(StreamError::Version(welcome.version)),
-        _ => Err(StreamError::NoWelcome),
+        Some(Reply::Welcome(welcome)) => Err(SessionError::Version(welcome.version)),
+        _ => Err(SessionError::NoWelcome),
     }
 }
 

@@ -11,34 +11,34 @@ use tonic::Code;
 use super::Uplink;
 use crate::Error;
 
-/// Messages on their way in each direction: with batches of at most 1 MiB, 4 MiB.
-const DEPTH: usize = 4;
+/// Capacity of the channels in each direction, in messages: 4 MiB of batches.
+const CHANNEL_CAPACITY: usize = 4;
 
-/// The address of an aggregator, and how this agent and it prove who they are.
+/// Address of an aggregator, and the files that the agent and the aggregator authenticate with.
 #[derive(Debug, Clone)]
 pub struct Remote {
     server: chainscope_tls::Remote,
-    /// Holds the token of this agent's service account.
+    /// File of the token of this agent's service account.
     token_file: Option<PathBuf>,
 }
 
 impl Remote {
-    /// Takes an address such as `http://aggregator:17733`: in plain text, and nobody proves anything.
+    /// An aggregator at an address such as `http://aggregator:17733`: neither encrypted nor authenticated.
     ///
     /// # Errors
-    /// [`Error::Address`] if it is none.
+    /// [`Error::Address`] if the address is invalid.
     pub fn new(uri: &str) -> Result<Self, Error> {
         Self::secured(uri, None, None)
     }
 
-    /// Takes an address such as `https://aggregator:17733`, the file of the certificate authorities that its certificate
-    /// is believed by, and the file of the token that calls are made with. Both files are read at each connection.
+    /// An aggregator at an address such as `https://aggregator:17733`. `ca_file` is the CA bundle used to verify its
+    /// certificate, `token_file` has the bearer token of the calls. Both files are read at each connection.
     ///
     /// # Errors
-    /// [`Error::Address`] if it is no such address, or the first file's presence contradicts it.
+    /// [`Error::Address`] if the address is invalid, or has the scheme `https` without a CA bundle or `http` with one.
     pub fn secured(uri: &str, ca_file: Option<PathBuf>, token_file: Option<PathBuf>) -> Result<Self, Error> {
         if token_file.is_some() && ca_file.is_none() {
-            tracing::warn!(uri, "the token goes over the network in plain text");
+            tracing::warn!(uri, "the token is sent over the network in plain text");
         }
         let server = chainscope_tls::Remote::new(uri, ca_file).map_err(|error| match error {
             chainscope_tls::Error::Address { uri, cause } => Error::Address { uri, cause },
@@ -51,19 +51,19 @@ impl Remote {
         let token = self.token_file.as_deref().map(Token::read).transpose().map_err(|error| error.to_string())?;
         let channel = self.server.connect().await.map_err(|error| error.to_string())?;
         let mut client = IngestClient::new(channel);
-        let (requests, outgoing) = mpsc::channel(DEPTH);
-        let (incoming, replies) = mpsc::channel(DEPTH);
-        // In a task: an aggregator may answer the call only when it has read the hello.
+        let (requests, outgoing) = mpsc::channel(CHANNEL_CAPACITY);
+        let (incoming, replies) = mpsc::channel(CHANNEL_CAPACITY);
+        // In a task: an aggregator may respond to the call only after it has read the hello.
         tokio::spawn(async move {
             let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
             if let Some(token) = token {
                 token.authorize(request.metadata_mut());
             }
-            let answer = match client.record(request).await {
-                Ok(answer) => answer,
-                Err(status) => return refused(&status),
+            let response = match client.record(request).await {
+                Ok(response) => response,
+                Err(status) => return log_end(&status),
             };
-            let mut stream = answer.into_inner();
+            let mut stream = response.into_inner();
             loop {
                 match stream.message().await {
                     Ok(Some(reply)) => {
@@ -72,7 +72,7 @@ impl Remote {
                         }
                     }
                     Ok(None) => return,
-                    Err(status) => return refused(&status),
+                    Err(status) => return log_end(&status),
                 }
             }
         });
@@ -80,12 +80,13 @@ impl Remote {
     }
 }
 
-fn refused(status: &tonic::Status) {
+/// Logs the status that ended a call.
+fn log_end(status: &tonic::Status) {
     let message = chainscope_hygiene::EscapedTruncated(status.message());
     let is_expiry =
         matches!(status.code(), Code::Unauthenticated | Code::Aborted) && status.message().contains("expired");
     if is_expiry {
-        tracing::info!(%message, "the aggregator ended the call: the next one has the new token");
+        tracing::info!(%message, "the token expired: the next call uses the new one");
     } else {
         chainscope_hygiene::warn_limited!(code = ?status.code(), %message, "the aggregator ended the call");
     }

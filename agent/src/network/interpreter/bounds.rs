@@ -1,6 +1,6 @@
 //! Bounds on connections whose handshake is not complete: peers must not make the agent hold much.
 
-use chainscope_ebpf::{SocketId, Verdict};
+use chainscope_ebpf::network::{SocketId, Verdict};
 
 use super::{Interpreter, Sink, context};
 

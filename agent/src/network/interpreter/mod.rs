@@ -1,7 +1,7 @@
 //! From the probe's events to records: one conversation a socket, bounded in number and bytes.
 //!
 //! ```text
-//!   Event ──▶ Session (Conversation) ──▶ outputs ──▶ Record ──▶ lane of the node
+//!   Event ──▶ Session (Conversation) ──▶ outputs ──▶ Record ──▶ stream of the node
 //!                    │                                   
 //!                    └─▶ Verdict: keep the socket, or leave it alone in the kernel
 //! ```
@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
 };
 
-use chainscope_ebpf::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
+use chainscope_ebpf::network::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{Journal, Record};
 use chainscope_tezos::Keyring;
 pub(crate) use observed::Tally;
@@ -195,9 +195,9 @@ impl<S: Sink> Interpreter<S> {
     }
 
     fn data(&mut self, data: &Data<'_>) {
-        let Some(session) = self.sessions.get_mut(&data.socket) else {
-            if self.orphans.len() < MAX_ORPHANS || self.orphans.contains_key(&data.socket) {
-                *self.orphans.entry(data.socket).or_default() += data.bytes.len() as u64;
+        let Some(session) = self.sessions.get_mut(&data.header.socket) else {
+            if self.orphans.len() < MAX_ORPHANS || self.orphans.contains_key(&data.header.socket) {
+                *self.orphans.entry(data.header.socket).or_default() += data.bytes.len() as u64;
             }
             return;
         };
@@ -212,7 +212,7 @@ impl<S: Sink> Interpreter<S> {
         self.has_new_session |= !was_settled && session.is_settled();
         self.is_active = true;
         let pid = session.pid;
-        self.settle(pid, data.socket);
+        self.settle(pid, data.header.socket);
         self.tell_news(pid);
     }
 

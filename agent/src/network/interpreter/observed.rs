@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use chainscope_ebpf::{KernelAccount, SocketId};
+use chainscope_ebpf::network::{KernelAccount, SocketId};
 use chainscope_proto::v1::{NetworkAccount, ReasonCount};
 
 use super::{Target, session::Session};

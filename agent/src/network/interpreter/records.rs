@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use chainscope_ebpf::KernelAccount;
+use chainscope_ebpf::network::KernelAccount;
 use chainscope_proto::v1::{self, Record, connection_event::Event as ConnectionKind, record::Kind};
-use chainscope_tezos::{Category, ChunkOut, ChunkState, Direction, GapOut, MessageOut, Role};
+use chainscope_tezos::{Category, Chunk, ChunkState, Direction, Gap, Message, Role};
 
 /// Who connected.
 pub(super) fn initiator(role: Option<Role>) -> v1::Initiator {
@@ -87,7 +87,7 @@ pub(super) fn chunk(
     time_ns: i64,
     target: &str,
     connection: u64,
-    chunk: ChunkOut,
+    chunk: Chunk,
     is_plain_only: bool,
     is_net: bool,
 ) -> Record {
@@ -119,7 +119,7 @@ pub(super) struct Of<'a> {
     pub(super) peer_id: &'a str,
 }
 
-pub(super) fn message(time_ns: i64, target: &str, of: &Of<'_>, message: MessageOut) -> Record {
+pub(super) fn message(time_ns: i64, target: &str, of: &Of<'_>, message: Message) -> Record {
     let category = match message.category {
         Category::Connection => "connection",
         Category::Meta => "meta",
@@ -145,7 +145,7 @@ pub(super) fn message(time_ns: i64, target: &str, of: &Of<'_>, message: MessageO
     record(time_ns, target, Kind::Message(kind))
 }
 
-pub(super) fn gap(gap: GapOut, reason: &str) -> v1::Gap {
+pub(super) fn gap(gap: Gap, reason: &str) -> v1::Gap {
     v1::Gap {
         incoming: gap.direction == Direction::Received,
         lost_bytes: gap.lost_bytes,

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use chainscope_ebpf::{self as ebpf, Data, Opened, SocketId, Verdict};
+use chainscope_ebpf::network::{self as ebpf, Data, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{self, ConnectionState, JournalSession, Record, connection_event::Event as ConnectionKind};
-use chainscope_tezos::{Account, Conversation, Direction, Limits, Output, Piece, Protocol, Role, State};
+use chainscope_tezos::{Conversation, Direction, Limits, Output, Piece, Protocol, Role, State, StreamStats};
 
 use super::{Sink, Target, records};
 use crate::{
@@ -39,7 +39,7 @@ impl<S: Sink> Context<'_, S> {
 enum Body {
     Live(Box<Conversation>),
     /// Given up: its account as it ended.
-    Done(Account),
+    Done(StreamStats),
 }
 
 /// Remarks kept of a connection that is not told of yet.
@@ -159,9 +159,9 @@ impl Session {
         self.inode = inode;
     }
 
-    pub(super) fn account(&self) -> Account {
+    pub(super) fn account(&self) -> StreamStats {
         match &self.body {
-            Body::Live(conversation) => conversation.account(),
+            Body::Live(conversation) => conversation.stats(),
             Body::Done(account) => *account,
         }
     }
@@ -177,25 +177,26 @@ impl Session {
 
     pub(super) fn data<S: Sink>(&mut self, data: &Data<'_>, context: &mut Context<'_, S>) {
         let Body::Live(conversation) = &mut self.body else { return };
-        let direction = direction_of(data.direction);
+        let Data { header, bytes } = *data;
+        let direction = direction_of(header.direction);
         let index = index_of(direction);
-        if let Some(reason) = data.missing {
+        if let Some(reason) = header.missing {
             self.missing[index] = Some(reason.name());
         }
-        self.ends[index] = self.ends[index].max(data.offset.saturating_add(data.covers));
+        self.ends[index] = self.ends[index].max(header.offset.saturating_add(header.covers));
         let piece = Piece {
             direction,
-            offset: data.offset,
-            bytes: data.bytes,
-            covers: data.covers,
-            call_start: data.call_start,
-            time_ns: data.time_ns,
+            offset: header.offset,
+            bytes,
+            covers: header.covers,
+            call_start: header.call_start,
+            time_ns: header.time_ns,
         };
         let mut outputs = Vec::new();
         conversation.push(piece, &mut *context.target.keys, &mut |output| outputs.push(output));
-        let time = context.clock.real(data.time_ns);
+        let time = context.clock.real(header.time_ns);
         for output in outputs {
-            self.output(output, time, data.socket_call, context);
+            self.output(output, time, header.socket_call, context);
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use chainscope_ebpf::{KernelAccount, SocketId};
+use chainscope_ebpf::network::{KernelAccount, SocketId};
 use chainscope_proto::v1::{Record, record::Kind};
-use chainscope_tezos::Account;
+use chainscope_tezos::StreamStats;
 
 use super::{Interpreter, Sink, Tally, Target, context, observed::Observed, records};
 use crate::{
@@ -101,7 +101,7 @@ impl<S: Sink> Interpreter<S> {
     }
 
     pub(super) fn send_account(&mut self, pid: u32) {
-        let mut live = Account::default();
+        let mut live = StreamStats::default();
         for session in self.sessions.values().filter(|session| session.pid == pid) {
             live += session.account();
         }

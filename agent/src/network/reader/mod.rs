@@ -19,8 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chainscope_ebpf::{
-    Closed, Data, Direction, Event, KernelAccount, MissingReason, NetworkProbe, Opened, SocketId, Verdict,
+use chainscope_ebpf::network::{
+    Closed, Data, DataHeader, Event, KernelAccount, NetworkProbe, Opened, SocketId, Verdict,
 };
 use chainscope_hygiene::warn_limited;
 use crossbeam_channel::{Receiver, Sender};
@@ -60,11 +60,11 @@ pub(crate) enum Command {
         pid: u32,
         port: Option<u16>,
     },
-    /// A process ended. [`News::Settled`] follows everything that it did.
+    /// A process ended. [`ProbeEvent::Settled`] follows everything that it did.
     RemoveProcess {
         pid: u32,
     },
-    /// Stop to capture a process that goes on, and forget its sockets. [`News::Settled`] follows everything that it did.
+    /// Stop to capture a process that goes on, and forget its sockets. [`ProbeEvent::Settled`] follows everything that it did.
     ReleaseProcess {
         pid: u32,
     },
@@ -80,7 +80,7 @@ enum Item {
     Exec { pid: u32, time_ns: u64 },
     Opened(Opened),
     Inode { socket: SocketId, inode: u64 },
-    Data(Piece),
+    Data { header: DataHeader, bytes: Range<usize> },
     Closed(Closed),
     Watched { pid: u32 },
     Refused { pid: u32, cause: String },
@@ -88,22 +88,9 @@ enum Item {
     Settled { pid: u32, account: Option<KernelAccount> },
 }
 
-#[derive(Debug)]
-struct Piece {
-    socket: SocketId,
-    direction: Direction,
-    offset: u64,
-    bytes: Range<usize>,
-    covers: u64,
-    missing: Option<MissingReason>,
-    call_start: bool,
-    socket_call: bool,
-    time_ns: u64,
-}
-
 /// What the interpreter gets out of a batch.
 #[derive(Debug)]
-pub(crate) enum News<'a> {
+pub(crate) enum ProbeEvent<'a> {
     Event(Event<'a>),
     /// From here on the kernel captures a process that was added.
     Watched {
@@ -141,20 +128,10 @@ impl Batch {
             Event::Opened(opened) => Item::Opened(opened),
             Event::Inode { socket, inode } => Item::Inode { socket, inode },
             Event::Closed(closed) => Item::Closed(closed),
-            Event::Data(data) => {
+            Event::Data(Data { header, bytes }) => {
                 let start = self.bytes.len();
-                self.bytes.extend_from_slice(data.bytes);
-                Item::Data(Piece {
-                    socket: data.socket,
-                    direction: data.direction,
-                    offset: data.offset,
-                    bytes: start..self.bytes.len(),
-                    covers: data.covers,
-                    missing: data.missing,
-                    call_start: data.call_start,
-                    socket_call: data.socket_call,
-                    time_ns: data.time_ns,
-                })
+                self.bytes.extend_from_slice(bytes);
+                Item::Data { header, bytes: start..self.bytes.len() }
             }
         };
         self.items.push(item);
@@ -170,30 +147,23 @@ impl Batch {
     }
 
     /// Everything in it, in order.
-    pub(crate) fn news(&self) -> impl Iterator<Item = News<'_>> {
+    pub(crate) fn events(&self) -> impl Iterator<Item = ProbeEvent<'_>> {
         self.items.iter().map(|item| match item {
             Item::Listening { pid, netns, port, time_ns } => {
-                News::Event(Event::Listening { pid: *pid, netns: *netns, port: *port, time_ns: *time_ns })
+                ProbeEvent::Event(Event::Listening { pid: *pid, netns: *netns, port: *port, time_ns: *time_ns })
             }
-            Item::Exec { pid, time_ns } => News::Event(Event::Exec { pid: *pid, time_ns: *time_ns }),
-            Item::Opened(opened) => News::Event(Event::Opened(*opened)),
-            Item::Inode { socket, inode } => News::Event(Event::Inode { socket: *socket, inode: *inode }),
-            Item::Closed(closed) => News::Event(Event::Closed(*closed)),
-            Item::Data(piece) => News::Event(Event::Data(Data {
-                socket: piece.socket,
-                direction: piece.direction,
-                offset: piece.offset,
-                bytes: self.bytes.get(piece.bytes.clone()).unwrap_or_default(),
-                covers: piece.covers,
-                missing: piece.missing,
-                call_start: piece.call_start,
-                socket_call: piece.socket_call,
-                time_ns: piece.time_ns,
-            })),
-            Item::Watched { pid } => News::Watched { pid: *pid },
-            Item::Refused { pid, cause } => News::Refused { pid: *pid, cause },
-            Item::Account { pid, account } => News::Account { pid: *pid, account },
-            Item::Settled { pid, account } => News::Settled { pid: *pid, account: account.as_ref() },
+            Item::Exec { pid, time_ns } => ProbeEvent::Event(Event::Exec { pid: *pid, time_ns: *time_ns }),
+            Item::Opened(opened) => ProbeEvent::Event(Event::Opened(*opened)),
+            Item::Inode { socket, inode } => ProbeEvent::Event(Event::Inode { socket: *socket, inode: *inode }),
+            Item::Closed(closed) => ProbeEvent::Event(Event::Closed(*closed)),
+            Item::Data { header, bytes } => {
+                let bytes = self.bytes.get(bytes.clone()).unwrap_or_default();
+                ProbeEvent::Event(Event::Data(Data { header: *header, bytes }))
+            }
+            Item::Watched { pid } => ProbeEvent::Watched { pid: *pid },
+            Item::Refused { pid, cause } => ProbeEvent::Refused { pid: *pid, cause },
+            Item::Account { pid, account } => ProbeEvent::Account { pid: *pid, account },
+            Item::Settled { pid, account } => ProbeEvent::Settled { pid: *pid, account: account.as_ref() },
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::mpsc, thread};
 
-use chainscope_ebpf::{ClosedBy, Direction, SocketId};
+use chainscope_ebpf::network::{ClosedBy, Direction, MissingReason};
 use crossbeam_channel::bounded;
 use parking_lot::Mutex;
 
@@ -34,17 +34,17 @@ impl Probe for Fake {
                 (payload, offset)
             };
             count += 1;
-            take(Event::Data(Data {
+            let header = DataHeader {
                 socket: SocketId(1),
                 direction: Direction::Sent,
                 offset,
-                bytes: &payload,
                 covers: payload.len() as u64,
                 missing: None,
                 call_start: true,
                 socket_call: false,
                 time_ns: 1,
-            }));
+            };
+            take(Event::Data(Data { header, bytes: &payload }));
         }
         Ok(count)
     }
@@ -82,16 +82,16 @@ fn bench(depth: usize) -> Bench {
 fn read(batches: impl Iterator<Item = Batch>) -> (Vec<u8>, Vec<(usize, u64)>, Vec<u32>) {
     let (mut bytes, mut accounts, mut settled) = (Vec::new(), Vec::new(), Vec::new());
     for batch in batches {
-        for news in batch.news() {
-            match news {
-                News::Event(Event::Data(data)) => {
-                    assert_eq!(data.offset, bytes.len() as u64);
+        for event in batch.events() {
+            match event {
+                ProbeEvent::Event(Event::Data(data)) => {
+                    assert_eq!(data.header.offset, bytes.len() as u64);
                     bytes.extend_from_slice(data.bytes);
                 }
-                News::Event(_) | News::Watched { .. } => {}
-                News::Refused { pid, cause } => panic!("{pid}: {cause}"),
-                News::Account { account, .. } => accounts.push((bytes.len(), account.captured)),
-                News::Settled { pid, account } => {
+                ProbeEvent::Event(_) | ProbeEvent::Watched { .. } => {}
+                ProbeEvent::Refused { pid, cause } => panic!("{pid}: {cause}"),
+                ProbeEvent::Account { account, .. } => accounts.push((bytes.len(), account.captured)),
+                ProbeEvent::Settled { pid, account } => {
                     accounts.push((bytes.len(), account.unwrap().captured));
                     settled.push(pid);
                 }
@@ -196,11 +196,10 @@ fn every_kind_of_event_survives_the_batch() {
         received_offset: 5,
         time_ns: 6,
     };
-    let data = Data {
+    let header = DataHeader {
         socket: SocketId(1),
         direction: Direction::Received,
         offset: 9,
-        bytes: b"bytes",
         covers: 7,
         missing: Some(MissingReason::Compat),
         call_start: true,
@@ -213,16 +212,16 @@ fn every_kind_of_event_survives_the_batch() {
         Event::Exec { pid: 1, time_ns: 2 },
         Event::Opened(opened),
         Event::Inode { socket: SocketId(1), inode: 7 },
-        Event::Data(data),
-        Event::Data(Data { bytes: &[], ..data }),
+        Event::Data(Data { header, bytes: b"bytes" }),
+        Event::Data(Data { header, bytes: &[] }),
         Event::Closed(closed),
     ];
     let mut batch = Batch::default();
     events.iter().for_each(|event| batch.push(event));
     let back: Vec<Event<'_>> = batch
-        .news()
-        .map(|news| match news {
-            News::Event(event) => event,
+        .events()
+        .map(|event| match event {
+            ProbeEvent::Event(event) => event,
             other => panic!("{other:?}"),
         })
         .collect();

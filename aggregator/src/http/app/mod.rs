@@ -30,8 +30,8 @@ use super::problem::Problem;
 use crate::{
     access::Access,
     catalog::Catalog,
-    config::Limits,
     ingest::Ingest,
+    limits::Limits,
     memory::Memory,
     metrics::Metrics,
     network::losses::LossTables,

@@ -23,7 +23,7 @@ use crate::{
     ingest::AgentInfo,
     memory::Memory,
     network::losses::LossStats,
-    nodes::{Known, Nodes, Unclear, check_name},
+    nodes::{NodeEntry, Nodes, ResolveError, check_name},
 };
 
 /// The node that the path's prefix or the listener names; `node_name` is ignored then.
@@ -78,13 +78,13 @@ async fn resolve(
     let caller = auth.caller();
     let visible = access.visible_nodes(caller, permission, nodes.candidates(wanted)).await?;
     match nodes.find(wanted, Some(&visible)) {
-        Err(Unclear::Unknown(name)) => {
+        Err(ResolveError::Unknown(name)) => {
             if check_name(&name).is_ok() {
                 access.authorize(caller, permission, &name).await?;
             }
-            Err(Unclear::Unknown(name).into())
+            Err(ResolveError::Unknown(name).into())
         }
-        Err(Unclear::NoNodes) if !access.may_read_all(caller, permission).await? => {
+        Err(ResolveError::NoNodes) if !access.may_read_all(caller, permission).await? => {
             let (user, permission) = (caller.user(), permission.name());
             Err(Refusal::Forbidden(format!("there is no node that {user} may get tezosnodes/{permission} of")).into())
         }
@@ -207,7 +207,7 @@ impl<P: AccessPolicy> AuthorizedNodes<P> {
     }
 
     /// What is known of these nodes.
-    pub(crate) fn known(&self) -> Vec<(String, Known)> {
+    pub(crate) fn known(&self) -> Vec<(String, NodeEntry)> {
         let mut known = self.app.services.nodes.all();
         known.retain(|(name, _)| self.names.contains(name));
         known
@@ -216,7 +216,7 @@ impl<P: AccessPolicy> AuthorizedNodes<P> {
     /// The agents, by name. Agents of other nodes only, and the names of other nodes, are left out unless the caller may
     /// read every node.
     pub(crate) fn agents(&self) -> BTreeMap<String, AgentInfo> {
-        let mut agents: BTreeMap<_, _> = self.app.services.ingest.shared().agents.all().into_iter().collect();
+        let mut agents: BTreeMap<_, _> = self.app.services.ingest.agents().into_iter().collect();
         if !self.is_complete {
             agents.retain(|_, agent| {
                 agent.nodes.retain(|node| self.names.contains(node));
@@ -234,7 +234,7 @@ impl<P: AccessPolicy> AuthorizedNodes<P> {
 
     /// What keeps records from being stored; none if nothing does.
     pub(crate) fn ingest_trouble(&self) -> Option<String> {
-        self.app.services.ingest.shared().writer.health().trouble()
+        self.app.services.ingest.write_error()
     }
 
     /// Losses of a node. Reads the store: to be called from a job of [`Self::read`].
@@ -302,7 +302,7 @@ impl OperationsAccess {
 
     /// What keeps records from being stored; none if nothing does.
     pub(crate) fn ingest_trouble(&self) -> Option<String> {
-        self.app.services.ingest.shared().writer.health().trouble()
+        self.app.services.ingest.write_error()
     }
 
     /// Reads the store on a thread of the pool.

@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderValue, header},
     response::Response,
 };
-use chainscope_profile::{Flame, Measure, Shape, Tree, flame_graph};
+use chainscope_profile::{FlameGraphOptions, Measure, Tree, TreeOptions, flame_graph};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -52,20 +52,20 @@ pub(crate) async fn flamegraph(
 ) -> Result<Response, Problem> {
     let svg = parameters.respond(&node, move |parameters, found, is_exhausted| {
         let is_compared = parameters.is_compared();
-        let shape = Shape {
+        let options = TreeOptions {
             reverse: reverse.unwrap_or(true),
             threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
             kinds: parameters.kinds(),
             measure: if is_compared { Measure::Both } else { Measure::Now },
         };
-        let tree = Tree::new(&found.stacks, &shape, is_exhausted)?;
+        let tree = Tree::new(&found.stacks, &options, is_exhausted)?;
         let what: Vec<&str> = found.now.iter().map(|data| data.target.as_str()).take(4).collect();
         let more = if found.now.len() > what.len() { ", …" } else { "" };
         let title = match what.as_slice() {
             [] => "memory".to_owned(),
             what => format!("memory of {}{more}", what.join(", ")),
         };
-        Ok(flame_graph(&tree, &Flame { title: &title, is_compared }))
+        Ok(flame_graph(&tree, &FlameGraphOptions { title: &title, is_compared }))
     });
     let mut response = response::uncached(Body::from(svg.await?), "image/svg+xml");
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, POLICY);

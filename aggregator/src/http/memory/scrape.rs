@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chainscope_profile::{Data, Kind};
+use chainscope_profile::{Kind, ProfileData};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
@@ -29,10 +29,11 @@ pub(crate) fn scrape(registry: &mut Registry, access: &OperationsAccess) {
     for node in memory.nodes().into_iter().filter(|node| access.nodes().knows(node)) {
         let mut all = memory.targets(&node);
         all.retain(|target| target.state != ProcessState::Ended);
-        let shown: Vec<&Data> = all.iter().map(|target| &*target.data).collect();
+        let shown: Vec<&ProfileData> = all.iter().map(|target| &*target.data).collect();
         for kind in Kind::ALL {
             let labels = KindLabels { node: node.clone(), kind: kind.name() };
-            let sum = |of: &dyn Fn(&Data) -> i64| shown.iter().map(|data| of(data)).fold(0i64, i64::saturating_add);
+            let sum =
+                |of: &dyn Fn(&ProfileData) -> i64| shown.iter().map(|data| of(data)).fold(0i64, i64::saturating_add);
             let bytes = |kib: i64| kib.saturating_mul(1024);
             let unsigned = |kib: u64| i64::try_from(kib).unwrap_or(i64::MAX);
             let at = kind.index();

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use chainscope_profile::{Data, Kind, Kinds, Stacks, TooLarge};
+use chainscope_profile::{Kind, Kinds, ProfileData, Stacks, TreeError};
 use chainscope_store::{Budget, Error as StoreError, Store};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -64,13 +64,13 @@ pub(crate) enum KindName {
 pub(super) struct Selected {
     pub(super) stacks: Stacks,
     /// The processes now, or at the requested moment.
-    pub(super) now: Vec<Arc<Data>>,
+    pub(super) now: Vec<Arc<ProfileData>>,
     /// The moment that is shown: that of the newest process, nanoseconds since 1970.
     pub(super) time_ns: i64,
 }
 
 /// A snapshot's moment and processes, or the reason why there is none.
-type Snapshot = Result<(i64, Vec<Arc<Data>>), Problem>;
+type Snapshot = Result<(i64, Vec<Arc<ProfileData>>), Problem>;
 
 impl MemoryParameters {
     pub(super) fn kinds(&self) -> Kinds {
@@ -117,7 +117,7 @@ impl MemoryParameters {
                 Err(problem) => return Ok(Err(problem)),
             },
         };
-        let now: Vec<Arc<Data>> = now.into_iter().filter(|data| self.matches(data)).collect();
+        let now: Vec<Arc<ProfileData>> = now.into_iter().filter(|data| self.matches(data)).collect();
         if now.is_empty() && (self.pid.is_some() || self.target.is_some()) {
             return Ok(Err(Problem::not_found("no such process of this node is observed: /v1/targets lists them")));
         }
@@ -130,8 +130,9 @@ impl MemoryParameters {
             Err(problem) => Err(problem),
             Ok((_, then)) => {
                 // A restarted process has another id, and is compared with its predecessor.
-                let same_target = |data: &Arc<Data>| self.target.as_ref().is_none_or(|target| data.target == *target);
-                let then: Vec<Arc<Data>> = match self.pid {
+                let same_target =
+                    |data: &Arc<ProfileData>| self.target.as_ref().is_none_or(|target| data.target == *target);
+                let then: Vec<Arc<ProfileData>> = match self.pid {
                     Some(_) => then.into_iter().filter(|data| self.matches(data)).collect(),
                     None => then.into_iter().filter(same_target).collect(),
                 };
@@ -140,14 +141,14 @@ impl MemoryParameters {
         })
     }
 
-    fn matches(&self, data: &Data) -> bool {
+    fn matches(&self, data: &ProfileData) -> bool {
         self.pid.is_none_or(|pid| u64::from(data.process.pid) == pid)
             && self.target.as_ref().is_none_or(|target| data.target == *target)
     }
 }
 
 /// Current processes; those that ended only if the request names one.
-fn current(memory: &Memory, node: &str, by_name: bool) -> Vec<Arc<Data>> {
+fn current(memory: &Memory, node: &str, by_name: bool) -> Vec<Arc<ProfileData>> {
     let targets = memory.targets(node);
     let shown = targets.into_iter().filter(|target| by_name || target.state != ProcessState::Ended);
     shown.map(|target| target.data).collect()
@@ -174,11 +175,11 @@ fn last_shown_as(time_ns: i64) -> i64 {
     shown_time(time_ns).saturating_add(NS_PER_MS - 1)
 }
 
-impl From<TooLarge> for Problem {
-    fn from(too_large: TooLarge) -> Self {
-        match too_large {
-            TooLarge::Nodes => Self::parameter("threshold", too_large),
-            TooLarge::Cancelled => Self::busy("the tree was not ready in time: a greater threshold makes it smaller"),
+impl From<TreeError> for Problem {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Nodes => Self::parameter("threshold", error),
+            TreeError::Cancelled => Self::busy("the tree was not ready in time: a greater threshold makes it smaller"),
         }
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     body::{Body, Bytes},
     response::Response,
 };
-use chainscope_profile::{Data, Kind, Kinds, Measure, Shape, Tree};
+use chainscope_profile::{Kind, Kinds, Measure, ProfileData, Tree, TreeOptions};
 use chainscope_proto::v1::MemoryMapping;
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
@@ -118,14 +118,14 @@ pub(crate) async fn tree(
     let (head, rest) = parameters
         .respond(&node, move |parameters, selected, is_exhausted| {
             let is_compared = parameters.is_compared();
-            let shape = Shape {
+            let options = TreeOptions {
                 reverse: reverse.unwrap_or(false),
                 threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
                 kinds: parameters.kinds(),
                 measure: if is_compared { Measure::Growth } else { Measure::Now },
             };
-            let tree = Tree::new(&selected.stacks, &shape, is_exhausted)?;
-            let before = if is_compared { Vec::new() } else { before(&selected.now, shape.kinds) };
+            let tree = Tree::new(&selected.stacks, &options, is_exhausted)?;
+            let before = if is_compared { Vec::new() } else { before(&selected.now, options.kinds) };
             let mut text = TreeWriter::new(tree, before);
             let mut head = Vec::new();
             let mut bytes = 0;
@@ -148,7 +148,7 @@ fn body(head: Vec<Bytes>, rest: TreeWriter) -> Body {
 }
 
 fn short_report(selected: &Selected) -> ShortReport {
-    let (rest, _) = selected.stacks.rest();
+    let (rest, _) = selected.stacks.non_stack();
     let sum = |kind: Kind| {
         let held = selected.now.iter().map(|data| data.attributed()[kind.index()]).fold(0, u64::saturating_add);
         let beside = rest.before_attach[kind.index()].saturating_add(rest.unattributed[kind.index()].max(0));
@@ -161,7 +161,7 @@ fn short_report(selected: &Selected) -> ShortReport {
 
 /// What was resident before attach, by mapping: `atAttach` as it was then, `now` what is left where that is known page by
 /// page. Members of JSON, each behind a comma; lists, greatest first; none that is empty.
-fn before(now: &[Arc<Data>], kinds: Kinds) -> Vec<u8> {
+fn before(now: &[Arc<ProfileData>], kinds: Kinds) -> Vec<u8> {
     let mut text = Vec::new();
     let lists: [(&str, List); 2] =
         [("atAttach", |data| &data.totals.at_attach), ("now", |data| &data.totals.before_now)];
@@ -189,9 +189,9 @@ pub(crate) struct MappingView<'a> {
     value: u64,
 }
 
-type List = fn(&Data) -> &[MemoryMapping];
+type List = fn(&ProfileData) -> &[MemoryMapping];
 
-fn by_mapping(now: &[Arc<Data>], kinds: Kinds, list: List) -> Vec<MappingView<'_>> {
+fn by_mapping(now: &[Arc<ProfileData>], kinds: Kinds, list: List) -> Vec<MappingView<'_>> {
     let mut sums: BTreeMap<(&str, usize), u64> = BTreeMap::new();
     for (data, each) in now.iter().flat_map(|data| list(data).iter().map(move |each| (data, each))) {
         let Some(kind) = Kind::of_wire(each.kind).filter(|kind| kinds.has(*kind)) else { continue };

@@ -205,7 +205,7 @@ fn gather(nodes: &AuthorizedNodes<ReadStats>, store: &Store) -> Result<Stats, St
         time: now_ns(),
         build: nodes.app().build().to_owned(),
         trouble: nodes.ingest_trouble(),
-        disk: DiskStats { full: disk.full, free_bytes: disk.free_bytes, reserve_bytes: disk.reserve_bytes },
+        disk: DiskStats { full: disk.full, free_bytes: disk.free_bytes, reserve_bytes: disk.ballast_bytes },
         ingest: IngestStats {
             sessions: ingest.sessions.get(),
             session_errors: ingest.session_errors.get(),

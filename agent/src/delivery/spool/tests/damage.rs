@@ -1,8 +1,8 @@
-//! Files that are damaged, of another epoch or cannot be written: what is gone is a loss, what is whole is sent.
+//! Files that are damaged, of another epoch or cannot be written: unreadable records become losses, the others are sent.
 
 use proptest::prelude::*;
 
-use super::{segment::Header, *};
+use super::{format::Header, *};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
@@ -16,7 +16,7 @@ proptest! {
         let mut bytes = Header { ordinal: 3, last: 3 }.encode().to_vec();
         let mut ends = vec![bytes.len()];
         for (id, size) in sizes.iter().enumerate() {
-            segment::put(&mut bytes, 3, 0, &fact(id as i64, *size));
+            format::put(&mut bytes, 3, 0, &fact(id as i64, *size));
             ends.push(bytes.len());
         }
         let mut hurt = bytes.clone();
@@ -28,70 +28,74 @@ proptest! {
                 hurt[place] ^= flip;
             }
         }
-        // As far as the bytes are the old ones, the records are.
+        // Records before the first damaged byte are unchanged.
         let same = bytes.iter().zip(&hurt).take_while(|(a, b)| a == b).count();
-        let scan = segment::scan(&hurt.into());
+        let scan = format::scan(&hurt.into());
         let whole = ends.iter().filter(|end| **end <= same).count();
         prop_assert_eq!(scan.header.is_some(), whole > 0);
         prop_assert_eq!(scan.records, whole.saturating_sub(1) as u64);
-        prop_assert_eq!(scan.good, whole.checked_sub(1).map_or(0, |last| ends[last] as u64));
+        prop_assert_eq!(scan.valid_bytes, whole.checked_sub(1).map_or(0, |last| ends[last] as u64));
     }
 }
 
 #[test]
-fn a_damaged_part_that_was_sent_becomes_losses_under_the_same_numbers() {
+fn damaged_records_that_were_sent_become_losses_under_the_same_sequence_numbers() {
     let dir = folder();
     let mut spool = open(dir.path(), 4_000_000);
     fill(&mut spool, "a", 0, 5);
-    spool.welcome(&[], &spool.names());
+    spool.begin_session(&[], &spool.names());
     while spool.next_batch(&BTreeSet::new()).is_some() {}
     let path = files_of(&spool, "a").swap_remove(0);
     assert_eq!(path.extension().unwrap(), "out");
-    let whole = segment::scan(&fs::read(&path).unwrap().into()).records;
+    let whole = format::scan(&fs::read(&path).unwrap().into()).records;
     let mut bytes = fs::read(&path).unwrap();
     bytes[30_000] ^= 1;
-    // Once it is found while it is sent, once when the spool is opened.
+    // The damage is detected while the records are sent, or when the spool is opened.
     for is_reopened in [false, true] {
         fs::write(&path, &bytes).unwrap();
         if is_reopened {
             spool = open(dir.path(), 4_000_000);
         }
         let mut durable = Durable::default();
-        spool.welcome(&[], &spool.names());
+        spool.begin_session(&[], &spool.names());
         while let Some(batch) = spool.next_batch(&BTreeSet::new()) {
             durable.take(&batch);
         }
-        let lane = durable.lane("a");
-        assert_eq!(lane.len(), 50);
-        let lost = losses(lane);
+        let stream = durable.stream("a");
+        assert_eq!(stream.len(), 50);
+        let lost = losses(stream);
         assert_eq!(lost.len() as u64, whole - 2, "the third record and what follows in the file");
         assert!(lost.iter().all(|loss| loss.records == 1 && loss.reason == "spool damaged"), "{lost:?}");
-        assert_eq!(lane[usize::try_from(whole).unwrap()].time_ns, whole as i64, "the others have their numbers");
+        assert_eq!(
+            stream[usize::try_from(whole).unwrap()].time_ns,
+            whole as i64,
+            "the others keep their sequence numbers"
+        );
     }
 }
 
 #[test]
-fn a_damaged_part_that_was_never_sent_becomes_a_loss_of_unknown_amount() {
+fn damaged_records_that_were_never_sent_become_a_loss_of_unknown_amount() {
     let dir = folder();
     let mut spool = open(dir.path(), 4_000_000);
     fill(&mut spool, "a", 0, 5);
     let path = files_of(&spool, "a").swap_remove(0);
     assert_eq!(path.extension().unwrap(), "seg");
     let mut bytes = fs::read(&path).unwrap();
-    let whole = segment::scan(&bytes.clone().into()).records;
+    let whole = format::scan(&bytes.clone().into()).records;
     for (place, left) in [(30_000, 2), (3, 0)] {
         bytes[place] ^= 1;
         fs::write(&path, &bytes).unwrap();
         let mut again = open(dir.path(), 4_000_000);
         let mut durable = Durable::default();
-        again.welcome(&[], &again.names());
+        again.begin_session(&[], &again.names());
         while let Some(batch) = again.next_batch(&BTreeSet::new()) {
             durable.take(&batch);
         }
         // Not acknowledged, so that the second round finds the files again.
-        let lane = durable.lane("a");
-        assert_eq!(lane.len() as u64, 50 - whole + left + 1);
-        let lost = losses(lane);
+        let stream = durable.stream("a");
+        assert_eq!(stream.len() as u64, 50 - whole + left + 1);
+        let lost = losses(stream);
         assert!(lost.len() == 1 && lost[0].amount_unknown, "{lost:?}");
         for file in files_of(&again, "a") {
             fs::remove_file(file).unwrap();
@@ -105,39 +109,39 @@ fn a_damaged_part_that_was_never_sent_becomes_a_loss_of_unknown_amount() {
 }
 
 #[test]
-fn the_spool_of_another_epoch_is_told_as_a_loss() {
+fn the_spool_of_another_epoch_becomes_a_loss() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
     fill(&mut spool, "a", 0, 1);
     drop(spool);
     let mut spool = Spool::open(dir.path(), &Epoch([8; 16]), 2_000_000, NOW).unwrap();
-    spool.open_lane("a", false).unwrap();
-    spool.open_lane("b", false).unwrap();
+    spool.open_stream("a", false).unwrap();
+    spool.open_stream("b", false).unwrap();
     assert_eq!(fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
     let mut durable = Durable::default();
     deliver(&mut spool, &mut durable);
-    let lost = losses(durable.lane("a"));
+    let lost = losses(durable.stream("a"));
     assert!(lost.len() == 1 && lost[0].amount_unknown && lost[0].reason == "spool of another epoch", "{lost:?}");
-    assert!(durable.lane("b").is_empty());
+    assert!(durable.stream("b").is_empty());
 }
 
 #[test]
-fn what_cannot_be_written_is_counted_and_told_later() {
+fn records_that_cannot_be_written_are_counted_and_become_a_loss_later() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
-    let folder = spool.lanes["a"].dir().to_owned();
+    let folder = spool.streams.by_node["a"].dir().to_owned();
     let away = dir.path().join("away");
     fs::rename(&folder, &away).unwrap();
     spool.append("a", &[fact(1, 10), fact(2, 10)]);
     spool.append("a", &[fact(3, 10)]);
-    assert_eq!(spool.owed_ns(), Some(1));
+    assert_eq!(spool.pending_loss_ns(), Some(1));
     assert_eq!(spool.status()[0].dropped.records, 3);
     fs::rename(&away, &folder).unwrap();
     spool.append("a", &[fact(4, 10)]);
     let mut durable = Durable::default();
     deliver(&mut spool, &mut durable);
-    let lane = durable.lane("a");
-    let lost = losses(lane);
+    let stream = durable.stream("a");
+    let lost = losses(stream);
     assert_eq!((lost.len(), lost[0].records, lost[0].from_ns, lost[0].to_ns), (1, 3, 1, 3));
-    assert_eq!((lane.len(), lane[1].time_ns), (2, 4));
+    assert_eq!((stream.len(), stream[1].time_ns), (2, 4));
 }

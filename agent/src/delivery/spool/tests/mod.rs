@@ -1,10 +1,10 @@
-//! The spool against a model aggregator and a model disk: whatever is dropped, killed or cut, numbers are dense, a resend
-//! is the same, and each record that entered arrives once or is counted in one loss.
+//! The spool against a model aggregator and a model disk: after drops, kills and cuts sequences are dense, a resend is
+//! identical, and each appended record is delivered once or counted in one loss.
 
 mod damage;
-mod lanes;
 mod model;
-mod room;
+mod shares;
+mod streams;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const NODES: [&str; 2] = ["a", "b"];
 const EPOCH: Epoch = Epoch([7; 16]);
 const NOW: i64 = 1_000_000;
 
-/// In memory where there is such a place: what a sync is good for is not tried here, how often it is done costs time.
+/// A directory in memory if there is one: the tests sync often and do not depend on the durability.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -33,7 +33,7 @@ fn losses(records: &[Record]) -> Vec<&Loss> {
 fn open(dir: &Path, limit: u64) -> Spool {
     let mut spool = Spool::open(dir, &EPOCH, limit, NOW).unwrap();
     for node in NODES {
-        spool.open_lane(node, true).unwrap();
+        spool.open_stream(node, true).unwrap();
     }
     spool
 }
@@ -41,44 +41,46 @@ fn open(dir: &Path, limit: u64) -> Spool {
 fn sync(spool: &mut Spool) {
     for (node, sync) in spool.unsynced() {
         sync.run().unwrap();
-        spool.synced(&node, true);
+        spool.finish_sync(&node, true);
     }
 }
 
-/// What the aggregator keeps of each lane.
+/// The durable records of the model aggregator, by node.
 #[derive(Default)]
 struct Durable(BTreeMap<String, Vec<Record>>);
 
 impl Durable {
     fn take(&mut self, batch: &Batch) -> u64 {
-        let lane = self.0.entry(batch.node.clone()).or_default();
-        assert!(batch.first_sequence <= lane.len() as u64, "a hole before {}", batch.first_sequence);
+        let stream = self.0.entry(batch.node.clone()).or_default();
+        assert!(batch.first_sequence <= stream.len() as u64, "a hole before {}", batch.first_sequence);
         for (place, record) in batch.records.iter().enumerate() {
-            match lane.get(usize::try_from(batch.first_sequence).unwrap() + place) {
+            match stream.get(usize::try_from(batch.first_sequence).unwrap() + place) {
                 Some(known) => assert_eq!(known, record, "a resend differs"),
-                None => lane.push(record.clone()),
+                None => stream.push(record.clone()),
             }
         }
-        lane.len() as u64
+        stream.len() as u64
     }
 
-    fn marks(&self) -> Vec<LaneMark> {
-        let mark =
-            |(node, lane): (&String, &Vec<Record>)| LaneMark { node: node.clone(), next_sequence: lane.len() as u64 };
+    fn marks(&self) -> Vec<HighWaterMark> {
+        let mark = |(node, stream): (&String, &Vec<Record>)| HighWaterMark {
+            node: node.clone(),
+            next_sequence: stream.len() as u64,
+        };
         self.0.iter().map(mark).collect()
     }
 
-    fn lane(&self, node: &str) -> &[Record] {
+    fn stream(&self, node: &str) -> &[Record] {
         self.0.get(node).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Sends and acknowledges everything; the records that arrived of a lane.
+/// Sends and acknowledges everything.
 fn deliver(spool: &mut Spool, durable: &mut Durable) {
     sync(spool);
-    spool.tell_owed();
+    spool.write_pending_losses();
     sync(spool);
-    spool.welcome(&durable.marks(), &spool.names());
+    spool.begin_session(&durable.marks(), &spool.names());
     while let Some(batch) = spool.next_batch(&BTreeSet::new()) {
         let mark = durable.take(&batch);
         spool.acknowledge(&batch.node, mark).unwrap();
@@ -88,13 +90,13 @@ fn deliver(spool: &mut Spool, durable: &mut Durable) {
 
 fn files_of(spool: &Spool, node: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
-        fs::read_dir(spool.lanes[node].dir()).unwrap().map(|item| item.unwrap().path()).collect();
+        fs::read_dir(spool.streams.by_node[node].dir()).unwrap().map(|item| item.unwrap().path()).collect();
     files.retain(|path| !path.ends_with("node"));
     files.sort();
     files
 }
 
-/// So many segments of 100 KB, ten records each.
+/// Appends `segments` segments of 100 KB, ten records each.
 fn fill(spool: &mut Spool, node: &str, from: i64, segments: i64) {
     for id in from..from + 10 * segments {
         spool.append(node, &[fact(id, 10_000)]);

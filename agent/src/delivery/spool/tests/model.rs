@@ -1,4 +1,4 @@
-//! A random life of a spool and its aggregator: what entered arrives once or is counted.
+//! Random sequences of operations of a spool and its aggregator: each appended record is delivered once or counted.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ enum Step {
     Commit,
     Ack,
     Reconnect,
-    /// The process, or with a cut the machine, ends: of what was not synced so many of 256 parts are on the disk.
+    /// A kill (255) or a power cut: this part of 255 of the unsynced bytes is on the disk.
     Kill(u8),
 }
 
@@ -37,9 +37,9 @@ struct World {
     dir: tempfile::TempDir,
     spool: Spool,
     durable: Durable,
-    way_there: VecDeque<Batch>,
-    way_back: VecDeque<(String, u64)>,
-    /// Ids that were written, in order, and how many of the last of them are not synced.
+    batches_in_flight: VecDeque<Batch>,
+    acks_in_flight: VecDeque<(String, u64)>,
+    /// Ids of the appended records, in order, and the number of the last of them that are not synced.
     written: BTreeMap<&'static str, (Vec<i64>, usize)>,
     next_id: i64,
 }
@@ -54,8 +54,8 @@ impl World {
             dir,
             spool,
             durable: Durable::default(),
-            way_there: VecDeque::new(),
-            way_back: VecDeque::new(),
+            batches_in_flight: VecDeque::new(),
+            acks_in_flight: VecDeque::new(),
             written: NODES.map(|node| (node, (Vec::new(), 0))).into(),
             next_id: 0,
         };
@@ -64,9 +64,9 @@ impl World {
     }
 
     fn reconnect(&mut self) {
-        self.way_there.clear();
-        self.way_back.clear();
-        let others = self.spool.welcome(&self.durable.marks(), &self.spool.names());
+        self.batches_in_flight.clear();
+        self.acks_in_flight.clear();
+        let others = self.spool.begin_session(&self.durable.marks(), &self.spool.names());
         assert!(others.is_empty(), "{others:?}");
     }
 
@@ -78,8 +78,13 @@ impl World {
     }
 
     fn kill(&mut self, part: u8) {
-        let tails: Vec<_> =
-            self.spool.lanes.iter().map(|(node, lane)| (node.clone(), lane.tail(), lane.written())).collect();
+        let tails: Vec<_> = self
+            .spool
+            .streams
+            .by_node
+            .iter()
+            .map(|(node, stream)| (node.clone(), stream.tail(), stream.written()))
+            .collect();
         for (_, tail, _) in &tails {
             if let Some((path, synced, length)) = tail {
                 let cut = synced + (length - synced) * u64::from(part) / 255;
@@ -88,7 +93,7 @@ impl World {
         }
         self.spool = open(self.dir.path(), LIMIT);
         for (node, _, before) in tails {
-            let survived = self.spool.lanes[&node].written();
+            let survived = self.spool.streams.by_node[&node].written();
             let (ids, unsynced) = self.written.get_mut(node.as_str()).unwrap();
             let gone = usize::try_from(before - survived).unwrap();
             assert!(gone <= *unsynced, "{gone} of {unsynced} unsynced records are gone");
@@ -105,7 +110,7 @@ impl World {
                 let node = NODES[*node];
                 let records: Vec<Record> = sizes.iter().zip(self.next_id..).map(|(size, id)| fact(id, *size)).collect();
                 self.next_id += records.len() as i64;
-                // A writer syncs what it wrote before it writes more than one batch to a lane.
+                // A writer syncs what it wrote before it writes more than one batch to a stream.
                 if self.written[node].1 > 0 {
                     self.sync();
                 }
@@ -115,15 +120,15 @@ impl World {
                 *unsynced = records.len();
             }
             Step::Sync => self.sync(),
-            Step::Send => self.way_there.extend(self.spool.next_batch(&BTreeSet::new())),
+            Step::Send => self.batches_in_flight.extend(self.spool.next_batch(&BTreeSet::new())),
             Step::Commit => {
-                if let Some(batch) = self.way_there.pop_front() {
+                if let Some(batch) = self.batches_in_flight.pop_front() {
                     let mark = self.durable.take(&batch);
-                    self.way_back.push_back((batch.node, mark));
+                    self.acks_in_flight.push_back((batch.node, mark));
                 }
             }
             Step::Ack => {
-                if let Some((node, mark)) = self.way_back.pop_front() {
+                if let Some((node, mark)) = self.acks_in_flight.pop_front() {
                     self.spool.acknowledge(&node, mark).unwrap();
                 }
             }
@@ -131,19 +136,19 @@ impl World {
             Step::Kill(part) => self.kill(*part),
         }
         assert!(self.spool.bytes() <= LIMIT, "{} bytes", self.spool.bytes());
-        assert_eq!(self.spool.owed_ns(), None, "something old can always go");
+        assert_eq!(self.spool.pending_loss_ns(), None, "old records can always be dropped");
     }
 
     fn drain(&mut self) {
         self.sync();
-        self.spool.tell_owed();
+        self.spool.write_pending_losses();
         self.sync();
         self.reconnect();
         while !self.spool.is_empty() {
             let batch = self.spool.next_batch(&BTreeSet::new());
-            assert!(batch.is_some() || !self.way_there.is_empty(), "something waits, but nothing is sent");
-            self.way_there.extend(batch);
-            let batch = self.way_there.pop_front().unwrap();
+            assert!(batch.is_some() || !self.batches_in_flight.is_empty(), "records are pending, but nothing is sent");
+            self.batches_in_flight.extend(batch);
+            let batch = self.batches_in_flight.pop_front().unwrap();
             let mark = self.durable.take(&batch);
             self.spool.acknowledge(&batch.node, mark).unwrap();
         }
@@ -153,7 +158,7 @@ impl World {
         for node in NODES {
             let (ids, _) = &self.written[node];
             let mut left = ids.as_slice();
-            for record in self.durable.lane(node) {
+            for record in self.durable.stream(node) {
                 let told = match &record.kind {
                     Some(Kind::Loss(loss)) => {
                         assert!(!loss.amount_unknown, "{loss:?}");
@@ -178,7 +183,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
-    fn what_entered_arrives_once_or_is_counted(steps in prop::collection::vec(step(), 0..150)) {
+    fn each_appended_record_is_delivered_once_or_counted(steps in prop::collection::vec(step(), 0..150)) {
         let mut world = World::new();
         for step in &steps {
             world.run(step);

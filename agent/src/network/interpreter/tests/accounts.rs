@@ -1,6 +1,6 @@
 //! What is lost is told or counted, and the equations of the account hold.
 
-use chainscope_ebpf::MissingReason;
+use chainscope_ebpf::network::MissingReason;
 use chainscope_proto::v1::Loss;
 
 use super::*;
@@ -15,7 +15,7 @@ fn holes_are_told_with_their_reason_and_the_equations_hold() {
             let mut data = socket.data(step.direction, &step.bytes);
             if index == lost {
                 data.bytes = &[];
-                data.missing = Some(MissingReason::Unreadable);
+                data.header.missing = Some(MissingReason::Unreadable);
             }
             bench.event(&Event::Data(data));
         }

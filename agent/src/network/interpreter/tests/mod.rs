@@ -6,7 +6,7 @@ mod recorded;
 mod restart;
 mod whole;
 
-use chainscope_ebpf::{Direction, KernelAccount, Role};
+use chainscope_ebpf::network::{Direction, KernelAccount, Role};
 use chainscope_proto::v1::{Message, NetworkAccount, connection_event::Event as ConnectionKind, record::Kind};
 use chainscope_tezos::Identity;
 use prost::Message as _;
@@ -19,7 +19,7 @@ use crate::network::account;
 
 const PID: u32 = 77;
 
-/// Records as they would go into lanes, with room for so many.
+/// Records as they would go into streams, with room for so many.
 struct Collected {
     records: Vec<(String, Record)>,
     states: Vec<Record>,

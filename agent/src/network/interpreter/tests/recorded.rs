@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use chainscope_ebpf::network::DataHeader;
+
 use super::*;
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos");
@@ -60,17 +62,17 @@ impl Socket {
         let offset = *end;
         *end += bytes.len() as u64;
         self.time_ns += 1;
-        Data {
+        let header = DataHeader {
             socket: self.id,
             direction,
             offset,
-            bytes,
             covers: bytes.len() as u64,
             missing: None,
             call_start: true,
             socket_call: false,
             time_ns: self.time_ns,
-        }
+        };
+        Data { header, bytes }
     }
 
     pub(super) fn push(&mut self, bench: &mut Bench, direction: Direction, bytes: &[u8]) {

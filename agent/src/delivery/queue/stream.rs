@@ -1,0 +1,230 @@
+//! The queue of one node's record stream.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use chainscope_proto::v1::{Record, record::Kind};
+use prost::Message as _;
+
+use super::overflow::Overflow;
+use crate::delivery::{
+    batch::RECORD_TAG_BYTES,
+    stream::{Dropped, StreamStatus},
+};
+
+/// Memory of a queued record beyond its encoded bytes, about.
+const RECORD_OVERHEAD: usize = 160;
+/// Maximum memory of a queued `Loss`.
+const MAX_LOSS_BYTES: usize = RECORD_OVERHEAD + 128;
+
+#[derive(Debug)]
+struct Queued {
+    record: Record,
+    encoded: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct QueuedStream {
+    /// Sequence of the first record in `queue`; none before the aggregator sent the stream's high-water mark.
+    base: Option<u64>,
+    queue: VecDeque<Queued>,
+    bytes: usize,
+    /// Records of `queue` that were sent in this session.
+    sent: usize,
+    /// Newest state record of each target that is not in the queue yet.
+    state: BTreeMap<String, Record>,
+    /// End of the state records that were last moved to `queue`: until they are sent, newer ones wait in `state`.
+    state_end: usize,
+    /// Facts that were dropped since the last accepted record.
+    overflow: Option<Overflow>,
+    /// Bulk facts are dropped until half of the quota is free. If they were accepted as soon as anything is free, a full
+    /// queue would fill with pairs of one chunk and one loss.
+    is_choked: bool,
+    dropped: Dropped,
+}
+
+/// Whether a fact may use all of the quota. Facts of other kinds, which come in any volume, may use seven eighths.
+fn is_priority(record: &Record) -> bool {
+    matches!(record.kind, Some(Kind::Connection(_) | Kind::TargetEvent(_) | Kind::Loss(_)))
+}
+
+impl QueuedStream {
+    pub(super) fn new(base: Option<u64>) -> Self {
+        Self {
+            base,
+            queue: VecDeque::new(),
+            bytes: 0,
+            sent: 0,
+            state: BTreeMap::new(),
+            state_end: 0,
+            overflow: None,
+            is_choked: false,
+            dropped: Dropped::default(),
+        }
+    }
+
+    pub(super) fn base(&self) -> Option<u64> {
+        self.base
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.state.is_empty() && self.overflow.is_none()
+    }
+
+    /// Adds a fact. Returns false if it was dropped.
+    pub(super) fn push(&mut self, record: Record, quota: usize) -> bool {
+        self.relax(quota);
+        let encoded = record.encoded_len();
+        // A pending loss is queued before this record.
+        let loss = if self.overflow.is_some() { MAX_LOSS_BYTES } else { 0 };
+        let needed = self.bytes + encoded + RECORD_OVERHEAD + loss;
+        let fits = match is_priority(&record) {
+            true => needed <= quota,
+            false => !self.is_choked && needed <= quota - quota / 8,
+        };
+        if !fits {
+            self.is_choked = true;
+            self.drop_fact(record.time_ns, encoded);
+            return false;
+        }
+        self.queue_loss();
+        self.append(record, encoded);
+        true
+    }
+
+    /// Adds a state record, which replaces the one of the same target.
+    pub(super) fn merge(&mut self, record: Record) {
+        self.state.insert(record.target.clone(), record);
+    }
+
+    /// The next records to send in this session, of at most `limit` bytes unless it is one, with the sequence of the
+    /// first.
+    pub(super) fn take(&mut self, quota: usize, limit: usize) -> Option<(u64, Vec<Record>)> {
+        let base = self.base?;
+        self.relax(quota);
+        self.queue_state();
+        let mut records = Vec::new();
+        let mut size = 0;
+        for queued in self.queue.iter().skip(self.sent) {
+            size += queued.encoded + RECORD_TAG_BYTES;
+            if size > limit && !records.is_empty() {
+                break;
+            }
+            records.push(queued.record.clone());
+        }
+        if records.is_empty() {
+            return None;
+        }
+        let first = base + self.sent as u64;
+        self.sent += records.len();
+        Some((first, records))
+    }
+
+    /// Removes the records before `next`. The error is the sequence that would be sent next.
+    pub(super) fn acknowledge(&mut self, next: u64, quota: usize) -> Result<(), u64> {
+        let base = self.base.unwrap_or(0);
+        let sent = base + self.sent as u64;
+        if next > sent {
+            return Err(sent);
+        }
+        self.remove(usize::try_from(next.saturating_sub(base)).unwrap_or(usize::MAX));
+        self.relax(quota);
+        Ok(())
+    }
+
+    /// Starts a session at the aggregator's high-water mark. Returns true if the mark is outside of this queue, so that its
+    /// records get new sequence numbers.
+    pub(super) fn restart(&mut self, mark: u64) -> bool {
+        let known = self.base;
+        self.sent = 0;
+        match known {
+            Some(base) if (base..=base + self.queue.len() as u64).contains(&mark) => {
+                self.remove(usize::try_from(mark - base).unwrap_or(usize::MAX));
+                false
+            }
+            _ => {
+                self.base = Some(mark);
+                known.is_some()
+            }
+        }
+    }
+
+    /// Sends the unacknowledged records again.
+    pub(super) fn rewind(&mut self) {
+        self.sent = 0;
+    }
+
+    /// Memory in use.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Time of the oldest record or dropped fact.
+    pub(super) fn oldest_ns(&self) -> Option<i64> {
+        let overflow = self.overflow.as_ref().map(Overflow::from_ns);
+        self.queue.front().map(|queued| queued.record.time_ns).into_iter().chain(overflow).min()
+    }
+
+    pub(super) fn status(&self, node: &str) -> StreamStatus {
+        StreamStatus {
+            node: node.to_owned(),
+            next_sequence: self.base.map(|base| base + self.queue.len() as u64),
+            pending_records: self.queue.len(),
+            pending_bytes: self.bytes,
+            dropped: self.dropped,
+        }
+    }
+
+    fn append(&mut self, record: Record, encoded: usize) {
+        self.bytes += encoded + RECORD_OVERHEAD;
+        self.queue.push_back(Queued { record, encoded });
+    }
+
+    /// Removes the first `count` records, or all.
+    fn remove(&mut self, count: usize) {
+        let count = count.min(self.queue.len());
+        for queued in self.queue.drain(..count) {
+            self.bytes -= queued.encoded + RECORD_OVERHEAD;
+        }
+        self.base = self.base.map(|base| base + count as u64);
+        self.sent = self.sent.saturating_sub(count);
+        self.state_end = self.state_end.saturating_sub(count);
+        if self.queue.is_empty() {
+            self.queue.shrink_to(1024);
+        }
+    }
+
+    /// Moves the state records to the queue, unless earlier ones were not sent yet.
+    fn queue_state(&mut self) {
+        if self.sent < self.state_end || self.state.is_empty() {
+            return;
+        }
+        for record in std::mem::take(&mut self.state).into_values() {
+            let encoded = record.encoded_len();
+            self.append(record, encoded);
+        }
+        self.state_end = self.queue.len();
+    }
+
+    fn drop_fact(&mut self, time_ns: i64, encoded: usize) {
+        self.overflow.get_or_insert_with(|| Overflow::at(time_ns)).add(time_ns, encoded);
+        self.dropped.records += 1;
+        self.dropped.bytes += encoded as u64;
+    }
+
+    /// Queues the loss and accepts bulk facts again, once half of the quota is free.
+    fn relax(&mut self, quota: usize) {
+        if self.bytes <= quota / 2 {
+            self.is_choked = false;
+            self.queue_loss();
+        }
+    }
+
+    /// Queues the loss of the dropped facts, if there are any.
+    fn queue_loss(&mut self) {
+        if let Some(overflow) = self.overflow.take() {
+            let loss = overflow.into_record();
+            let encoded = loss.encoded_len();
+            self.append(loss, encoded);
+        }
+    }
+}

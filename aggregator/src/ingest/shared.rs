@@ -1,0 +1,32 @@
+//! State that all sessions share.
+
+use std::sync::Arc;
+
+use tokio::{runtime::Handle, sync::Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{agents::Agents, writer::Writer};
+use crate::{catalog::Catalog, memory::Memory, metrics::IngestMetrics, nodes::Nodes};
+
+/// State that all sessions share.
+pub(super) struct Shared {
+    /// Version of this program, for the welcome.
+    pub(super) build: String,
+    pub(super) nodes: Arc<Nodes>,
+    /// Which nodes have pods on which hosts; none without an operator.
+    pub(super) catalog: Option<Arc<Catalog>>,
+    pub(super) writer: Writer,
+    /// Receives the states of memory profiles.
+    pub(super) memory: Arc<Memory>,
+    pub(super) agents: Agents,
+    pub(super) metrics: Arc<IngestMetrics>,
+    /// One permit for each KiB of the batches that wait for the writer.
+    pub(super) queue_permits: Arc<Semaphore>,
+    /// Number of all permits.
+    pub(super) max_permits: u32,
+    /// Cancelled when the aggregator stops.
+    pub(super) stop: CancellationToken,
+    pub(super) sessions: TaskTracker,
+    /// Runtime of the sessions: agents of this process connect from other threads.
+    pub(super) runtime: Handle,
+}

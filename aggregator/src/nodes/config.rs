@@ -1,0 +1,74 @@
+//! Configuration of nodes.
+
+use std::{net::SocketAddr, time::Duration};
+
+use chainscope_store::{Retention, SnapshotLimits};
+
+/// Configuration of one node.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Its name, `name` or `namespace/name`.
+    pub name: String,
+    /// Other values of `node_name` that select it.
+    pub aliases: Vec<String>,
+    /// Limits of its stored records.
+    pub retention: Retention,
+    /// Snapshots of its memory.
+    pub memory: SnapshotPolicy,
+    /// Address of a listener whose API serves this node only.
+    pub listen: Option<SocketAddr>,
+}
+
+impl NodeConfig {
+    /// A node without aliases and without limits.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            aliases: Vec::new(),
+            retention: Retention::default(),
+            memory: SnapshotPolicy::default(),
+            listen: None,
+        }
+    }
+}
+
+/// How often a snapshot of a node's memory is stored, and how long it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// Interval between two snapshots; 0: none are stored.
+    pub every: Duration,
+    /// Limits of the stored snapshots.
+    pub limits: SnapshotLimits,
+}
+
+impl Default for SnapshotPolicy {
+    fn default() -> Self {
+        Self::from(&chainscope_spec::MemorySnapshots::default())
+    }
+}
+
+impl From<&chainscope_spec::MemorySnapshots> for SnapshotPolicy {
+    fn from(snapshots: &chainscope_spec::MemorySnapshots) -> Self {
+        let limits = SnapshotLimits { age: Some(snapshots.age), bytes: Some(snapshots.bytes.as_u64()) };
+        Self { every: snapshots.every, limits }
+    }
+}
+
+impl From<&chainscope_spec::NodeConfig> for NodeConfig {
+    /// The P2P port becomes an alias: TezEdge Explorer names a node by it.
+    fn from(node: &chainscope_spec::NodeConfig) -> Self {
+        let mut aliases = node.aliases.clone();
+        aliases.extend(node.target.p2p_port.map(|port| port.to_string()));
+        aliases.retain(|alias| *alias != node.name);
+        let memory =
+            node.observe.memory.as_ref().map_or_else(SnapshotPolicy::default, |memory| (&memory.snapshots).into());
+        let (name, retention) = (node.name.clone(), retention_of(&node.observe.retention));
+        Self { name, aliases, retention, memory, listen: node.listen }
+    }
+}
+
+/// The limits as the store takes them.
+pub(crate) fn retention_of(limits: &chainscope_spec::Retention) -> Retention {
+    Retention { rows: limits.rows, bytes: limits.bytes.map(|bytes| bytes.as_u64()), age: limits.age }
+}

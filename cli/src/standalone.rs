@@ -1,0 +1,128 @@
+//! Agent and aggregator in this process, joined by a channel.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use anyhow::ensure;
+use chainscope_agent::{Agent, Link, Uplink};
+use chainscope_aggregator::Aggregator;
+use chainscope_spec::Config;
+use chainscope_store::{Store, StoreOptions};
+use tokio::{runtime::Runtime, signal::unix};
+use tracing::warn;
+
+/// How long the last records may take to be stored at shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the aggregator keeps records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// In memory: they are lost when this process exits.
+    Memory,
+    /// In RocksDB, in the data directory.
+    RocksDb,
+}
+
+impl Storage {
+    fn open(self, config: &Config) -> anyhow::Result<Store> {
+        match self {
+            Self::Memory => Ok(Store::in_memory(StoreOptions::default())?),
+            Self::RocksDb => {
+                ensure!(
+                    cfg!(feature = "rocksdb"),
+                    "this binary is built without RocksDB, so it cannot store records in {}; --ephemeral keeps them in memory",
+                    config.data_dir.display()
+                );
+                Ok(Store::open(config.data_dir.join("db"), StoreOptions::default())?)
+            }
+        }
+    }
+}
+
+/// A running agent and aggregator.
+pub(crate) struct Running {
+    runtime: Runtime,
+    agent: chainscope_agent::Running,
+    aggregator: chainscope_aggregator::Running,
+}
+
+impl Running {
+    /// The address that serves the API.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.aggregator.http_addr()
+    }
+
+    /// Waits for `timeout`, or until SIGINT or SIGTERM.
+    pub(crate) fn wait(&self, timeout: Duration) -> anyhow::Result<()> {
+        self.wait_for(async { tokio::time::sleep(timeout).await }).map(drop)
+    }
+
+    /// Waits for `done` and returns its output; `None` if SIGINT, SIGTERM or the end of the agent came first.
+    pub(crate) fn wait_for<T>(&self, done: impl Future<Output = T>) -> anyhow::Result<Option<T>> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                stopped = stop_signal() => stopped.map(|()| None),
+                // The agent ends by itself on an error only, which `stop` returns.
+                () = self.agent.ended() => Ok(None),
+                done = done => Ok(Some(done)),
+            }
+        })
+    }
+
+    /// Stops recording, stores the records in flight, stops serving.
+    pub(crate) fn stop(self) -> anyhow::Result<()> {
+        let Self { runtime, agent, aggregator } = self;
+        let ended = agent.shutdown(DRAIN_TIMEOUT);
+        runtime.block_on(aggregator.shutdown());
+        Ok(ended?)
+    }
+}
+
+/// Starts agent and aggregator.
+pub(crate) fn start(config: &Config, storage: Storage) -> anyhow::Result<Running> {
+    let runtime = Runtime::new()?;
+    let store = storage.open(config)?;
+    let mut serve = chainscope_aggregator::Config::new(store, config.listen);
+    serve.ingest = config.ingest_listen;
+    serve.memory = config.memory_listen;
+    serve.nodes = config.nodes.iter().map(Into::into).collect();
+    let aggregator = runtime.block_on(Aggregator::start(serve))?;
+    let ingest = aggregator.ingest().clone();
+    let link = Link::Reopen(Box::new(move || {
+        let (requests, replies) = ingest.connect();
+        Some(Uplink { requests, replies })
+    }));
+    let mut observe = chainscope_agent::Config::from(config);
+    if let Ok(container) = std::env::var("TEZEDGE_NODE_NAME")
+        && observe.name_container(&container)
+    {
+        warn!("TEZEDGE_NODE_NAME = {container:?} is now spelled container = {container:?}");
+    }
+    let agent = {
+        let _runtime = runtime.enter();
+        Agent::start(observe, link)?
+    };
+    Ok(Running { runtime, agent, aggregator })
+}
+
+async fn stop_signal() -> anyhow::Result<()> {
+    let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
+    let mut terminate = unix::signal(unix::SignalKind::terminate())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+/// An address that a client on this machine can connect to: loopback instead of an unspecified address.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}

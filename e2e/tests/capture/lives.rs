@@ -1,0 +1,221 @@
+//! Lives of nodes and of Chainscope: two nodes on one port in two network namespaces, a node that restarts, a node that was there first,
+//! and Chainscope killed and started again under a live session.
+
+use chainscope_e2e::harness::api::{Api, id};
+use chainscope_e2e::harness::demo_node::{DemoNode, number, text};
+use chainscope_e2e::harness::namespace::Namespace;
+use chainscope_e2e::harness::program::Program;
+use chainscope_e2e::harness::recorder::Machine;
+use chainscope_e2e::harness::stats::Account;
+use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::{free_port, wait};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// Waits until the node has so many rows, and gives them.
+fn rows(api: &Api, node: &str, count: usize) -> Vec<Value> {
+    wait::until(&format!("{count} rows of {node}"), || (api.count(node) >= count as u64).then_some(()));
+    api.rows(node, "")
+}
+
+#[test]
+fn two_nodes_on_one_port_in_two_namespaces() {
+    let mut machine = Machine::new("auto");
+    let names = ["left", "right"];
+    let namespaces = names.map(|_| Namespace::new());
+    let port = 9732;
+    for (name, namespace) in names.iter().zip(&namespaces) {
+        machine.observe_in_namespace(name, port, namespace);
+    }
+    let chainscope = machine.start();
+    let api = &chainscope.api;
+    let messages = [40, 70];
+    let mut nodes = Vec::new();
+    for ((name, namespace), count) in names.iter().zip(&namespaces).zip(messages) {
+        let node = DemoNode::in_namespace(namespace, "load").listen(port).identity(&machine.identity(name));
+        let node = node.with(&format!("--messages {count} --exit-after 1")).start_observed(api, name);
+        let peer = DemoNode::in_namespace(namespace, "load").peer(port).with(&format!("--messages {count}")).start();
+        nodes.push((node, peer));
+    }
+    for (node, peer) in nodes {
+        peer.join(PATIENCE).expect_success("peer");
+        node.join(PATIENCE).expect_success("node");
+    }
+    for (name, count) in names.iter().zip(messages) {
+        let rows = rows(api, name, 6 + 2 * count);
+        assert_eq!(rows.len(), 6 + 2 * count, "{name}");
+        assert!(rows.iter().all(|row| row["source_type"] == "remote"), "{name}");
+        let account = Account::wait_settled(api, name);
+        account.assert_conserved();
+        assert_eq!((account.gaps, account.connections, account.bytes_dropped), (0, 1, 0), "{name}: {account:?}");
+    }
+}
+
+#[test]
+fn a_node_that_restarts_is_followed() {
+    let mut machine = Machine::new("auto");
+    let port = free_port();
+    machine.observe("node", port);
+    let chainscope = machine.start();
+    let api = &chainscope.api;
+    let mut total = 0;
+    for life in 0..3 {
+        let node = DemoNode::new("load").listen(port).identity(&machine.identity("node")).with("--messages 20").start();
+        DemoNode::new("load").peer(port).with("--messages 20").start().join(PATIENCE).expect_success("peer");
+        total += 46;
+        let rows = rows(api, "node", total);
+        assert_eq!(rows.len(), total, "life {life}");
+        // Killed, not stopped: nobody says goodbye.
+        node.kill();
+    }
+    let connections = api.connections("node");
+    assert_eq!(connections.len(), 3, "{connections:?}");
+    let all = api.rows("node", "");
+    assert!(all.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are dense over the restarts");
+}
+
+#[test]
+fn a_node_that_was_there_first_is_found() {
+    let mut machine = Machine::new("auto");
+    let (port, peer_port) = (free_port(), free_port());
+    let peer = DemoNode::new("load").listen(peer_port).with("--rate 50").start();
+    let mut node = DemoNode::new("load")
+        .listen(port)
+        .peer(peer_port)
+        .identity(&machine.identity("node"))
+        .with("--rate 50")
+        .start();
+    node.wait_events("established", 1);
+
+    machine.observe("node", port);
+    let chainscope = machine.start();
+    let api = &chainscope.api;
+    // The old session is there, cannot be opened, and says what helps.
+    wait::until("the old session", || {
+        let connections = api.connections("node");
+        connections.iter().any(|c| c.value["reason"].to_string().contains("started before capture")).then_some(())
+    });
+    assert_eq!(api.count("node"), 0, "messages of a session without its handshake");
+    // A new one is decoded.
+    node.write_line("connect");
+    wait::until("messages of the new session", || (api.count("node") >= 60).then_some(()));
+    let rows = api.rows("node", "");
+    assert_eq!(rows[0]["category"], "connection");
+    assert!(api.connections("node").len() >= 2);
+    node.terminate();
+    peer.terminate();
+}
+
+#[test]
+fn live_session_survives_chainscope_at_the_socket_layer() {
+    a_live_session_survives_chainscope("sock");
+}
+
+#[test]
+fn live_session_survives_chainscope_at_system_calls() {
+    a_live_session_survives_chainscope("syscall");
+}
+
+fn a_live_session_survives_chainscope(capture: &str) {
+    let mut machine = Machine::new(capture);
+    let (port, peer_port) = (free_port(), free_port());
+    machine.observe("node", port);
+    let chainscope = machine.start();
+    let peer = DemoNode::new("load").listen(peer_port).with("--rate 100 --seed 3").start();
+    let transcript = machine.path("transcript");
+    let node =
+        DemoNode::new("load").listen(port).peer(peer_port).identity(&machine.identity("node")).with("--rate 100");
+    let node = node.option("--transcript", &transcript).start_observed(&chainscope.api, "node");
+    // Long enough for the journal, which is written every second, to know the session.
+    wait::until("messages", || (chainscope.api.count("node") >= 400).then_some(()));
+
+    chainscope.program.kill();
+    let chainscope = machine.start();
+    let api = &chainscope.api;
+    let before = api.count("node");
+    assert!(before >= 400, "{before} messages left of 400 that were served");
+    wait::until("messages after the restart, both ways", || {
+        let count = |incoming: bool| api.rows_from("node", &format!("incoming={incoming}"), before).len();
+        (count(false) >= 200 && count(true) >= 200).then_some(())
+    });
+    let connections = api.connections("node");
+    assert_eq!(connections.len(), 1, "one session is one connection: {connections:?}");
+
+    let node = node.terminate().expect_success("node");
+    peer.terminate();
+    let said = node.events("closed");
+    let all = number(&said[0], "session.sent_messages") + number(&said[0], "session.received_messages") + 6;
+    let rows = wait_until_quiet(api);
+    assert!((rows.len() as u64) < all, "the time between kill and restart cannot have been recorded");
+    assert!(rows.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are not dense");
+    assert_true_messages(api, &rows, &transcript);
+    // The interval without an agent is shown as such.
+    assert!(api.stats().to_string().contains("agent restarted"), "{}", api.stats());
+}
+
+fn wait_until_quiet(api: &Api) -> Vec<Value> {
+    wait::until("the connection's end", || (Account::read(api, "node").connections_open == 0).then_some(()));
+    let _ = Account::wait_settled(api, "node");
+    api.rows("node", "")
+}
+
+/// Each row is a message that was sent, and none is there twice.
+fn assert_true_messages(api: &Api, rows: &[Value], transcript: &std::path::Path) {
+    let text = std::fs::read_to_string(transcript).expect("transcript");
+    let mut real: Vec<(String, String)> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        .map(|line| (self::text(&line, "sha256").to_owned(), self::text(&line, "kind").to_owned()))
+        .collect();
+    for row in rows.iter().filter(|row| row["category"] == "p2p") {
+        let message = (hex::encode(Sha256::digest(api.plain("node", id(row)))), self::text(row, "kind").to_owned());
+        let found = real.iter().position(|m| *m == message).unwrap_or_else(|| panic!("never sent, or twice: {row}"));
+        real.swap_remove(found);
+    }
+}
+
+#[test]
+fn the_identity_may_come_late_or_be_wrong() {
+    let mut machine = Machine::new("auto");
+    let port = free_port();
+    machine.observe("node", port);
+    let chainscope = machine.start();
+    let api = &chainscope.api;
+    let right = machine.path("right.json");
+    let mut node = DemoNode::new("load").listen(port).identity(&right).with("--rate 50").start_observed(api, "node");
+    let session = || -> Program { DemoNode::new("load").peer(port).with("--rate 50").start() };
+
+    let unlucky = [
+        ("missing", None),
+        ("malformed", Some("{\"public_key\": \"zz".to_owned())),
+        (
+            "of another node",
+            Some(
+                std::fs::read_to_string(chainscope_e2e::harness::vectors::tezos("carthagenet-2020/identity.json"))
+                    .expect("identity"),
+            ),
+        ),
+    ];
+    for (nth, (case, content)) in unlucky.into_iter().enumerate() {
+        if let Some(content) = content {
+            std::fs::write(machine.identity("node"), content).expect("written");
+        }
+        let peer = session();
+        wait::until(&format!("the connection to say that the identity is {case}"), || {
+            let connections = api.connections("node");
+            let told = connections.get(nth).is_some_and(|c| c.value.to_string().contains("identity"));
+            told.then_some(())
+        });
+        // Raw chunks go on being recorded.
+        let key = api.connections("node")[nth].key.clone();
+        wait::until("raw chunks", || api.chunk("node", &key, "remote", 5));
+        assert_eq!(api.rows("node", "types=metadata").len(), 0, "{case}");
+        peer.terminate();
+    }
+    assert!(api.stats().to_string().contains("identity"), "{}", api.stats());
+    std::fs::copy(&right, machine.identity("node")).expect("copied");
+    let peer = session();
+    wait::until("messages with the right identity", || (api.rows("node", "types=metadata").len() == 2).then_some(()));
+    peer.terminate();
+    node.write_line("stop");
+}

@@ -1,0 +1,9 @@
+//! Whole conversations, the commands of the `chainscope` binary, and the examples of the README.
+
+mod demo;
+mod demo_node;
+mod memory;
+mod readme;
+mod real_session;
+mod start;
+mod synthetic_session;

@@ -1,0 +1,97 @@
+//! What cannot work says so at once: one clear sentence, exit code not 0, nothing half started.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use chainscope_e2e::harness::program::{Finished, Program};
+use chainscope_e2e::harness::recorder::Machine;
+use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::{binary, free_port};
+
+/// Fails unless it failed with a sentence that has all of `words` in it.
+fn assert_refused(finished: &Finished, words: &[&str]) {
+    assert!(!finished.status.success(), "it should have failed");
+    let said = finished.err.iter().find(|line| line.starts_with("chainscope: "));
+    let said = said.unwrap_or_else(|| panic!("no sentence: {}", finished.err.join("\n")));
+    let everything = finished.err.join("\n");
+    assert!(words.iter().all(|word| everything.contains(word)), "{said:?} lacks one of {words:?}");
+    assert!(!everything.contains("panicked"), "{everything}");
+}
+
+fn machine() -> Machine {
+    let mut machine = Machine::new("auto");
+    machine.observe("node", free_port());
+    machine
+}
+
+#[test]
+fn without_a_configuration_the_shortest_is_shown() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut command = Command::new(binary("chainscope"));
+    let finished = Program::start("chainscope", command.arg("run").current_dir(&folder)).join(PATIENCE);
+    assert!(!finished.status.success());
+    let said = finished.err.join("\n");
+    assert!(said.contains("[[nodes]]") && said.contains("p2p_port = 9732"), "{said}");
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line() {
+    let mut machine = machine();
+    machine.options = "colour = \"blue\"".to_owned();
+    assert_refused(&machine.launch().join(PATIENCE), &["colour", "line 4"]);
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let machine = machine();
+    let taken = TcpListener::bind(("127.0.0.1", machine.port())).expect("the port is free");
+    assert_refused(&machine.launch().join(PATIENCE), &[&machine.port().to_string(), "in use"]);
+    drop(taken);
+}
+
+#[test]
+fn a_ring_that_the_kernel_refuses_is_named() {
+    let mut machine = machine();
+    machine.options = "ring_buffer = \"100KB\"".to_owned();
+    assert_refused(&machine.launch().join(PATIENCE), &["ring"]);
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let machine = machine();
+    // Written by root, run by nobody.
+    let folder = tempfile::Builder::new().prefix("chainscope-nobody-").tempdir().expect("folder");
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("chmod");
+    let program = folder.path().join("chainscope");
+    std::fs::copy(binary("chainscope"), &program).expect("copied");
+    let file = folder.path().join("chainscope.toml");
+    let configuration = machine
+        .configuration()
+        .replace(&machine.data_dir().display().to_string(), &folder.path().join("data").display().to_string());
+    std::fs::write(&file, configuration).expect("written");
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"])
+        .arg(program)
+        .arg("run")
+        .arg("--config")
+        .arg(file);
+    assert_refused(&Program::start("chainscope as nobody", &mut command).join(PATIENCE), &["BPF"]);
+}
+
+#[test]
+fn a_database_in_use_is_named() {
+    let machine = machine();
+    let first = machine.start();
+    let mut second = Machine::new("auto");
+    second.observe("node", free_port());
+    let configuration = second
+        .configuration()
+        .replace(&second.data_dir().display().to_string(), &machine.data_dir().display().to_string());
+    let file = second.path("second.toml");
+    std::fs::write(&file, configuration).expect("written");
+    let mut command = Command::new(binary("chainscope"));
+    let finished = Program::start("second chainscope", command.arg("run").arg("--config").arg(file)).join(PATIENCE);
+    assert_refused(&finished, &[&machine.data_dir().display().to_string()]);
+    assert!(first.api.request("/v2/version").is_some_and(|(status, _)| status == 200), "the first goes on");
+}

@@ -1,0 +1,86 @@
+//! Every answer about memory keeps its promises while a process allocates, frees, forks and reads files at random on eight
+//! threads, and what is shown is what the kernel counts whenever it pauses: 30 seconds in `make test`, 10 minutes in
+//! `make soak`.
+
+use std::time::{Duration, Instant};
+
+use chainscope_e2e::harness::api::Api;
+use chainscope_e2e::harness::memory_process::MemoryProcess;
+use chainscope_e2e::harness::recorder::Machine;
+use chainscope_e2e::harness::{soak, wait};
+use chainscope_testing::{flush_page_lists, program, tree};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+
+/// How long it works before a pause, in milliseconds.
+const WORK: u64 = 2_000;
+
+#[test]
+fn every_answer_on_live_data_keeps_the_invariants() {
+    let _running = crate::exclusive();
+    let time = Duration::from_secs(if soak() { 600 } else { 30 });
+    let seed: u32 = rand::random();
+    eprintln!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed.into());
+    let mut machine = Machine::new("auto");
+    let exe = program::life(machine.directory());
+    machine.observe_memory("life", &exe);
+    let chainscope = machine.start();
+    let api = &chainscope.api;
+    let file = machine.path("read");
+    std::fs::write(&file, vec![1; 3 << 20]).expect("room");
+    let mut life = MemoryProcess::start(&exe, api);
+
+    let (began, mut answers, mut nodes, mut pauses) = (Instant::now(), 0, 0, 0);
+    while began.elapsed() < time {
+        life.send(&format!("churn {WORK} {} 0 {}", random.random_range(0..1 << 20), file.display()));
+        while !life.is_idle() {
+            nodes += ask(api, &mut random);
+            answers += 1;
+        }
+        assert_counted(&life, api);
+        pauses += 1;
+    }
+    eprintln!("{answers} answers of {} nodes on average, {pauses} pauses", nodes / answers);
+    assert!(nodes / answers > 20, "{nodes} nodes in {answers} answers");
+    life.request("settle");
+    assert_counted(&life, api);
+    life.finish();
+    wait::until("nothing to be left", || {
+        let left = api.get("/v1/tree?kind=anon&threshold=0");
+        tree::check(&left, 0, false);
+        (left["value"] == 0).then_some(())
+    });
+}
+
+/// Waits until as much is shown as the kernel counts.
+fn assert_counted(life: &MemoryProcess, api: &Api) {
+    let (mut last, mut looks) = (None, 0);
+    let is_counted = wait::until_or(|| {
+        last = life.reported(api);
+        let is_counted = last.is_some_and(|shown| shown.anon + shown.before == life.anonymous());
+        looks += 1;
+        // What is shown is read once a second.
+        if !is_counted && looks % 150 == 0 {
+            flush_page_lists();
+        }
+        is_counted
+    });
+    assert!(is_counted, "{last:?}, but the kernel counts {}", life.anonymous());
+}
+
+/// Asks for a tree in one of its forms; the number of its nodes.
+fn ask(api: &Api, random: &mut StdRng) -> usize {
+    let threshold = [0, 0, 4, 256, 5_000][random.random_range(0..5)];
+    let kind = ["", "&kind=anon", "&kind=cache", "&kind=kernel", "&kind=all"][random.random_range(0..5)];
+    let mut path = format!("/v1/tree?threshold={threshold}&reverse={}{kind}", random.random::<bool>());
+    let snapshots = api.get("/v1/snapshots");
+    let snapshots = snapshots.as_array().expect("a list");
+    let mut is_difference = false;
+    if !snapshots.is_empty() && random.random_bool(0.4) {
+        is_difference = random.random();
+        let time = &snapshots[random.random_range(0..snapshots.len())]["time"];
+        path += &format!("&{}={time}", if is_difference { "since" } else { "at" });
+    }
+    tree::check(&api.get(&path), threshold, is_difference)
+}

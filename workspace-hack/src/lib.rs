@@ -1,0 +1,1 @@
+//! No code: only the features of dependencies, in `Cargo.toml`.
