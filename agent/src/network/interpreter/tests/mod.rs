@@ -6,7 +6,7 @@ mod recorded;
 mod restart;
 mod whole;
 
-use chainscope_ebpf::network::{DataHeader, Direction, KernelAccount, Role};
+use chainscope_ebpf::network::{Direction, KernelAccount, Role};
 use chainscope_proto::v1::{Message, NetworkAccount, connection_event::Event as ConnectionKind, record::Kind};
 use chainscope_tezos::Identity;
 use prost::Message as _;
