@@ -303,7 +303,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Waits until the stream of the node is acknowledged up to there.
+    /// Waits until the stream of the node is acknowledged up to the sequence.
     pub(crate) fn wait_for(&mut self, node: &str, next_sequence: u64) {
         loop {
             match self.reply() {

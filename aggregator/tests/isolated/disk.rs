@@ -1,4 +1,4 @@
-//! A disk that is full, by ourselves or by somebody else. Needs root: it mounts a small file system of its own.
+//! A full disk, filled by the aggregator or by another program. Needs root: it mounts a small file system.
 
 use std::{
     fs::{self, File},
@@ -20,13 +20,13 @@ use crate::common::{Server, message, with_chunks};
 
 const MB: u64 = 1 << 20;
 
-/// Bytes that the store leaves free, and those that it keeps aside.
+/// Bytes that the store leaves free, and the bytes of its ballast.
 const MIN_FREE: u64 = 32 * MB;
 const RESERVE: u64 = 8 * MB;
-/// An engine that gave nothing back for so long has no work left.
+/// An engine that has freed no space for this time is idle.
 const AT_REST: Duration = Duration::from_secs(2);
 
-/// A file system in memory, gone when dropped.
+/// A file system in memory, unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -72,7 +72,7 @@ fn bulky(first: u64, count: u64) -> Vec<Record> {
     (first..first + count).flat_map(of).collect()
 }
 
-/// Stores so many messages of node "n", from the first on.
+/// Stores `count` messages of node "n", from the first on.
 fn feed(server: &Server, count: u64) {
     let mut agent = server.agent(&["n"]);
     for first in (0..count).step_by(20) {
@@ -81,8 +81,8 @@ fn feed(server: &Server, count: u64) {
     }
 }
 
-/// Somebody else's file, so large that only `left` bytes stay free: also when the engine has done the work that it has begun,
-/// which takes space and gives it back.
+/// Writes a file of another program, so large that only `left` bytes stay free, also after compactions that are running,
+/// which take space and free it.
 fn fill(server: &Server, disk: &SmallDisk, left: u64) {
     let mut file = File::create(disk.path().join("foreign")).unwrap();
     let zeros = vec![0; 64 << 10];
@@ -96,14 +96,14 @@ fn fill(server: &Server, disk: &SmallDisk, left: u64) {
     }
 }
 
-/// Delivers messages `next` to `next` + 20 while the disk is full: not before the foreign file is gone.
+/// Delivers messages `next` to `next` + 20 while the disk is full: they are stored once the other program's file is removed.
 fn deliver_when_it_is_gone(server: &Server, disk: &SmallDisk, next: u64) {
     let mut agent = server.agent(&["n"]);
     agent.batch("n", 2 * next, bulky(next, 20));
     until_true("it is said that nothing helps", || server.get("/readyz").body.contains("does not help"));
     let metrics = server.get("/metrics").body;
     assert!(metrics.contains("chainscope_store_disk_full 1"), "{metrics}");
-    // The first drop may have written a part.
+    // The first eviction may have written a part.
     assert!(server.store.visible("n").1 < next + 20, "it is not written");
     fs::remove_file(disk.path().join("foreign")).unwrap();
     agent.wait_for("n", 2 * (next + 20));
@@ -113,7 +113,7 @@ fn deliver_when_it_is_gone(server: &Server, disk: &SmallDisk, next: u64) {
 }
 
 #[test]
-fn on_a_disk_that_we_fill_the_oldest_records_make_room() {
+fn on_a_disk_filled_by_the_store_the_oldest_records_are_evicted() {
     let disk = SmallDisk::new();
     let server = disk.serve(100);
     let mut agent = server.agent(&["n"]);
@@ -133,23 +133,23 @@ fn on_a_disk_that_we_fill_the_oldest_records_make_room() {
 }
 
 #[test]
-fn a_disk_that_somebody_else_fills_does_not_cost_what_would_not_help() {
+fn on_a_disk_filled_by_another_program_records_are_kept_if_evicting_does_not_help() {
     let disk = SmallDisk::new();
     let server = disk.serve(10);
     feed(&server, 400);
-    // All that is stored would not be enough.
+    // Evicting everything would not free enough space.
     fill(&server, &disk, 0);
     deliver_when_it_is_gone(&server, &disk, 400);
     assert_eq!(server.store.visible("n").0, 0, "everything is there");
 }
 
 #[test]
-fn what_is_dropped_and_does_not_become_free_is_not_followed_by_all() {
+fn eviction_stops_when_it_frees_no_space() {
     let disk = SmallDisk::new();
     let server = disk.serve(10);
     feed(&server, 600);
     fill(&server, &disk, MIN_FREE - RESERVE - 8 * MB);
-    // While somebody reads, no file is given back.
+    // While a reader is open, no file is deleted.
     let (reading, has_begun) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let store = server.store.clone();

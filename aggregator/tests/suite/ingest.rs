@@ -19,7 +19,7 @@ fn grpc() -> Server {
     Server::with(|config| config.ingest = Some("127.0.0.1:0".parse().unwrap()))
 }
 
-/// An agent on the other side of a socket.
+/// An agent that is connected over gRPC.
 struct Remote<'a> {
     server: &'a Server,
     requests: mpsc::Sender<RecordRequest>,
@@ -50,7 +50,7 @@ impl<'a> Remote<'a> {
         Ok(self.server.runtime.block_on(reply)?.map(|reply| reply.reply.unwrap()))
     }
 
-    /// Sequence up to which the node's stream was said to be durable at the hello.
+    /// High-water mark in the welcome.
     fn mark(&mut self) -> u64 {
         match self.reply() {
             Ok(Some(Reply::Welcome(welcome))) => welcome.high_water_marks[0].next_sequence,
@@ -70,13 +70,13 @@ impl<'a> Remote<'a> {
 }
 
 #[test]
-fn what_was_acknowledged_is_served_and_a_resend_is_recognised() {
+fn acknowledged_records_are_served_and_a_resend_is_recognised() {
     let server = Server::with(|_| {});
     let mut agent = server.agent(&["a/b"]);
     agent.batch("a/b", 0, messages(3));
     agent.wait_for("a/b", 3);
     assert_eq!(server.ids("/v2/p2p"), [2, 1, 0]);
-    // Wholly and partly below the mark.
+    // Batches that are wholly and partly before the high-water mark.
     agent.batch("a/b", 0, messages(3));
     agent.wait_for("a/b", 3);
     agent.batch("a/b", 1, messages(4));
@@ -104,7 +104,7 @@ fn many_batches_share_acknowledgements_and_keep_their_order() {
 }
 
 #[test]
-fn a_hole_ends_the_session_and_the_next_goes_on() {
+fn a_gap_ends_the_session_and_the_next_one_continues() {
     let server = Server::with(|_| {});
     let mut agent = server.agent(&["n"]);
     agent.batch("n", 0, messages(2));
@@ -118,7 +118,7 @@ fn a_hole_ends_the_session_and_the_next_goes_on() {
 }
 
 #[test]
-fn a_hello_is_first_once_and_well_formed() {
+fn a_valid_hello_is_the_first_request_and_only_that() {
     let server = Server::with(|_| {});
     let first = |request| {
         let (requests, mut replies) = server.running().connect();
@@ -145,7 +145,7 @@ fn a_hello_is_first_once_and_well_formed() {
 }
 
 #[test]
-fn a_node_that_cannot_be_is_refused_and_other_streams_go_on() {
+fn an_invalid_node_name_is_refused_and_other_streams_continue() {
     let server = Server::with(|config| config.limits.max_nodes = 1);
     let mut agent = server.agent(&["n"]);
     let longer = "x".repeat(508);
@@ -162,7 +162,7 @@ fn a_node_that_cannot_be_is_refused_and_other_streams_go_on() {
         agent.batch("n", sequence as u64, messages(1));
         agent.wait_for("n", sequence as u64 + 1);
     }
-    // One more than there may be.
+    // One more than the limit.
     agent.batch("m", 0, messages(1));
     match agent.reply() {
         Some(Reply::Refused(refused)) => {
@@ -182,7 +182,7 @@ fn a_node_that_cannot_be_is_refused_and_other_streams_go_on() {
 #[test]
 fn kinds_of_a_later_version_are_acknowledged_and_counted() {
     let server = Server::with(|_| {});
-    // A record as a later version may write it: a time, and a kind with the unknown number 99.
+    // A record of a later version: a time, and a kind with the unknown field number 99.
     let mut bytes = Record { time_ns: TIME, ..Record::default() }.encode_to_vec();
     encoding::encode_key(99, encoding::WireType::LengthDelimited, &mut bytes);
     encoding::encode_varint(3, &mut bytes);
@@ -196,7 +196,7 @@ fn kinds_of_a_later_version_are_acknowledged_and_counted() {
 }
 
 #[test]
-fn over_grpc_a_cut_session_goes_on_where_it_was_durable() {
+fn over_grpc_a_session_continues_at_the_high_water_mark() {
     let server = grpc();
     let mut first = Remote::connect(&server, hello(&["n"])).unwrap();
     assert_eq!(first.mark(), 0);
@@ -207,19 +207,19 @@ fn over_grpc_a_cut_session_goes_on_where_it_was_durable() {
     let mut second = Remote::connect(&server, hello(&["n"])).unwrap();
     let mark = second.mark();
     assert!(mark == 5 || mark == 8, "{mark}");
-    // It does not know whether the last batch came, and sends it again.
+    // The agent has no acknowledgement of the last batch, and sends it again.
     second.batch("n", 5, messages(5));
     second.wait_for(10);
     assert_eq!(server.ids("/v2/p2p?limit=100&direction=forward"), (0..10).collect::<Vec<_>>());
     let stats = server.json("/v2/stats");
     let agent = &stats["agents"][0];
     assert_eq!((&agent["name"], &agent["build"]), (&"host-1".into(), &"test".into()));
-    // The hello says 2021: the skew is years.
+    // The clock in the hello is of 2021: the skew is years.
     assert!(agent["clock_skew"].as_i64().unwrap() > 100_000_000_000_000_000, "{agent}");
 }
 
 #[test]
-fn over_grpc_errors_are_said() {
+fn over_grpc_errors_are_returned_as_status() {
     let server = grpc();
     let refused = |hello| match Remote::connect(&server, hello) {
         Err(status) => status,
@@ -237,7 +237,7 @@ fn over_grpc_errors_are_said() {
 }
 
 #[test]
-fn over_grpc_a_record_of_8_mib_passes_and_a_larger_one_does_not() {
+fn over_grpc_a_record_of_8_mib_is_accepted_and_a_larger_one_is_not() {
     let server = grpc();
     let mut agent = Remote::connect(&server, hello(&["n"])).unwrap();
     agent.mark();
@@ -253,7 +253,7 @@ fn over_grpc_a_record_of_8_mib_passes_and_a_larger_one_does_not() {
 }
 
 #[test]
-fn the_end_stores_what_was_received_and_a_new_start_knows_it() {
+fn a_shutdown_stores_all_received_records_and_a_restart_serves_them() {
     let mut server = Server::with(|_| {});
     let agent = server.agent(&["n"]);
     agent.batch("n", 0, with_chunks(message("metadata"), &[0, 0xff], 1, 10));
@@ -276,7 +276,7 @@ fn the_end_stores_what_was_received_and_a_new_start_knows_it() {
 }
 
 #[test]
-fn an_agent_may_connect_from_a_thread_that_knows_no_runtime() {
+fn an_agent_may_connect_from_a_thread_without_a_runtime() {
     let server = Server::with(|_| {});
     let ingest = server.running().ingest().clone();
     let reply = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Whom records are taken from: tokens, hosts, the operator's catalog. Over gRPC.
+//! Authentication of agents over gRPC, and which nodes they may deliver: tokens, hosts, the operator's catalog.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ fn messages(count: usize) -> Vec<Record> {
     (0..count).map(|_| record(TIME, Kind::Message(message("advertise")))).collect()
 }
 
-/// A cluster's aggregator, its operator (on a runtime of its own) and the reviews.
+/// The aggregator of a cluster, its operator (on another runtime) and the token reviews.
 struct Cluster {
     server: Option<Server>,
     reviews: Arc<Reviews>,
@@ -122,11 +122,11 @@ impl Agent<'_> {
     fn batch(&self, node: &str, first_sequence: u64, count: usize) {
         let batch = Batch { node: node.into(), first_sequence, records: messages(count) };
         let request = RecordRequest { request: Some(Request::Batch(batch)) };
-        // If the session has ended, its last reply says so.
+        // Fails if the session has ended; its last reply is the error.
         let _ = self.server.runtime.block_on(self.requests.send(request));
     }
 
-    /// Sends a batch and gives the sequence that was acknowledged, or why it was refused.
+    /// Sends a batch and returns the acknowledged sequence, or the reason of the refusal.
     fn deliver(&mut self, node: &str, first_sequence: u64, count: usize) -> Result<u64, String> {
         self.batch(node, first_sequence, count);
         match self.reply() {
@@ -142,7 +142,7 @@ fn of_host(host: &str) -> Hello {
 }
 
 #[test]
-fn an_agent_proves_which_host_it_is_on() {
+fn an_agent_is_authenticated_by_the_token_of_its_host() {
     let cluster = Cluster::start(&[]);
     until_true("the catalog is known", || cluster.ready() == 200);
     let reviews = &cluster.reviews;
@@ -173,7 +173,7 @@ fn an_agent_proves_which_host_it_is_on() {
 }
 
 #[test]
-fn a_host_delivers_its_nodes_and_other_streams_go_on() {
+fn a_host_delivers_its_nodes_and_other_streams_continue() {
     let cluster = Cluster::start(&[node("a/x", &["9732"], &["h1", "h2"]), node("a/y", &[], &["h2"])]);
     until_true("the catalog is known", || cluster.ready() == 200);
     let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
@@ -184,7 +184,7 @@ fn a_host_delivers_its_nodes_and_other_streams_go_on() {
     assert_eq!(cluster.server().json("/nodes").as_array().unwrap().len(), 2, "a refused name is not a node");
     assert_eq!(cluster.server().ids("/v2/p2p?node_name=9732"), [2, 1, 0]);
 
-    // The pod of a/y comes to this host. What was refused before has to come again, from the start.
+    // The pod of a/y moves to this host. Records that were refused before have to be sent again, from the start.
     cluster.operator().set(node("a/y", &[], &["h1", "h2"]));
     until_true("the stream is open", || match agent.deliver("a/y", 2, 1) {
         Err(reason) => reason == "batches were refused before: the stream continues at sequence 0",
@@ -193,7 +193,7 @@ fn a_host_delivers_its_nodes_and_other_streams_go_on() {
     assert_eq!(agent.deliver("a/y", 0, 3), Ok(3));
     assert_eq!(agent.deliver("a/y", 3, 1), Ok(4));
 
-    // It moves away again. The stream exists: what its spool still has is taken, also in a new session.
+    // It moves away again. The stream exists: spooled records are accepted, also in a new session.
     cluster.operator().set(node("a/y", &[], &["h2"]));
     cluster.operator().set(node("a/w", &["w"], &["h1"]));
     until_true("the change has come", || cluster.server().get("/v2/p2p?node_name=w").status == 200);
@@ -209,8 +209,8 @@ fn a_host_delivers_its_nodes_and_other_streams_go_on() {
 }
 
 #[test]
-fn a_name_that_cannot_be_costs_its_own_stream_only() {
-    // As long as Kubernetes lets a resource's namespace and name be.
+fn an_invalid_name_affects_its_own_stream_only() {
+    // The longest namespace and name that Kubernetes allows.
     let long = format!("{}/{}", "n".repeat(63), "x".repeat(253));
     let longer = format!("{}/{}", "n".repeat(253), "x".repeat(254));
     let nodes = [node("a/x", &[], &["h1"]), node(&long, &["long"], &["h1"]), node(&longer, &[], &["h1"])];
@@ -234,7 +234,7 @@ fn a_name_that_cannot_be_costs_its_own_stream_only() {
 }
 
 #[test]
-fn lanes_that_are_refused_may_be_any_number() {
+fn the_number_of_refused_streams_is_unlimited() {
     let mut cluster = Cluster::start(&[]);
     cluster.server.take();
     cluster.operator().set(node("a/x", &[], &["h1"]));
@@ -248,7 +248,7 @@ fn lanes_that_are_refused_may_be_any_number() {
         assert_eq!(agent.deliver(&alien, 0, 1), Err(format!("no pod of {alien} is on host h1")));
     }
     assert_eq!(agent.deliver("a/x", 0, 2), Ok(2));
-    // What was forgotten of a stream is no hole when its time comes.
+    // The dropped state of a refused stream causes no gap later.
     cluster.operator().set(node("b/0", &[], &["h1"]));
     until_true("the stream is open", || match agent.deliver("b/0", 1, 1) {
         Err(reason) => reason == "batches were refused before: the stream continues at sequence 0",
@@ -259,7 +259,7 @@ fn lanes_that_are_refused_may_be_any_number() {
 }
 
 #[test]
-fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
+fn the_catalog_is_known_after_a_restart_without_the_operator() {
     let mut cluster = Cluster::start(&[node("a/x", &["9732"], &["h1"])]);
     until_true("the catalog is known", || cluster.ready() == 200);
     cluster.agent(Some("h1-token"), of_host("h1")).unwrap().deliver("a/x", 0, 1).unwrap();
@@ -276,7 +276,7 @@ fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
     assert_eq!(cluster.ready(), 200);
     assert_eq!(cluster.server().ids("/v2/p2p?node_name=9732"), [0]);
     assert_eq!(cluster.agent(Some("h1-token"), of_host("h1")).unwrap().deliver("a/x", 1, 1), Ok(2));
-    // Without the operator's word at any time nothing is ready, and nothing is taken.
+    // Without a catalog the aggregator is not ready and accepts no records.
     std::fs::remove_file(cluster.folder.path().join("catalog.json")).unwrap();
     again(&mut cluster);
     assert_eq!(cluster.ready(), 503);
@@ -289,7 +289,7 @@ fn the_catalog_is_known_again_after_a_restart_without_the_operator() {
 }
 
 #[test]
-fn records_of_a_deleted_node_go_and_its_name_with_them() {
+fn records_of_a_deleted_node_are_evicted_and_its_name_is_removed() {
     let cluster = Cluster::start(&[node("a/x", &[], &["h1"]), node("a/y", &[], &["h1"])]);
     until_true("the catalog is known", || cluster.ready() == 200);
     let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
@@ -302,7 +302,7 @@ fn records_of_a_deleted_node_go_and_its_name_with_them() {
     assert_eq!(server.store.nodes().iter().find(|node| node.name == "a/x").unwrap().rows, 0);
     assert_eq!(server.ids("/v2/p2p"), [2, 1, 0], "the other stays");
     assert!(!get(server.running().operation_addr().unwrap(), "GET", "/metrics", &[]).body.contains("a/x"));
-    // The name may come again; its ids are not used twice.
+    // The name may be used again; ids are not reused.
     cluster.operator().set(node("a/x", &[], &["h1"]));
     until_true("it is back", || server.get("/v2/p2p?node_name=a/x").status == 200);
     assert_eq!(agent.deliver("a/x", 3, 1), Ok(4));
@@ -310,10 +310,10 @@ fn records_of_a_deleted_node_go_and_its_name_with_them() {
 }
 
 #[test]
-fn a_session_ends_with_its_token_and_loses_nothing() {
+fn a_session_ends_when_its_token_expires_and_loses_nothing() {
     let cluster = Cluster::start(&[node("a/x", &[], &["h1"])]);
     until_true("the catalog is known", || cluster.ready() == 200);
-    // On a busy machine a short life may be over before the agent is welcome: then a longer one.
+    // On a busy machine a token may expire before the welcome: the next one is valid for longer.
     let mut life = Duration::from_secs(2);
     let status = loop {
         assert!(life < LIMIT, "no token lives long enough");

@@ -49,7 +49,7 @@ impl Probe for Script {
         Ok(TargetId(pid))
     }
 
-    fn forget(&mut self, target: TargetId) {
+    fn unwatch(&mut self, target: TargetId) {
         self.0.lock().forgotten.push(target.0);
     }
 
