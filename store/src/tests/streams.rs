@@ -1,4 +1,4 @@
-//! Lanes, ids, visibility: what `append` and `sync` promise.
+//! Streams, ids, visibility: what `append` and `sync` promise.
 
 use std::{
     sync::{
@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::support::*;
-use crate::{Error, FactQuery, LONGEST_NODE, MessageQuery, Order};
+use crate::{Error, FactQuery, MAX_NODE_NAME, MessageQuery, Order};
 
 #[test]
 fn a_resend_is_recognised_even_after_reopening() {
@@ -22,7 +22,7 @@ fn a_resend_is_recognised_even_after_reopening() {
     drop(store);
 
     let store = open(dir.path(), options());
-    assert_eq!(store.durable_mark(NODE, AGENT, EPOCH), 12);
+    assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 12);
     assert_eq!(store.append(NODE, AGENT, EPOCH, 0, &records[..6]).unwrap(), 12);
     assert_eq!(store.append(NODE, AGENT, EPOCH, 0, &records).unwrap(), 20);
     store.sync().unwrap();
@@ -67,7 +67,7 @@ fn only_what_is_synced_is_seen() {
     assert_eq!(store.message(NODE, 0).unwrap(), None);
     assert_eq!(store.chunk(NODE, 1, false, 0).unwrap(), None);
     assert_eq!(store.connection(NODE, 1).unwrap(), None);
-    assert_eq!(store.durable_mark(NODE, AGENT, EPOCH), 0);
+    assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 0);
     assert_eq!(store.wait(before, Duration::ZERO), before);
 
     store.sync().unwrap();
@@ -75,7 +75,7 @@ fn only_what_is_synced_is_seen() {
     assert_eq!(store.messages(NODE, &MessageQuery::default()).unwrap().len(), 1);
     assert!(store.chunk(NODE, 1, false, 0).unwrap().is_some());
     assert!(store.connection(NODE, 1).unwrap().unwrap().is_open());
-    assert_eq!(store.durable_mark(NODE, AGENT, EPOCH), 5);
+    assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 5);
     assert_ne!(store.wait(before, Duration::from_secs(60)), before);
     assert_eq!(calls.load(Ordering::Relaxed), 1);
 
@@ -133,7 +133,7 @@ fn unknown_kinds_advance_the_mark_and_are_counted() {
     let unknown = chainscope_proto::v1::Record { kind: None, ..unknown };
     stage(&store, &[unknown.clone(), message(1, false, 0, 0), unknown]);
     store.sync().unwrap();
-    assert_eq!(store.durable_mark(NODE, AGENT, EPOCH), 3);
+    assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 3);
     assert_eq!(store.nodes()[0].totals.unknown_kinds, 2);
     assert_eq!(store.visible(NODE), (0, 1));
 }
@@ -144,7 +144,7 @@ fn names_that_are_too_long_are_refused_values_are_cut() {
     let store = open(dir.path(), options());
     let long = "x".repeat(300);
     let records = traffic(1, 0, 1);
-    let longest = "x".repeat(LONGEST_NODE);
+    let longest = "x".repeat(MAX_NODE_NAME);
     assert_eq!(store.append(&longest, AGENT, EPOCH, 0, &records).unwrap(), 2);
     store.sync().unwrap();
     assert_eq!(store.visible(&longest), (0, 1));
@@ -179,12 +179,12 @@ fn a_long_append_commits_on_its_way_with_the_right_mark() {
     let records = traffic(1, 0, 500);
     store.append(NODE, AGENT, EPOCH, 0, &records).unwrap();
     // Not synced: what was committed on the way must say exactly how far it got.
-    let durable = store.durable_mark(NODE, AGENT, EPOCH);
+    let durable = store.durable_high_water_mark(NODE, AGENT, EPOCH);
     assert!(durable > 900 && durable < 1000, "{durable}");
     drop(store);
 
     let store = open(dir.path(), options());
-    assert_eq!(store.mark(NODE, AGENT, EPOCH), durable);
+    assert_eq!(store.high_water_mark(NODE, AGENT, EPOCH), durable);
     assert_eq!(store.visible(NODE).1, durable / 2);
     store.append(NODE, AGENT, EPOCH, 0, &records).unwrap();
     store.sync().unwrap();
