@@ -67,7 +67,7 @@ fuzz: setup ## fuzz every parser, FUZZ_SECONDS (300) each
 	PATH="$$(scripts/tool --bin):$$PATH" fuzz/run.sh $${FUZZ_SECONDS:-300}
 
 openapi: ## update the committed OpenAPI documents
-	UPDATE_GOLDEN=1 $(CARGO) test -p chainscope-aggregator --test openapi
+	UPDATE_GOLDEN=1 $(CARGO) test -p chainscope-aggregator --test suite openapi
 
 clean: ## remove build artifacts
 	$(CARGO) clean

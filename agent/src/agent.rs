@@ -1,37 +1,38 @@
-//! Starting, watching and stopping an agent.
+//! Starting, observing and stopping an agent: the wiring of discovery, pillars, delivery and the client of the operator.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    sync::{Arc, atomic::AtomicBool},
+    thread::JoinHandle,
     time::Duration,
 };
 
-use chainscope_ebpf::network::{CaptureMode, NetworkOptions, NetworkProbe};
-use crossbeam_channel as channel;
-use tokio::sync::{oneshot, watch};
+use chainscope_ebpf::network::CaptureMode;
+use crossbeam_channel::{self as channel, Receiver, Sender};
+use tokio::sync::watch;
 
 use crate::{
     Config, Error,
-    check::{require_fit, require_fit_for_pods},
+    check::{require_supported, require_supported_for_pods},
+    clock::realtime_ns,
     delivery::uplink::{self, Link},
     delivery::{RecordStreams, StreamStatus},
     folder::Folder,
-    memory::{Board, Memory},
+    memory::MemoryPillar,
     metrics::Monitor,
-    network::reader::{BATCHES, Reader},
+    network,
     operator::{self, Client, Reach, Report},
-    targets::proc::Proc,
-    worker::{Cluster, Worker},
+    pillar::Pillar,
+    restart,
+    status::{ActiveSink, StatusReporter},
+    targets::{Inbox, Machine, Notice, Plan, TargetChange, discovery::Discovery, pod_map::PodMap, proc::Proc},
+    thread::{AsyncThread, Heartbeat, join, spawn},
 };
 
 /// Starts agents.
 #[derive(Debug)]
 pub struct Agent;
 
-/// An agent that runs: three threads from the kernel's ring to the aggregator, and two that profile memory.
+/// A running agent.
 ///
 /// Dropping it stops the agent without waiting for acknowledgements.
 #[derive(Debug)]
@@ -39,32 +40,26 @@ pub struct Running {
     mode: CaptureMode,
     streams: RecordStreams,
     folder: Folder,
-    stop: Arc<AtomicBool>,
-    reader: Option<JoinHandle<Result<(), Error>>>,
-    worker: Option<JoinHandle<Result<(), Error>>>,
-    memory: Memory,
-    uplink: Option<JoinHandle<()>>,
-    /// Ends the uplink's thread whatever it has.
-    cut: Option<oneshot::Sender<()>>,
-    /// True once the uplink's thread has ended by itself.
-    delivered: watch::Receiver<bool>,
+    pillars: Vec<Box<dyn Pillar>>,
+    notices: Sender<Notice>,
+    discovery: Option<JoinHandle<Result<(), Error>>>,
+    /// The status thread runs until the sender is dropped.
+    status: Option<(Sender<()>, JoinHandle<()>)>,
+    uplink: AsyncThread,
+    /// True once a thread that the agent needs has ended.
     ended: watch::Receiver<bool>,
-    /// Ends the thread that talks to the operator.
-    operator: Option<Thread>,
+    operator: Option<AsyncThread>,
     monitor: Monitor,
 }
 
-/// A thread with an async runtime, and what ends it.
-type Thread = (oneshot::Sender<()>, JoinHandle<()>);
-
-/// An agent, for people.
+/// The state of an agent, for people.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// How bytes are taken from the kernel.
     pub mode: CaptureMode,
     /// The threads run.
     pub is_running: bool,
-    /// One stream a node.
+    /// One record stream for each node.
     pub streams: Vec<StreamStatus>,
     /// Why no memory is profiled although it should be.
     pub memory_error: Option<String>,
@@ -75,96 +70,102 @@ impl Agent {
     /// listen is captured from its first byte. Records go to `link`.
     ///
     /// # Errors
-    /// One clear sentence: what of the configuration cannot work, what the kernel lacks, which right or file is missing.
+    /// One sentence: what of the configuration cannot work, what the kernel lacks, which permission or file is missing.
     pub fn start(config: Config, link: impl Into<Link>) -> Result<Running, Error> {
         config.check()?;
         match &config.cluster {
-            Some(_) => require_fit_for_pods(&config.host_proc)?,
-            None => require_fit()?,
+            Some(_) => require_supported_for_pods(&config.host_proc)?,
+            None => require_supported()?,
         }
         let folder = Folder::open(&config.data_dir)?;
-        let names = config.nodes.iter().map(|node| node.name.as_str());
         let streams = RecordStreams::open(&folder, config.queue_bytes, config.spool_bytes, std::iter::empty())?;
-        let (commands, orders) = channel::unbounded();
         let reach = Reach::default();
-        let (client, cluster) = match &config.cluster {
-            Some(operator) => {
-                let kept = operator::read_kept(&folder)?;
-                if let Some(map) = &kept {
-                    tracing::info!(pods = map.pods.len(), "the last configuration was kept");
-                    reach.set_configured();
-                }
-                let map = kept.unwrap_or_default();
-                let (maps, taken) = channel::unbounded();
-                let (reports, reported) = watch::channel(Report::default());
-                let cluster = Cluster { maps: taken, reports, kept: Arc::new(map.clone()) };
-                (Some(Client::new(operator, Some(folder.clone()), map, maps, reported, reach.clone())), Some(cluster))
-            }
-            None => (None, None),
-        };
-        let (memory, profile) = Memory::start(&Proc::at(&config.host_proc))?;
-        let mut worker = Worker::new(&config, folder.clone(), streams.clone(), commands, profile, cluster)?;
-        // After the worker told every stream of the last run what it may have missed.
-        for name in names {
-            streams.open_stream(name)?;
+        let configuration = Configuration::load(&config, &folder, &reach)?;
+        let nodes = configuration.plan.nodes();
+        streams.expect(&nodes);
+        restart::report_loss(&folder, &streams, configuration.is_known.then_some(&nodes))?;
+        // After every stream of the last run was told what it may have missed.
+        for node in &config.nodes {
+            streams.open_stream(&node.name)?;
         }
-        let probe = NetworkProbe::load(&NetworkOptions {
-            mode: config.capture,
-            ring_bytes: config.ring_bytes,
-            wake_bytes: config.wake_bytes,
-            exec_events: worker.exec_events(),
-        })?;
-        let mode = probe.mode();
+
+        let sink = ActiveSink { streams: streams.clone(), active: Arc::new(AtomicBool::new(false)) };
+        let (notices, noticed) = channel::unbounded();
+        let machine = Machine { proc: Proc::at(&config.host_proc) };
+        let exec = configuration.plan.exec_interest();
+        let (memory, memory_inbox) = MemoryPillar::start(&machine.proc)?;
+        let mut network = network::Setup::load(&config, folder.clone(), sink.clone(), exec, notices.clone())?;
+        let mode = network.mode();
         tracing::info!(%mode, nodes = config.nodes.len(), "capturing");
 
-        let stop = Arc::new(AtomicBool::new(false));
-        let (batches, taken) = channel::bounded(BATCHES);
-        let (spare, used) = channel::bounded(BATCHES);
-        let (alive, ended) = watch::channel(false);
-        let mut reader = Reader::new(probe, orders, batches, used, Arc::clone(&stop));
-        // Ports first: what begins to listen from here on is seen by the kernel, what listens already by the look around.
-        worker.watch();
-        reader.prepare();
-        worker.scan()?;
-        reader.prepare();
-        let reader = spawn("chainscope-ring", move || {
-            let result = reader.run();
+        let opener = StreamInbox(streams.clone());
+        let inboxes: Vec<Box<dyn Inbox>> = vec![Box::new(opener), network.inbox(), memory_inbox];
+        let mut discovery = Discovery::new(machine, configuration.plan, inboxes, noticed, configuration.maps);
+        // Ports first: a process that begins to listen from here on is seen by the kernel, one that listens already by the
+        // scan.
+        discovery.update_watch_list()?;
+        network.prepare();
+        discovery.scan()?;
+        network.prepare();
+
+        let (end, ended) = watch::channel(false);
+        let end = Arc::new(end);
+        let on_end = |end: &Arc<watch::Sender<bool>>| {
+            let end = Arc::clone(end);
+            move || {
+                end.send_replace(true);
+            }
+        };
+        let board = memory.board().clone();
+        let pillars: Vec<Box<dyn Pillar>> = vec![Box::new(network.start(on_end(&end))?), Box::new(memory)];
+        let (view, beat) = (discovery.view(), discovery.heartbeat());
+        let discovery_ended = on_end(&end);
+        let discovery = spawn("chainscope-discovery", move || {
+            let result = discovery.run();
             if let Err(error) = &result {
-                tracing::error!(%error, "capture ended");
+                tracing::error!(%error, "discovery ended");
+                discovery_ended();
             }
             result
         })?;
-        let closing = streams.clone();
+
+        let pillar_statuses: Vec<_> = pillars.iter().map(|pillar| pillar.status()).collect();
+        let figures = Arc::default();
+        let heartbeat = Heartbeat::new("status");
         let monitor = Monitor::new(
             streams.clone(),
-            worker.figures(),
-            memory.board.clone(),
-            reach,
-            config.cluster.is_some(),
+            pillar_statuses.clone(),
+            vec![beat, heartbeat.clone()],
+            Arc::clone(&figures),
+            config.cluster.is_some().then(|| reach.clone()),
             ended.clone(),
         );
-        let worker = spawn("chainscope-interpret", move || {
-            let result = worker.run(&taken, &spare);
-            if let Err(error) = &result {
-                tracing::error!(%error, "interpretation ended");
-            }
-            closing.close();
-            let _ = alive.send(true);
-            result
-        })?;
-        let (cut, delivered, uplink) = start_uplink(&streams, &memory.board, link.into(), config.host)?;
-        let operator = client.map(start_operator).transpose()?;
+        let reporter = StatusReporter {
+            view,
+            pillars: pillar_statuses,
+            sink,
+            folder: folder.clone(),
+            reports: configuration.reports,
+            figures,
+            limit_bytes: config.spool_bytes.unwrap_or(config.queue_bytes as u64),
+            heartbeat,
+        };
+        let (stop_status, status_stopped) = channel::bounded(0);
+        let status = spawn("chainscope-status", move || reporter.run(&status_stopped))?;
+        let (link, host, sent) = (link.into(), config.host, streams.clone());
+        let uplink = AsyncThread::spawn("chainscope-uplink", move || uplink::run(sent, board, link, host))?;
+        let client = configuration.client;
+        let operator =
+            client.map(|client| AsyncThread::spawn("chainscope-operator", move || client.run())).transpose()?;
         Ok(Running {
             mode,
             streams,
             folder,
-            stop,
-            reader: Some(reader),
-            worker: Some(worker),
-            memory,
-            uplink: Some(uplink),
-            cut: Some(cut),
-            delivered,
+            pillars,
+            notices,
+            discovery: Some(discovery),
+            status: Some((stop_status, status)),
+            uplink,
             ended,
             operator,
             monitor,
@@ -172,152 +173,118 @@ impl Agent {
     }
 }
 
-/// Talks to the operator until it is cut.
-pub(crate) fn start_operator(client: Client) -> Result<Thread, Error> {
-    let name = "chainscope-operator";
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| Error::Thread { name, source })?;
-    let (cut, is_cut) = oneshot::channel();
-    let thread = spawn(name, move || {
-        runtime.block_on(async {
-            tokio::select! {
-                () = client.run() => {}
-                _ = is_cut => {}
-            }
-        });
-    })?;
-    Ok((cut, thread))
+/// Where the observed nodes come from.
+struct Configuration {
+    plan: Plan,
+    /// False where the operator's configuration of the last run was not kept.
+    is_known: bool,
+    client: Option<Client>,
+    maps: Option<Receiver<(u64, Arc<PodMap>)>>,
+    reports: Option<watch::Sender<Report>>,
 }
 
-/// Ends a thread that [`start_operator`] began.
-pub(crate) fn end_operator(operator: &mut Option<Thread>) {
-    if let Some((cut, thread)) = operator.take() {
-        // It never ends by itself; should it have panicked, there is nothing left to end.
-        let _ = cut.send(());
-        let _ = thread.join();
+impl Configuration {
+    fn load(config: &Config, folder: &Folder, reach: &Reach) -> Result<Self, Error> {
+        let Some(cluster) = &config.cluster else {
+            let plan = Plan::entries(&config.nodes);
+            return Ok(Self { plan, is_known: true, client: None, maps: None, reports: None });
+        };
+        let kept = operator::read_kept(folder)?;
+        if let Some(map) = &kept {
+            tracing::info!(pods = map.pods.len(), "the last configuration was kept");
+            reach.set_configured();
+        }
+        let map = kept.unwrap_or_default();
+        let (maps, taken) = channel::unbounded();
+        let (reports, reported) = watch::channel(Report::default());
+        let plan = Plan::pods(cluster.watch.clone(), Arc::new(map.clone()));
+        let is_known = map.generation != 0;
+        let client = Client::new(cluster, Some(folder.clone()), map, maps, reported, reach.clone());
+        Ok(Self { plan, is_known, client: Some(client), maps: Some(taken), reports: Some(reports) })
     }
 }
 
-type UplinkThread = (oneshot::Sender<()>, watch::Receiver<bool>, JoinHandle<()>);
+/// Opens the record stream of a node before any pillar observes it.
+struct StreamInbox(RecordStreams);
 
-fn start_uplink(streams: &RecordStreams, board: &Board, link: Link, host: String) -> Result<UplinkThread, Error> {
-    let name = "chainscope-uplink";
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| Error::Thread { name, source })?;
-    let (cut, is_cut) = oneshot::channel();
-    let (done, delivered) = watch::channel(false);
-    let (streams, board) = (streams.clone(), board.clone());
-    let thread = spawn(name, move || {
-        runtime.block_on(async {
-            tokio::select! {
-                () = uplink::run(streams, board, link, host) => {}
-                _ = is_cut => {}
-            }
-        });
-        let _ = done.send(true);
-    })?;
-    Ok((cut, delivered, thread))
-}
-
-pub(crate) fn spawn<T: Send + 'static>(
-    name: &'static str,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>, Error> {
-    thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|source| Error::Thread { name, source })
+impl Inbox for StreamInbox {
+    fn put(&mut self, change: &TargetChange) -> Result<(), Error> {
+        match change {
+            TargetChange::Started(target) => self.0.open_stream(&target.assignment.node),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Running {
-    /// How the agent is.
+    /// The state of the agent.
     #[must_use]
     pub fn status(&self) -> Status {
         Status {
             mode: self.mode,
             is_running: !*self.ended.borrow(),
             streams: self.streams.status(),
-            memory_error: self.memory.board.error(),
+            memory_error: self.pillars.iter().find_map(|pillar| pillar.status().error()),
         }
     }
 
-    /// What probes and metrics are told.
+    /// Health and metrics of this agent.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
     }
 
-    /// Waits until the agent ends by itself, which it does on an error only: [`Self::shutdown`] says which.
+    /// Waits until the agent ends by itself, which it does on an error only: [`Self::shutdown`] returns it.
     pub async fn ended(&self) {
         // An error means that the thread is gone.
-        let _ = self.ended.clone().wait_for(|is_over| *is_over).await;
+        let _ = self.ended.clone().wait_for(|has_ended| *has_ended).await;
     }
 
-    /// Takes what the ring still holds, interprets it, writes the journal, and waits at most `patience` for the
+    /// Takes what the ring still holds, interprets it, writes the journal, and waits at most `timeout` for the
     /// aggregator's acknowledgements. Blocks; not to be called on an async worker.
     ///
     /// # Errors
     /// Why the agent had ended before, or why the journal could not be written.
-    pub fn shutdown(mut self, patience: Duration) -> Result<(), Error> {
-        end_operator(&mut self.operator);
-        self.stop.store(true, Ordering::Release);
-        let reader = join(self.reader.take());
-        let worker = join(self.worker.take());
-        self.memory.join();
+    pub fn shutdown(mut self, timeout: Duration) -> Result<(), Error> {
+        let stopped = self.stop();
         self.streams.close();
-        self.await_delivery(patience);
+        self.uplink.wait(timeout);
+        self.uplink.end();
         let settled = match self.streams.oldest_volatile_ns() {
             Some(oldest) => {
                 let pending: usize = self.streams.status().iter().map(|stream| stream.pending_records).sum();
                 tracing::warn!(pending, "records were not acknowledged; the next run reports a loss from there on");
                 oldest
             }
-            None => crate::clock::realtime_ns(),
+            None => realtime_ns(),
         };
-        let noted = self.folder.set_settled_ns(settled);
-        reader.and(worker).and(noted)
+        stopped.and(self.folder.set_settled_ns(settled))
     }
 
-    fn await_delivery(&mut self, patience: Duration) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        if let Ok(runtime) = runtime {
-            let delivered = self.delivered.wait_for(|is_done| *is_done);
-            runtime.block_on(async {
-                // Late or gone: both are seen by what is left in the streams.
-                let _ = tokio::time::timeout(patience, delivered).await;
-            });
+    /// Ends all threads but the uplink's, in the order in which data goes through them.
+    fn stop(&mut self) -> Result<(), Error> {
+        if let Some(mut operator) = self.operator.take() {
+            operator.end();
         }
-        self.cut_uplink();
-    }
-
-    fn cut_uplink(&mut self) {
-        if let Some(cut) = self.cut.take() {
-            // It may have ended already.
-            let _ = cut.send(());
+        // Discovery still answers while captured events are interpreted.
+        let drained = self.pillars.iter_mut().fold(Ok(()), |result, pillar| result.and(pillar.drain()));
+        let _ = self.notices.send(Notice::Stop);
+        let discovery = join(self.discovery.take());
+        // Discovery held the inboxes.
+        self.pillars.iter_mut().for_each(|pillar| pillar.join());
+        if let Some((stop, status)) = self.status.take() {
+            drop(stop);
+            // A panic was printed where it happened, and costs the reports, not the records.
+            let _ = status.join();
         }
-        if let Some(uplink) = self.uplink.take() {
-            let _ = uplink.join();
-        }
+        drained.and(discovery)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        end_operator(&mut self.operator);
-        self.stop.store(true, Ordering::Release);
-        // The worker ends with the reader, the uplink with the cut. Errors were logged where they happened.
-        let _ = join(self.reader.take());
-        let _ = join(self.worker.take());
-        self.memory.join();
-        self.cut_uplink();
-    }
-}
-
-fn join(thread: Option<JoinHandle<Result<(), Error>>>) -> Result<(), Error> {
-    match thread.map(JoinHandle::join) {
-        None => Ok(()),
-        Some(Ok(result)) => result,
-        Some(Err(panic)) => std::panic::resume_unwind(panic),
+        // Errors were logged where they happened.
+        let _ = self.stop();
+        self.uplink.end();
     }
 }

@@ -1,4 +1,4 @@
-//! The self-check: what this machine offers, before anything is loaded.
+//! The self-check of this machine, before anything is loaded.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use chainscope_ebpf::Finding;
 
 use crate::Error;
 
-/// Looks at everything that the agent needs: what the kernel part needs, and access to other processes.
+/// Checks everything that the agent needs: the prerequisites of the kernel part, and access to other processes.
 #[must_use]
 pub fn self_check() -> Vec<Finding> {
     let mut findings = chainscope_ebpf::self_check();
@@ -15,17 +15,17 @@ pub fn self_check() -> Vec<Finding> {
     findings
 }
 
-/// Passes if something useful can run. What only some processes may refuse is no reason to stop: it is told where it
-/// matters, as an identity that cannot be read.
+/// Passes if anything can be recorded. What only some processes refuse is reported where it matters, as an identity that
+/// cannot be read.
 ///
 /// # Errors
-/// [`Error::Unfit`] with one sentence that says what is missing.
-pub fn require_fit() -> Result<(), Error> {
+/// [`Error::Unsupported`] with one sentence that names what is missing.
+pub fn require_supported() -> Result<(), Error> {
     require(&[processes(Path::new("/proc"))])
 }
 
-/// Passes if the processes of all containers can be looked at.
-pub(crate) fn require_fit_for_pods(proc: &Path) -> Result<(), Error> {
+/// Passes if the processes of all containers can be read.
+pub(crate) fn require_supported_for_pods(proc: &Path) -> Result<(), Error> {
     let mut needed = vec![processes(proc)];
     needed.extend(capabilities());
     require(&needed)
@@ -37,12 +37,12 @@ fn require(findings: &[Finding]) -> Result<(), Error> {
         .filter(|finding| !finding.ok)
         .map(|finding| format!("{}: {}", finding.name, finding.detail))
         .collect();
-    if missing.is_empty() { Ok(()) } else { Err(Error::Unfit(missing.join("; "))) }
+    if missing.is_empty() { Ok(()) } else { Err(Error::Unsupported(missing.join("; "))) }
 }
 
 fn processes(proc: &Path) -> Finding {
     let path = proc.join("1/stat");
-    look(
+    readable(
         "processes",
         &path.display().to_string(),
         fs::read(&path).map(drop),
@@ -54,14 +54,14 @@ fn needed(name: String, ok: bool, detail: String) -> Finding {
     Finding { name, ok, optional: false, detail }
 }
 
-fn look(name: &str, path: &str, result: std::io::Result<()>, without: &str) -> Finding {
+fn readable(name: &str, path: &str, result: std::io::Result<()>, without: &str) -> Finding {
     match result {
         Ok(()) => needed(name.to_owned(), true, "readable".to_owned()),
         Err(cause) => needed(name.to_owned(), false, format!("{path}: {cause}; {without}")),
     }
 }
 
-/// Capabilities beside those of the kernel part; either of the bits will do.
+/// Capabilities beside those of the kernel part; either of the bits suffices.
 const CAPABILITIES: [(&str, &[u32], &str); 2] = [
     ("CAP_SYS_PTRACE", &[19], "processes of other users are not found, and their identities cannot be read"),
     ("CAP_DAC_READ_SEARCH", &[2, 1], "identities that only the node's user may read cannot be read"),
@@ -71,10 +71,10 @@ fn capabilities() -> Vec<Finding> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let mask = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    judge(mask)
+    findings_of(mask)
 }
 
-fn judge(mask: u64) -> Vec<Finding> {
+fn findings_of(mask: u64) -> Vec<Finding> {
     let finding = |(name, bits, without): &(&str, &[u32], &str)| {
         let ok = bits.iter().any(|bit| mask & (1 << bit) != 0);
         let detail = if ok { "present".to_owned() } else { format!("missing: {without}") };
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn this_machine_passes() {
-        require_fit().unwrap();
+        require_supported().unwrap();
         let findings = self_check();
         assert!(findings.iter().any(|finding| finding.name == "processes" && finding.ok));
         assert!(findings.iter().any(|finding| finding.name.starts_with("capability")));
@@ -98,21 +98,21 @@ mod tests {
     #[test]
     fn each_missing_capability_is_named() {
         let missing = |mask| {
-            let findings = judge(mask).into_iter().filter(|finding| !finding.ok);
+            let findings = findings_of(mask).into_iter().filter(|finding| !finding.ok);
             findings.map(|finding| finding.name).collect::<Vec<_>>()
         };
         assert_eq!(missing(0), ["capability CAP_SYS_PTRACE", "capability CAP_DAC_READ_SEARCH"]);
         assert_eq!(missing(1 << 2), ["capability CAP_SYS_PTRACE"]);
         assert!(missing(1 << 19 | 1 << 2).is_empty());
         assert!(missing(1 << 19 | 1 << 1).is_empty(), "CAP_DAC_OVERRIDE is more");
-        let error = require(&judge(0)).unwrap_err().to_string();
+        let error = require(&findings_of(0)).unwrap_err().to_string();
         assert!(error.contains("CAP_SYS_PTRACE") && error.contains("CAP_DAC_READ_SEARCH"), "{error}");
     }
 
     #[test]
     fn what_is_missing_is_named_with_what_follows() {
         let cause = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
-        let finding = look("root", "/proc/1/root", Err(cause), "then identities cannot be read");
+        let finding = readable("root", "/proc/1/root", Err(cause), "then identities cannot be read");
         assert!(!finding.ok);
         assert_eq!(finding.detail, "/proc/1/root: permission denied; then identities cannot be read");
     }

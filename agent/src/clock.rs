@@ -5,7 +5,7 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// A change of the offset from one sample to the next that is no slewing, in nanoseconds.
+/// Least change of the offset between two samples that counts as a jump, in nanoseconds.
 const JUMP_NS: u64 = 100_000_000;
 
 /// The sampled offset.
@@ -43,7 +43,7 @@ impl Clock {
         boot.saturating_add(i64::try_from(since_boot).unwrap_or(i64::MAX))
     }
 
-    /// Samples again; says by how many nanoseconds the clock jumped, if it did.
+    /// Samples again; returns by how many nanoseconds the clock jumped, if it did.
     pub(crate) fn resample(&mut self) -> Option<i64> {
         self.move_to(sample())
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn slewing_is_followed_and_a_jump_is_said() {
+    fn slewing_is_followed_and_a_jump_is_reported() {
         let mut clock = Clock::with_offset(1_000);
         assert_eq!(clock.move_to(1_500), None);
         assert_eq!(clock.real(10), 1_510);

@@ -1,6 +1,6 @@
-//! What the agent of one host is told: where it keeps its files, its limits, and which nodes it observes.
+//! Configuration of the agent of one host: data directory, limits, observed nodes or the operator that names them.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use chainscope_ebpf::network::CaptureMode;
 use chainscope_spec as spec;
@@ -8,12 +8,12 @@ use chainscope_spec as spec;
 /// Which bytes of a chunk are sent on.
 pub use chainscope_spec::Stored as Store;
 
-use crate::{Error, operator::ClusterConfig};
+use crate::Error;
 
 /// Configuration of one agent.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Folder for the epoch, the session journal and the list of streams; below it the agent makes `agent/`.
+    /// Directory for the epoch, the session journal and the list of streams; below it the agent makes `agent/`.
     pub data_dir: PathBuf,
     /// Name of this host in the records.
     pub host: String,
@@ -23,21 +23,54 @@ pub struct Config {
     pub ring_bytes: u32,
     /// Bytes pending in that buffer at which the kernel wakes the agent up.
     pub wake_bytes: u32,
-    /// Memory for records that are not yet acknowledged; each node may use its share.
+    /// Memory for unacknowledged records, in bytes; each node may use its share.
     pub queue_bytes: usize,
-    /// Disk for records that are not yet acknowledged; none: they are kept in memory only.
+    /// Disk space for unacknowledged records, in bytes; none: they are kept in memory only.
     pub spool_bytes: Option<u64>,
     /// Limits of one observed process.
     pub limits: TargetLimits,
-    /// The nodes to observe; none if an operator says it.
+    /// The nodes to observe; empty if an operator configures them.
     pub nodes: Vec<NodeConfig>,
-    /// The operator that says what to observe on this host.
+    /// The operator that configures what is observed on this host.
     pub cluster: Option<ClusterConfig>,
-    /// Where the host's processes are.
+    /// The host's proc file system.
     pub host_proc: PathBuf,
 }
 
-/// Bounds on what peers can make the agent hold for one observed process.
+/// How the agent gets its configuration from an operator.
+#[derive(Debug, Clone)]
+pub struct ClusterConfig {
+    /// Address of the operator.
+    pub operator: chainscope_tls::Remote,
+    /// The service-account token with which the agent authenticates; read anew for each connection.
+    pub token_file: Option<PathBuf>,
+    /// Processes that are captured in pods before they are configured.
+    pub watch: Watch,
+}
+
+/// Processes that are captured in pods before they are configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watch {
+    /// File names of executables.
+    pub process_names: BTreeSet<String>,
+    /// Ports on which such processes listen for peers.
+    pub ports: BTreeSet<u16>,
+    /// How long an unconfigured process is captured.
+    pub hold: Duration,
+}
+
+impl Default for Watch {
+    /// As in the charts that run Octez: `octez-node`, 9732, 60 seconds.
+    fn default() -> Self {
+        Self {
+            process_names: BTreeSet::from(["octez-node".to_owned()]),
+            ports: BTreeSet::from([9732]),
+            hold: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Bounds on what peers can make the agent hold for one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TargetLimits {
     /// Connections whose handshake is not complete; beyond it the oldest is given up.
@@ -52,7 +85,7 @@ impl Default for TargetLimits {
     }
 }
 
-/// One node and how its process is found. What is given must all hold.
+/// One node and how its process is found. All given conditions must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeConfig {
     /// Its name in the records.
@@ -67,23 +100,23 @@ pub struct NodeConfig {
     pub container: Option<String>,
     /// A network namespace such as `/run/netns/a`.
     pub netns: Option<PathBuf>,
-    /// Its `identity.json` as the process sees it; none: looked for where the process keeps its data.
+    /// Its `identity.json` as the process sees it; none: found from the process's command line and environment.
     pub identity: Option<PathBuf>,
     /// Which bytes of a chunk are sent on.
     pub store: Store,
-    /// Whether it is profiled which code holds its memory.
+    /// Whether its memory is profiled.
     pub memory: bool,
 }
 
 impl NodeConfig {
-    /// Whether the entry says which of several processes on its port is meant, so that it can name one node only.
+    /// Whether the entry selects one of several processes on its port, so that it names one node only.
     pub(crate) fn is_narrowed(&self) -> bool {
         self.pid.is_some() || self.exe.is_some() || self.container.is_some() || self.netns.is_some()
     }
 }
 
 impl Config {
-    /// The limits' defaults around a data folder and nodes; the host is named as the kernel names it.
+    /// Default limits with a data directory and nodes; the host has the kernel's host name.
     pub fn new(data_dir: PathBuf, nodes: Vec<NodeConfig>) -> Self {
         Self {
             data_dir,
@@ -100,10 +133,10 @@ impl Config {
         }
     }
 
-    /// Takes the value of the variable `TEZEDGE_NODE_NAME`, with which the TezEdge tools name the node's container: it
-    /// says which container is meant where there is one node and nothing but its port is known of it.
+    /// Applies the value of the variable `TEZEDGE_NODE_NAME`, with which the TezEdge tools name the node's container: it
+    /// selects the container where there is one node and only its port is configured.
     ///
-    /// Returns whether it was of use.
+    /// Returns whether it was used.
     pub fn name_container(&mut self, container: &str) -> bool {
         match self.nodes.as_mut_slice() {
             [] => {
@@ -119,7 +152,7 @@ impl Config {
         }
     }
 
-    /// Refuses what cannot work.
+    /// Validates the configuration.
     ///
     /// # Errors
     /// [`Error::Config`] names the entry and the value.

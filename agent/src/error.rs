@@ -5,34 +5,34 @@ use std::{io, path::PathBuf};
 /// Why an agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration cannot work.
+    /// The configuration is invalid.
     #[error("configuration: {0}")]
     Config(String),
     /// The kernel part could not be loaded.
     #[error(transparent)]
     Probe(#[from] chainscope_ebpf::Error),
-    /// A file of the data folder could not be read or written.
+    /// A file of the data directory could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file of the data folder holds something else than it should.
+    /// A file of the data directory has unexpected content.
     #[error("{path}: {what}")]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
     /// The address of an aggregator cannot be used.
     #[error("aggregator address {uri:?}: {cause}")]
     Address {
-        /// As given.
+        /// The address as given.
         uri: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: String,
     },
     /// A thread could not be started.
@@ -40,12 +40,12 @@ pub enum Error {
     Thread {
         /// Its name.
         name: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The machine lacks something without which nothing can be recorded.
+    /// The machine lacks a prerequisite of recording.
     #[error("{0}")]
-    Unfit(String),
+    Unsupported(String),
 }
 
 impl Error {

@@ -1,18 +1,31 @@
-//! The agent of one host: finds the observed nodes' processes, captures their conversations, decrypts and decodes them
-//! here, and sends records to an aggregator.
+//! The agent of one host: finds the observed nodes' processes, captures what they send and receive, decrypts and decodes
+//! it, profiles their memory, and sends records and profiles to an aggregator.
+//!
+//! Data goes one way, from the kernel to the aggregator:
 //!
 //! ```text
-//!   kernel ring ──▶ reader ──▶ │ bounded channel │ ──▶ worker ──▶ streams ──▶ uplink ──▶ aggregator
-//!                     ▲                                │  │  ▲
-//!                     └── watch, add, keep, leave ◀────┘  │  └── cluster: what to observe, from the operator
-//!                                                         ├──▶ journal, targets, holding, identities
-//!                                                         └──▶ memory: profiles, beside the streams to the uplink
+//!   kernel ── ring ──▶ network: reader ─▶ worker ─▶ interpreter ── records ──▶ delivery: streams, spool ─▶ uplink ─▶
+//!   kernel ── maps ──▶ memory: watcher ─▶ naming ─▶ profiles ── states ───────────────────────────────────▲
 //! ```
 //!
-//! [`Agent::start`] wires it; [`Running::shutdown`] ends it. What belongs to no machine (streams, matching, the
-//! interpreter, the journal) is pure and tested without a kernel; what asks the machine is a thin shell around it.
+//! Control goes the other way, as values of these types:
 //!
-//! Secrets: identities are read through the target's own root, live in memory that wipes itself, and go nowhere.
+//! ```text
+//!   operator client ── PodMap ──▶ discovery ── TargetChange ──▶ inbox of each pillar
+//!                                    ▲                            │ network: Command to the reader, which applies it
+//!                                    └──────── Notice ────────────┤   to the kernel: watch, add, release, Verdict
+//!                                                                 │ memory: Command to the watcher
+//!   aggregator ── acknowledgements ──▶ uplink ──▶ streams, spool, profiles
+//!   interpreter ── spare batches ──▶ reader
+//!   pillars, discovery ── tallies, figures ──▶ status thread ── Report ──▶ operator client
+//! ```
+//!
+//! `targets` decides which processes are observed; `network` and `memory` are pillars (trait `Pillar`) that get its changes
+//! in their inboxes; `symbols` names code for `memory`; `delivery` keeps records until they are acknowledged; `operator`
+//! is the client of the operator. [`Agent::start`] wires them, [`Running::shutdown`] stops them. Modules below these
+//! (`config`, `clock`, `figures`, `folder`, `thread`, `openmetrics`) know none of them.
+//!
+//! Secrets: identities are read through the target's own root, live in memory that is wiped, and are not sent on.
 //! A program that hosts an agent calls [`protect_process`](chainscope_hygiene::protect_process) first.
 
 mod agent;
@@ -21,24 +34,27 @@ mod clock;
 mod config;
 mod delivery;
 mod error;
+mod figures;
 mod folder;
 mod memory;
 mod metrics;
 mod network;
+mod openmetrics;
 mod operator;
+mod pillar;
+mod restart;
+mod status;
 mod symbols;
 mod targets;
+mod thread;
 mod unsupported;
-mod worker;
 
 pub use agent::{Agent, Running, Status};
 pub use chainscope_ebpf::{Finding, network::CaptureMode};
-pub use check::{require_fit, self_check};
-pub use config::{Config, NodeConfig, Store, TargetLimits};
+pub use check::{require_supported, self_check};
+pub use config::{ClusterConfig, Config, NodeConfig, Store, TargetLimits, Watch};
 pub use delivery::uplink::{Link, Remote, Uplink};
 pub use delivery::{Dropped, StreamStatus};
 pub use error::Error;
 pub use metrics::Monitor;
-pub use operator::ClusterConfig;
-pub use targets::pods::Watch;
-pub use unsupported::Unfit;
+pub use unsupported::Unsupported;

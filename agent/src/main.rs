@@ -4,57 +4,57 @@ use std::{io::IsTerminal as _, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
-use chainscope_agent::{Agent, ClusterConfig, Config, Error, Monitor, Remote, Unfit, Watch};
+use chainscope_agent::{Agent, ClusterConfig, Config, Error, Monitor, Remote, Unsupported, Watch};
 use clap::Parser;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
 };
 
-/// Observes the nodes of this host and sends what they say to an aggregator.
+/// Observes the nodes of this host and sends records to an aggregator.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     /// Configuration file; of its keys the agent uses data_dir, capture, ring_buffer, queue and the nodes.
     #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CONFIG", conflicts_with = "operator")]
     config: Option<PathBuf>,
-    /// Address of the operator that says what to observe on this host, such as https://operator:17734.
+    /// Address of the operator, which configures what this host observes, such as https://operator:17734.
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_OPERATOR")]
     operator: Option<String>,
     /// Address of the aggregator, such as https://aggregator:17733.
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_AGGREGATOR", required_unless_present = "check")]
     aggregator: Option<String>,
-    /// The token that proves to both who this agent is; read anew for each connection.
+    /// Service-account token sent to the operator and the aggregator; read anew for each connection.
     #[arg(long, value_name = "FILE", env = "CHAINSCOPE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// Certificates of the authorities that both are believed by; read anew for each connection.
+    /// CA bundle used to verify the operator and the aggregator; read anew for each connection.
     #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CA_FILE")]
     ca_file: Option<PathBuf>,
-    /// Folder of the spool, the session journal and the kept configuration.
+    /// Data directory: spool, session journal and the last configuration.
     #[arg(long, value_name = "DIR", env = "CHAINSCOPE_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// Where /livez, /readyz and /metrics are served, over plain HTTP.
+    /// Address on which /livez, /readyz and /metrics are served, over plain HTTP.
     #[arg(long, value_name = "ADDRESS", env = "CHAINSCOPE_METRICS_LISTEN")]
     metrics_listen: Option<SocketAddr>,
-    /// Room for records that are not acknowledged, such as 1GiB.
+    /// Size of the spool, which keeps records until they are acknowledged, such as 1GiB.
     #[arg(long, value_name = "SIZE", env = "CHAINSCOPE_SPOOL_BYTES")]
     spool_bytes: Option<ByteSize>,
-    /// Where the host's processes are.
+    /// The host's proc file system.
     #[arg(long, value_name = "DIR", env = "CHAINSCOPE_HOST_PROC", default_value = "/proc")]
     host_proc: PathBuf,
-    /// Name of this host in the records instead of the kernel's; on a cluster the node's name.
+    /// Name of this host in the records; default: the kernel's host name. On a cluster: the Kubernetes node's name.
     #[arg(long, value_name = "NAME", env = "CHAINSCOPE_HOST")]
     host: Option<String>,
-    /// Programs that are captured in pods before they are configured.
+    /// File names of executables that are captured in pods before they are configured.
     #[arg(
         long,
         value_name = "NAME,...",
-        env = "CHAINSCOPE_WATCH_PROGRAMS",
+        env = "CHAINSCOPE_WATCH_PROCESS_NAMES",
         value_delimiter = ',',
         default_value = "octez-node"
     )]
-    watch_programs: Vec<String>,
-    /// Ports on which such programs listen for peers.
+    watch_process_names: Vec<String>,
+    /// Ports on which such processes listen for peers.
     #[arg(
         long,
         value_name = "PORT,...",
@@ -63,13 +63,13 @@ struct Arguments {
         default_value = "9732"
     )]
     watch_ports: Vec<u16>,
-    /// Look at what this machine offers, and exit.
+    /// Check prerequisites and exit.
     #[arg(long)]
     check: bool,
 }
 
-/// How long unacknowledged records may hold up the end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the shutdown waits for acknowledgements.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
 fn main() -> anyhow::Result<()> {
     chainscope_hygiene::protect_process()?;
@@ -95,19 +95,19 @@ fn main() -> anyhow::Result<()> {
     match (Agent::start(config, link), cluster) {
         (Ok(agent), _) => {
             run(arguments.metrics_listen, agent.monitor(), agent.ended())?;
-            Ok(agent.shutdown(PATIENCE)?)
+            Ok(agent.shutdown(SHUTDOWN_GRACE)?)
         }
-        // Of a machine that lacks something the operator is told, instead of starting again and again.
-        (Err(cause @ (Error::Unfit(_) | Error::Probe(_))), Some(cluster)) => {
+        // The operator shows the cause as a condition; a restart would not help.
+        (Err(cause @ (Error::Unsupported(_) | Error::Probe(_))), Some(cluster)) => {
             tracing::error!(%cause, "this host cannot record");
-            let unfit = Unfit::start(&cluster, &cause)?;
-            run(arguments.metrics_listen, unfit.monitor(), std::future::pending())
+            let unsupported = Unsupported::start(&cluster, &cause)?;
+            run(arguments.metrics_listen, unsupported.monitor(), std::future::pending())
         }
         (Err(cause), _) => Err(cause.into()),
     }
 }
 
-/// Answers probes until it is time to end.
+/// Serves health and metrics until a signal arrives or the agent ends.
 fn run(listen: Option<SocketAddr>, monitor: Monitor, ended: impl Future<Output = ()>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -139,7 +139,7 @@ fn configure(arguments: &Arguments) -> anyhow::Result<Config> {
                 operator: chainscope_tls::Remote::new(operator, arguments.ca_file.clone())?,
                 token_file: arguments.token_file.clone(),
                 watch: Watch {
-                    programs: arguments.watch_programs.iter().cloned().collect(),
+                    process_names: arguments.watch_process_names.iter().cloned().collect(),
                     ports: arguments.watch_ports.iter().copied().collect(),
                     ..Watch::default()
                 },
@@ -151,7 +151,7 @@ fn configure(arguments: &Arguments) -> anyhow::Result<Config> {
             if let Ok(container) = std::env::var("TEZEDGE_NODE_NAME")
                 && !config.name_container(&container)
             {
-                tracing::warn!("TEZEDGE_NODE_NAME is of no use: the nodes' targets are named in the configuration");
+                tracing::warn!("TEZEDGE_NODE_NAME is ignored: the configuration names the targets of its nodes");
             }
             config
         }
@@ -181,13 +181,13 @@ fn read_config(path: Option<PathBuf>) -> anyhow::Result<Config> {
     Ok(Config::from(&config))
 }
 
-#[allow(clippy::print_stdout)] // what the option is for
+#[expect(clippy::print_stdout, reason = "the option prints its findings")]
 fn check() -> anyhow::Result<()> {
-    let mut is_fit = true;
+    let mut is_supported = true;
     for finding in chainscope_agent::self_check() {
-        is_fit &= !finding.is_obstacle();
+        is_supported &= !finding.is_obstacle();
         println!("{finding}");
     }
-    anyhow::ensure!(is_fit, "something is missing");
+    anyhow::ensure!(is_supported, "a prerequisite is missing");
     Ok(())
 }

@@ -1,51 +1,47 @@
-//! A host that cannot record: instead of starting again and again, the agent says so to the operator, where a person
-//! sees it as a condition.
+//! A host on which nothing can be recorded: instead of restarting in a loop, the agent reports the cause to the operator,
+//! which shows it as a condition.
 
 use chainscope_proto::v1::HostStatus;
 use tokio::sync::watch;
 
 use crate::{
     Error,
-    agent::{end_operator, start_operator},
+    config::ClusterConfig,
     metrics::Monitor,
-    operator::{Client, ClusterConfig, Reach, Report, pods::PodMap},
+    operator::{Client, Reach, Report},
+    targets::pod_map::PodMap,
+    thread::AsyncThread,
 };
 
-/// An agent that only says why it does not record.
+/// An agent that only reports why it does not record. Dropping it ends the connection to the operator.
 #[derive(Debug)]
-pub struct Unfit {
-    operator: Option<(tokio::sync::oneshot::Sender<()>, std::thread::JoinHandle<()>)>,
+pub struct Unsupported {
+    _operator: AsyncThread,
     monitor: Monitor,
     /// The client reads from it.
     _reports: watch::Sender<Report>,
 }
 
-impl Unfit {
-    /// Tells the operator why this host cannot record, until it is dropped.
+impl Unsupported {
+    /// Reports to the operator why this host cannot record, until the value is dropped.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn start(config: &ClusterConfig, cause: &Error) -> Result<Self, Error> {
         let reach = Reach::default();
-        // Whatever configuration comes, this is said of it.
+        // The cause holds for every configuration.
         let status = HostStatus { error: cause.to_string(), ..HostStatus::default() };
         let (reports, reported) = watch::channel(Report { serial: u64::MAX, status });
         // Nobody takes the maps.
         let (maps, _) = crossbeam_channel::unbounded();
         let client = Client::new(config, None, PodMap::default(), maps, reported, reach.clone());
-        let operator = Some(start_operator(client)?);
-        Ok(Self { operator, monitor: Monitor::unfit(cause.to_string(), reach), _reports: reports })
+        let operator = AsyncThread::spawn("chainscope-operator", move || client.run())?;
+        Ok(Self { _operator: operator, monitor: Monitor::unsupported(cause.to_string(), reach), _reports: reports })
     }
 
-    /// What probes and metrics are told.
+    /// Health and metrics of this agent.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
-    }
-}
-
-impl Drop for Unfit {
-    fn drop(&mut self) {
-        end_operator(&mut self.operator);
     }
 }

@@ -7,7 +7,7 @@ mod common;
 
 use std::{io::Write as _, net::TcpStream};
 
-use common::{PATIENCE, Stage, check_account, puppet::Puppet, session_in};
+use common::{Stage, TIMEOUT, check_account, session_in, test_process::TestProcess};
 
 #[test]
 fn ten_thousand_half_open_connections_take_bounded_memory() {
@@ -15,7 +15,7 @@ fn ten_thousand_half_open_connections_take_bounded_memory() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let limit = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-    let mut node = Puppet::start();
+    let mut node = TestProcess::start();
     let port = node.listen(0);
     let agent = stage.start(stage.on_port(port));
     stage.found(node.pid());
@@ -38,7 +38,7 @@ fn ten_thousand_half_open_connections_take_bounded_memory() {
     let grown = resident_bytes().saturating_sub(before);
     println!("10,000 half-open connections: {} KiB more", grown >> 10);
     assert!(grown < 32 << 20, "{grown} bytes more");
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     drop(half_open);
     check_account(&stage.collector.now());
 }

@@ -1,10 +1,10 @@
-//! Measures `/v1` of a process with many distinct stacks over HTTP, while its agent goes on telling of it.
+//! Measures `/v1` of a process with many distinct stacks over HTTP, while its agent sends deltas.
 //!
 //! `memory_bench [stacks] [--serve]`, by default 100,000 stacks. `intake` is the time from a delta of 1,000 changes to its
-//! acknowledgement: alone, and while trees are asked for without a pause. With `--serve` the API stays until the program
-//! is ended.
+//! acknowledgement: alone, and while trees are requested without a pause. With `--serve` the API is served until the program
+//! is terminated.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used)] // a program that prints its figures
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints its figures")]
 
 use std::{
     io::Read as _,
@@ -86,7 +86,7 @@ fn main() {
         });
         let beside = intake(&mut agent, &mut recorder, &mut random);
         is_over.store(true, Ordering::Relaxed);
-        show("intake of a delta, trees asked for meanwhile", beside, None);
+        show("intake of a delta, trees requested meanwhile", beside, None);
     });
     if serve {
         println!("\n{url}/v1/tree");

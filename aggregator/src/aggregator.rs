@@ -1,4 +1,4 @@
-//! Putting the parts together, and taking them apart in order.
+//! Wiring: starts the parts, and stops them in order.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -15,33 +15,40 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config, Error,
+    Error,
     access::{Access, AccessConfig},
-    catalog::{self, Catalog},
+    catalog::{Catalog, client},
     clock::now_ns,
+    config::Config,
     http::{
         self,
-        app::{App, BULK_QUEUE, BULK_THREADS, Pinned},
-        router,
-        server::{self, Served},
+        app::{App, PinnedNode, Services},
+        prefix, router,
+        server::Server,
     },
     ingest::{Ingest, grpc},
     memory::{Memory, snapshots},
     metrics::Metrics,
     nodes::Nodes,
+    periodic::PeriodicTask,
     pool::Pool,
-    regularly::Regular,
     retention,
 };
 
-/// Time that open connections have to end once they should.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// Threads for responses that are written at the client's pace.
+const BULK_THREADS: usize = 2;
+/// Such responses that wait for a thread.
+const BULK_QUEUE: usize = 16;
 
-/// The aggregator: takes records, stores them, answers questions.
+/// Time that open connections have to end.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+
+/// The aggregator: ingests records, stores them, serves the API.
 #[derive(Debug)]
 pub struct Aggregator;
 
-/// A running aggregator. [`Running::shutdown`] ends it in order; dropped, it is cut off, and its threads are waited for.
+/// A running aggregator. [`Running::shutdown`] ends it in order. Dropping it closes its connections at once, and waits for
+/// its threads.
 pub struct Running {
     http: SocketAddr,
     grpc: Option<SocketAddr>,
@@ -54,7 +61,7 @@ pub struct Running {
     draining: CancellationToken,
     stop: CancellationToken,
     gone: CancellationToken,
-    _watching: chainscope_store::Subscription,
+    _subscription: chainscope_store::Subscription,
 }
 
 impl Aggregator {
@@ -64,8 +71,9 @@ impl Aggregator {
     /// [`Error`]: an address cannot be bound, a name is unusable, a thread cannot be started.
     pub async fn start(config: Config) -> Result<Running, Error> {
         let Config { store, http, ingest: grpc_address, nodes: configured, retention, build, limits, .. } = config;
-        let stored = store.nodes().into_iter().filter(|node| config.catalog.is_none() || !catalog::is_empty(node));
-        let nodes = Arc::new(Nodes::new(&configured, stored.map(|node| node.name), limits.nodes, retention)?);
+        let stored =
+            store.nodes().into_iter().filter(|node| config.catalog.is_none() || !crate::catalog::is_empty(node));
+        let nodes = Arc::new(Nodes::new(&configured, stored.map(|node| node.name), limits.max_nodes, retention)?);
         let catalog = match &config.catalog {
             Some(from) => Some(Arc::new(Catalog::open(from, Arc::clone(&nodes), store.clone(), now_ns())?)),
             None => None,
@@ -74,7 +82,7 @@ impl Aggregator {
             nodes.apply_retention(&store, &name)?;
         }
         let audit = config.audit || !matches!(config.access, AccessConfig::Open);
-        let access = Access::new(config.access, limits.remember)?;
+        let access = Access::new(config.access, limits.review_ttl)?;
         let acceptors = Acceptors::new(config.tls, config.api_tls)?;
         let operator = match config.catalog {
             Some(from) => Some((Remote::new(&from.operator, from.ca_file.clone())?, from)),
@@ -111,15 +119,15 @@ impl Aggregator {
             &build,
             &limits,
         )?;
-        let keeping = snapshots::start(store.clone(), Arc::clone(&nodes), Arc::clone(&memory))?;
+        let snapshots = snapshots::start(store.clone(), Arc::clone(&nodes), Arc::clone(&memory))?;
         let pool = Arc::new(Pool::start("query", limits.query_threads, limits.query_queue)?);
         let bulk = Arc::new(Pool::start("bulk", BULK_THREADS, BULK_QUEUE)?);
-        let evicting = retention::start(store.clone(), catalog.clone(), limits.eviction)?;
+        let eviction = retention::start(store.clone(), catalog.clone(), limits.eviction_interval)?;
         let (stop, draining) = (CancellationToken::new(), CancellationToken::new());
-        let (moved, visible) = watch::channel(0);
-        let watching =
-            store.on_visible(Box::new(move || moved.send_modify(|count: &mut u64| *count = count.wrapping_add(1))));
-        let app = Arc::new(App {
+        let (changed, visible) = watch::channel(0);
+        let subscription =
+            store.on_visible(Box::new(move || changed.send_modify(|count: &mut u64| *count = count.wrapping_add(1))));
+        let app = Arc::new(App::new(Services {
             store,
             nodes,
             ingest: ingest.clone(),
@@ -132,46 +140,49 @@ impl Aggregator {
             draining: draining.clone(),
             pool: Arc::clone(&pool),
             bulk: Arc::clone(&bulk),
-            streams: Arc::new(Semaphore::new(limits.streams)),
+            streams: Arc::new(Semaphore::new(limits.max_streams)),
             visible,
-            losses: Default::default(),
             stop: stop.clone(),
             runtime: Handle::current(),
             limits: limits.clone(),
-        });
+        }));
 
         let mut servers = JoinSet::new();
-        let served = Served {
-            router: router(Arc::clone(&app)),
-            pinned: None,
+        let router = router(Arc::clone(&app));
+        let service = |pinned: Option<PinnedNode>| {
+            let router = router.clone();
+            move |request| prefix::respond(router.clone(), pinned.clone(), request)
+        };
+        let server = Server {
             acceptor: acceptors.api,
-            limits: limits.clone(),
-            metrics,
+            max_connections: limits.max_connections,
+            client_timeout: limits.client_timeout,
+            connections: metrics.http.connections.clone(),
             stop: stop.clone(),
         };
         let mut operation = None;
-        // It answers as long as there is something to be said about the end.
+        // Stopped last: it serves the state until the end.
         let gone = CancellationToken::new();
         if let Some((listener, address)) = operation_listener {
             operation = Some(address_of(&listener, address)?);
-            let router = http::operation(app);
-            let served = Served { router, acceptor: Acceptor::plain(), stop: gone.clone(), ..served.clone() };
-            servers.spawn(server::serve(listener, served));
+            let router = http::operations_router(app);
+            let server = Server { acceptor: Acceptor::plain(), stop: gone.clone(), ..server.clone() };
+            servers.spawn(server.serve(listener, move |request| prefix::respond(router.clone(), None, request)));
         }
         if let (Some((remote, from)), Some(catalog)) = (operator, catalog) {
-            servers.spawn(catalog::client::follow(catalog, from, remote, build, stop.clone()));
+            servers.spawn(client::follow(catalog, from, remote, build, stop.clone()));
         }
         let http = address_of(&api, http)?;
-        servers.spawn(server::serve(api, served.clone()));
+        servers.spawn(server.clone().serve(api, service(None)));
         let mut memory_address = None;
         if let Some((listener, address)) = memory_listener {
             memory_address = Some(address_of(&listener, address)?);
-            servers.spawn(server::serve(listener, served.clone()));
+            servers.spawn(server.clone().serve(listener, service(None)));
         }
         let mut pinned = Vec::new();
         for (name, listener) in pinned_listeners {
             pinned.push((name.clone(), address_of(&listener, http)?));
-            servers.spawn(server::serve(listener, Served { pinned: Some(Pinned(name.into())), ..served.clone() }));
+            servers.spawn(server.clone().serve(listener, service(Some(PinnedNode(name.into())))));
         }
         let mut grpc = None;
         if let Some(listener) = grpc_listener {
@@ -182,11 +193,11 @@ impl Aggregator {
             };
             servers.spawn(async move {
                 if let Err(error) = serving.await {
-                    warn_limited!(%error, "the ingest service ended");
+                    warn_limited!(%error, "the ingest service failed");
                 }
             });
         }
-        tracing::info!(%http, ingest = ?grpc, "the aggregator runs");
+        tracing::info!(%http, ingest = ?grpc, "the aggregator is running");
         Ok(Running {
             http,
             grpc,
@@ -195,11 +206,11 @@ impl Aggregator {
             pinned,
             ingest,
             servers,
-            threads: Threads { pools: [pool, bulk], _regular: [keeping, evicting] },
+            threads: Threads { pools: [pool, bulk], _periodic: [snapshots, eviction] },
             draining,
             stop,
             gone,
-            _watching: watching,
+            _subscription: subscription,
         })
     }
 }
@@ -223,18 +234,18 @@ impl Running {
         self.operation
     }
 
-    /// Address of the further listener that memory profilers of old are asked at, if there is one.
+    /// Address of the additional listener for clients of the original's memory profiler, if there is one.
     #[must_use]
     pub fn memory_addr(&self) -> Option<SocketAddr> {
         self.memory
     }
 
-    /// Says from now on that it is not ready, so that no new clients are sent here. [`Running::shutdown`] does, too.
+    /// Makes `/readyz` fail, so that no new clients are directed here. Part of [`Running::shutdown`], too.
     pub fn drain(&self) {
         self.draining.cancel();
     }
 
-    /// Addresses of listeners that are about one node: its name and the address.
+    /// Listeners that are pinned to a node: its name and the address.
     #[must_use]
     pub fn pinned_addrs(&self) -> &[(String, SocketAddr)] {
         &self.pinned
@@ -245,37 +256,37 @@ impl Running {
         self.ingest.connect()
     }
 
-    /// Where sessions are made, for a caller that brings its own transport ([`crate::ingest::session`]).
+    /// The ingest, for sessions over another transport ([`crate::ingest::session`]).
     #[must_use]
     pub fn ingest(&self) -> &Ingest {
         &self.ingest
     }
 
-    /// Ends in order: it is said not to be ready, sessions store and acknowledge what they have received, live streams
-    /// end, answers under way are given a few seconds, threads are waited for. Afterwards nobody holds the store any more.
+    /// Ends in order: `/readyz` fails, sessions store and acknowledge what they have received, live streams end, responses
+    /// under way have a few seconds, threads are joined. Afterwards nothing here holds the store.
     pub async fn shutdown(self) {
-        let Self { ingest, mut servers, threads, draining, stop, gone, _watching, .. } = self;
+        let Self { ingest, mut servers, threads, draining, stop, gone, _subscription, .. } = self;
         draining.cancel();
         ingest.stop().await;
         stop.cancel();
         gone.cancel();
-        let ended = timeout(FAREWELL, async { while servers.join_next().await.is_some() {} });
+        let ended = timeout(SHUTDOWN_GRACE, async { while servers.join_next().await.is_some() {} });
         if ended.await.is_err() {
-            warn_limited!("a client holds its connection: it is cut");
+            warn_limited!("open connections are closed after the grace period");
             servers.shutdown().await;
         }
         let ended = tokio::task::spawn_blocking(move || drop(threads));
         if ended.await.is_err() {
-            warn_limited!("a thread of the aggregator did not end as it should");
+            warn_limited!("a thread of the aggregator panicked");
         }
     }
 }
 
-/// Threads that hold the store: none may outlive the aggregator, for a store that is closed while the process exits
-/// finds what RocksDB keeps for the whole process gone.
+/// Threads that hold the store. None may outlive the aggregator: closing the store while the process exits would use
+/// RocksDB's global state after its destruction.
 struct Threads {
     pools: [Arc<Pool>; 2],
-    _regular: [Regular; 2],
+    _periodic: [PeriodicTask; 2],
 }
 
 impl Drop for Threads {
@@ -286,7 +297,7 @@ impl Drop for Threads {
     }
 }
 
-/// How connections become ours, a listener's kind.
+/// Transport security of the listeners.
 struct Acceptors {
     api: Acceptor,
     ingest: Acceptor,
@@ -306,6 +317,6 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
 }
 
-fn address_of(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, Error> {
-    listener.local_addr().map_err(|source| Error::Listen { address: asked, source })
+fn address_of(listener: &TcpListener, requested: SocketAddr) -> Result<SocketAddr, Error> {
+    listener.local_addr().map_err(|source| Error::Listen { address: requested, source })
 }

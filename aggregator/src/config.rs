@@ -1,4 +1,4 @@
-//! What an aggregator is started with.
+//! Configuration of an aggregator.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -12,43 +12,43 @@ use crate::{
     nodes::{NodeConfig, retention_of},
 };
 
-/// What an aggregator is started with.
+/// Configuration of an aggregator.
 #[derive(Clone)]
 pub struct Config {
-    /// Where records go and answers come from.
+    /// Where records are stored.
     pub store: Store,
-    /// Address of the HTTP API; port 0 lets the system choose.
+    /// Address of the HTTP API; with port 0 the system chooses one.
     pub http: SocketAddr,
     /// Address on which agents deliver records over gRPC; none: in-process only.
     pub ingest: Option<SocketAddr>,
-    /// Nodes known beforehand; others are added by their first record.
+    /// Configured nodes; others are added by their first record.
     pub nodes: Vec<NodeConfig>,
-    /// How long records of all other nodes are kept.
+    /// Retention of the records of all other nodes.
     pub retention: Retention,
-    /// What `/v2/version` answers: the commit this was built from, or a version.
+    /// Response of `/v2/version`: the commit that this was built from, or a version.
     pub build: String,
-    /// Address of a further listener for metrics and health, never encrypted and without a token; none: the API has them.
+    /// Address of a listener for metrics and health, without encryption and tokens; none: the API's listener has them.
     pub operation: Option<SocketAddr>,
-    /// A further address of the API: 17832, where the original's memory profiler was; none: the API's own alone.
+    /// Another address of the API: 17832, that of the original's memory profiler; none: the API's own only.
     pub memory: Option<SocketAddr>,
-    /// Who may use the API.
+    /// Authentication and authorization of the API's callers.
     pub access: AccessConfig,
-    /// Whether reads are logged (target `audit`). They always are where callers have names.
+    /// Whether reads are logged (target `audit`). They always are unless access is open.
     pub audit: bool,
-    /// Whom records are taken from over gRPC; none: from whoever reaches it.
+    /// Authentication of agents over gRPC; none: records are taken from any client.
     pub trust: Option<IngestTrust>,
-    /// Where the nodes are learnt from; none: from `nodes`, and from agents.
+    /// The operator's catalog of nodes; none: the nodes are those of `nodes`, and those of agents.
     pub catalog: Option<CatalogConfig>,
-    /// Folder with `tls.crt` and `tls.key` for the ingest; none: plain text.
+    /// Directory with `tls.crt` and `tls.key` for the ingest; none: plain text.
     pub tls: Option<PathBuf>,
     /// The API is encrypted, too.
     pub api_tls: bool,
-    /// What the aggregator takes on at most.
+    /// Limits of requests and ingest.
     pub limits: Limits,
 }
 
 impl Config {
-    /// A configuration without nodes and without gRPC, with every limit at its default; 20 GiB are kept of a node.
+    /// A configuration without nodes and gRPC, with default limits and the default retention, 20 GiB of a node.
     #[must_use]
     pub fn new(store: Store, http: SocketAddr) -> Self {
         let build = option_env!("CHAINSCOPE_COMMIT").unwrap_or(env!("CARGO_PKG_VERSION")).to_owned();

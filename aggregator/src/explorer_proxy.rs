@@ -1,58 +1,64 @@
-//! TezEdge Explorer cannot send a token. This proxy serves the Explorer's files and the API of some nodes on one origin,
-//! and adds the token of a service account to what goes to the API.
+//! A proxy for TezEdge Explorer, which cannot send a token: it serves the Explorer's files and the API of some nodes on one
+//! origin, and adds the token of a service account to requests for the API.
 //!
 //! ```text
-//! browser ─▶ /v1 /v2 /v3 /nodes ─▶ only the listed nodes, as /nodes/<namespace>/<name>/… ─▶ API, with a token
-//!        └─▶ all else ───────────────────────────────────────────────────────────────────▶ the Explorer's files
+//! browser ─▶ /v1 /v2 /v3 /nodes ─▶ the listed nodes only, as /nodes/<namespace>/<name>/… ─▶ API, with a token
+//!        └─▶ other paths ─────────────────────────────────────────────────────────────────▶ the Explorer's files
 //! ```
 //!
-//! Whoever reaches it reads these nodes, so it is strict in what goes on: reading methods only, each path rewritten to a
-//! listed node, a few headers each way. The header by which the API lets pages of other origins read is left out:
-//! otherwise any page in a visitor's browser could.
+//! Every client of the proxy can read these nodes, so it restricts what it forwards: `GET` and `HEAD` only, each path
+//! rewritten to a listed node, a few headers in each direction. The header by which the API lets pages of other origins read
+//! its responses is removed: otherwise any page in a visitor's browser could read them.
 
-use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
-    body::{Body, Bytes},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header},
+    body::Body,
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use chainscope_hygiene::warn_limited;
-use chainscope_tls::Token;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::{body::Incoming, client, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use chainscope_tls::{Acceptor, Token};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use parking_lot::Mutex;
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
 use serde_json::Value;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    time::{sleep, timeout},
-};
-use tokio_rustls::TlsConnector;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, NodeConfig,
-    http::{entry, form::Form, list, patient::Patient, problem::Problem},
-    nodes::Nodes,
+    http::{
+        params::{NodeParameters, parse},
+        prefix,
+        problem::Problem,
+        response,
+        server::Server,
+    },
+    nodes::{Nodes, check_name},
 };
 
-/// Connections at a time.
-const CONNECTIONS: usize = 512;
-/// How long a browser may be slow, and an upstream may take for the head of its answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of a request's head at most.
-const HEAD_BYTES: usize = 32 << 10;
-/// Largest list of nodes.
-const LIST_BYTES: usize = 16 << 20;
-/// Time that open answers have at the end.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Maximum number of open connections.
+const MAX_CONNECTIONS: usize = 512;
+/// Maximum time that a browser takes to send the head of a request, and that it leaves a response unread.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum time until the head of an upstream's response.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
+/// Idle connections to an upstream are closed after this.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum size of the list of nodes.
+const MAX_LIST_BYTES: usize = 16 << 20;
 
-/// What of a browser's headers goes to the API, and back.
+/// Headers that are forwarded to the API, and back.
 const TO_API: [HeaderName; 2] = [header::ACCEPT, HeaderName::from_static("last-event-id")];
 const FROM_API: [HeaderName; 5] = [
     header::CONTENT_TYPE,
@@ -61,7 +67,7 @@ const FROM_API: [HeaderName; 5] = [
     HeaderName::from_static("x-accel-buffering"),
     HeaderName::from_static("x-content-type-options"),
 ];
-/// What concerns one connection only.
+/// Headers of one connection, which are not forwarded.
 const HOP_BY_HOP: [HeaderName; 7] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -72,27 +78,27 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     header::UPGRADE,
 ];
 
-/// What a proxy is started with.
+/// Configuration of a proxy.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where to serve.
+    /// Address of the listener.
     pub listen: SocketAddr,
     /// The aggregator's API, `http://…` or `https://…`.
     pub api: String,
-    /// Where the Explorer's files are.
+    /// Base URL of the Explorer's files.
     pub explorer: String,
-    /// The token for the API.
+    /// File with the token for the API.
     pub token_file: Option<PathBuf>,
-    /// Certificate authorities that the API is believed by.
+    /// CA bundle used to verify the API.
     pub ca_file: Option<PathBuf>,
     /// The nodes that may be read.
     pub nodes: Vec<String>,
 }
 
-/// Serves until `end` comes.
+/// Serves until `end` completes.
 ///
 /// # Errors
-/// The address cannot be bound, another cannot be one, a name cannot be a node's.
+/// The address cannot be bound, a URL or the name of a node is invalid.
 pub async fn run(config: Config, end: impl Future<Output = ()> + Send) -> Result<(), Error> {
     let proxy = Proxy::bind(config).await?;
     let stop = CancellationToken::new();
@@ -107,7 +113,7 @@ pub async fn run(config: Config, end: impl Future<Output = ()> + Send) -> Result
     Ok(())
 }
 
-/// A proxy that has its address.
+/// A proxy with a bound address.
 pub struct Proxy {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -128,125 +134,87 @@ impl Proxy {
     pub async fn bind(config: Config) -> Result<Self, Error> {
         let Config { listen: address, api, explorer, token_file, ca_file, nodes } = config;
         for name in &nodes {
-            crate::nodes::check_name(name).map_err(|why| Error::NodeName { name: name.clone(), why })?;
+            check_name(name).map_err(|why| Error::NodeName { name: name.clone(), why })?;
         }
         let (api, explorer) = (Origin::parse(&api, ca_file)?, Origin::parse(&explorer, None)?);
         let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
         Ok(Self { listener, shared: Arc::new(Shared { api, explorer, token_file, nodes }) })
     }
 
-    /// Where it serves.
+    /// Address of the listener.
     ///
     /// # Errors
-    /// The system does not say.
+    /// That of `getsockname`.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop`, then lets answers under way end.
+    /// Serves until `stop`, then waits for responses under way.
     pub async fn serve(self, stop: CancellationToken) {
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let connections = TaskTracker::new();
-        loop {
-            let accepted = tokio::select! {
-                accepted = async {
-                    let permit = Arc::clone(&room).acquire_owned().await.map_err(io::Error::other)?;
-                    Ok::<_, io::Error>((self.listener.accept().await?.0, permit))
-                } => accepted,
-                () = stop.cancelled() => break,
-            };
-            match accepted {
-                Ok((stream, permit)) => {
-                    let (shared, stop) = (Arc::clone(&self.shared), stop.clone());
-                    connections.spawn(async move {
-                        connection(stream, shared, stop).await;
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    warn_limited!(%error, "a connection could not be accepted");
-                    sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-        connections.close();
-        connections.wait().await;
-    }
-}
-
-async fn connection(stream: TcpStream, shared: Arc<Shared>, stop: CancellationToken) {
-    let _ = stream.set_nodelay(true);
-    let service = service_fn(|request: Request<Incoming>| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(shared.answer(request).await) }
-    });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(PATIENCE)
-            .max_buf_size(HEAD_BYTES)
-            .serve_connection(TokioIo::new(Patient::new(stream, PATIENCE)), service)
-    );
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            timeout(FAREWELL, connection).await.unwrap_or(Ok(()))
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+        let server = Server {
+            acceptor: Acceptor::plain(),
+            max_connections: MAX_CONNECTIONS,
+            client_timeout: CLIENT_TIMEOUT,
+            connections: Default::default(),
+            stop,
+        };
+        let shared = self.shared;
+        let service = move |request| {
+            let shared = Arc::clone(&shared);
+            async move { shared.respond(request).await }
+        };
+        server.serve(self.listener, service).await;
     }
 }
 
 impl Shared {
-    async fn answer(&self, request: Request<Incoming>) -> Response {
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            let problem = format!("{} is not answered here", request.method());
-            return Problem::new(StatusCode::METHOD_NOT_ALLOWED, problem).into_response();
+    async fn respond(&self, request: Request<Body>) -> Response {
+        // Without the body, which is not forwarded.
+        let (request, _) = request.into_parts();
+        if let Some(refused) = prefix::refuse_method(&request.method) {
+            return refused;
         }
-        let path = request.uri().path();
+        let path = request.uri.path();
         let root = path.split('/').nth(1).unwrap_or_default();
-        let answered = if matches!(root, "v1" | "v2" | "v3" | "nodes") {
+        let response = if matches!(root, "v1" | "v2" | "v3" | "nodes") {
             self.api(&request).await
         } else {
             self.file(&request).await
         };
-        answered.unwrap_or_else(|problem| problem.into_response())
+        response.unwrap_or_else(|problem| problem.into_response())
     }
 
-    /// What the API says of a listed node.
-    async fn api(&self, request: &Request<Incoming>) -> Result<Response, Problem> {
-        let (pinned, path) = entry::split(request.uri().path());
+    /// The response of the API for a listed node.
+    async fn api(&self, request: &Parts) -> Result<Response, Problem> {
+        let (pinned, path) = prefix::split(request.uri.path());
         let (nodes, list) = self.listed().await?;
         if path == "/nodes" {
-            return Ok(list::json(Body::from(Value::from(list).to_string())));
+            return Ok(response::json(Body::from(Value::from(list).to_string())));
         }
-        let query = request.uri().query().unwrap_or_default();
-        let form = Form::parse(query);
-        let node = match pinned {
-            Some(pinned) => nodes.find(Some(&pinned), None)?,
-            None => nodes.find(form.text("node_name")?, None)?,
+        let query = request.uri.query().unwrap_or_default();
+        let wanted = match pinned {
+            Some(pinned) => Some(pinned),
+            None => parse::<NodeParameters>(query)?.node_name,
         };
+        let node = nodes.find(wanted.as_deref(), None)?;
         if path.starts_with("/nodes") {
             return Err(Problem::not_found("there is no such path"));
         }
         let target = format!("/nodes/{node}{path}?{query}");
-        let answer = self.ask_api(request.method().clone(), &target, only(&TO_API, request.headers())).await?;
-        let (mut head, body) = answer.into_parts();
+        let response = self.request_api(request.method.clone(), &target, only(&TO_API, &request.headers)).await?;
+        let (mut head, body) = response.into_parts();
         head.headers = only(&FROM_API, &head.headers);
         Ok(Response::from_parts(head, Body::new(body)))
     }
 
-    /// The nodes that are listed here and that the API lets us read, to find names and aliases in; and what it says of
-    /// them.
+    /// The listed nodes that the token may read, for the lookup of names and aliases; and the API's list of them.
     async fn listed(&self) -> Result<(Nodes, Vec<Value>), Problem> {
-        let answer = self.ask_api(Method::GET, "/nodes", HeaderMap::new()).await?;
-        if answer.status() != StatusCode::OK {
-            let detail = format!("the API answers {} to this proxy's token", answer.status());
+        let response = self.request_api(Method::GET, "/nodes", HeaderMap::new()).await?;
+        if response.status() != StatusCode::OK {
+            let detail = format!("the API responds with {} to this proxy's token", response.status());
             return Err(Problem::new(StatusCode::BAD_GATEWAY, detail));
         }
-        let body = timeout(PATIENCE, Limited::new(answer.into_body(), LIST_BYTES).collect()).await;
+        let body = timeout(UPSTREAM_TIMEOUT, Limited::new(response.into_body(), MAX_LIST_BYTES).collect()).await;
         let body = body.map_err(|_| unreachable("the list of nodes does not end"))?;
         let body = body.map_err(|error| unreachable(&error.to_string()))?.to_bytes();
         let mut list: Vec<Value> =
@@ -258,7 +226,7 @@ impl Shared {
         Ok((nodes, list))
     }
 
-    async fn ask_api(
+    async fn request_api(
         &self,
         method: Method,
         target: &str,
@@ -270,18 +238,18 @@ impl Shared {
             token.authorize(&mut metadata);
             headers.extend(metadata.into_headers());
         }
-        self.api.ask(method, target, headers).await
+        self.api.request(method, target, headers).await
     }
 
     /// One of the Explorer's files.
-    async fn file(&self, request: &Request<Incoming>) -> Result<Response, Problem> {
-        let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
-        let mut headers = request.headers().clone();
+    async fn file(&self, request: &Parts) -> Result<Response, Problem> {
+        let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
+        let mut headers = request.headers.clone();
         for name in HOP_BY_HOP.iter().chain(&[header::AUTHORIZATION, header::CONTENT_LENGTH]) {
             headers.remove(name);
         }
-        let answer = self.explorer.ask(request.method().clone(), target, headers).await?;
-        let (mut head, body) = answer.into_parts();
+        let response = self.explorer.request(request.method.clone(), target, headers).await?;
+        let (mut head, body) = response.into_parts();
         HOP_BY_HOP.iter().for_each(|name| {
             head.headers.remove(name);
         });
@@ -300,62 +268,75 @@ fn config_of(node: &Value) -> Option<NodeConfig> {
 }
 
 fn unreachable(why: &str) -> Problem {
-    warn_limited!(why, "the other side of the proxy cannot be reached");
-    Problem::new(StatusCode::BAD_GATEWAY, format!("what is behind this proxy cannot be reached: {why}"))
+    warn_limited!(why, "an upstream of the proxy is unreachable");
+    Problem::new(StatusCode::BAD_GATEWAY, format!("the upstream of this proxy is unreachable: {why}"))
 }
 
-/// Where requests go.
+type UpstreamClient = Client<HttpsConnector<HttpConnector>, Body>;
+
+/// Where requests are forwarded to.
 struct Origin {
+    scheme: &'static str,
     authority: HeaderValue,
-    host: String,
-    port: u16,
-    /// For https.
-    tls: Option<(PathBuf, ServerName<'static>)>,
+    /// CA bundle used to verify the upstream, for https.
+    ca_file: Option<PathBuf>,
+    /// The pooled client, and the CA bundle that it was made with. Another bundle makes another client.
+    client: Mutex<Option<(Vec<u8>, UpstreamClient)>>,
 }
 
 impl Origin {
     fn parse(text: &str, ca_file: Option<PathBuf>) -> Result<Self, Error> {
-        let wrong = |why: &str| Error::Address { address: text.to_owned(), why: why.to_owned() };
-        let uri: Uri = text.parse().map_err(|_| wrong("it is no URL"))?;
-        let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let (tls, port) = match (uri.scheme_str(), ca_file) {
-            (Some("http"), _) => (None, 80),
-            (Some("https"), Some(file)) => {
-                let name = ServerName::try_from(host.clone()).map_err(|_| wrong("its host is no name"))?;
-                (Some((file, name)), 443)
-            }
-            (Some("https"), None) => return Err(wrong("https needs the file of the certificate authority")),
-            _ => return Err(wrong("it begins neither with http:// nor with https://")),
+        let invalid = |why: &str| Error::Address { address: text.to_owned(), why: why.to_owned() };
+        let uri: Uri = text.parse().map_err(|_| invalid("it is no URL"))?;
+        let authority = uri.authority().ok_or_else(|| invalid("it has no host"))?;
+        let (scheme, ca_file) = match (uri.scheme_str(), ca_file) {
+            (Some("http"), _) => ("http", None),
+            (Some("https"), Some(file)) => ("https", Some(file)),
+            (Some("https"), None) => return Err(invalid("https needs a CA bundle")),
+            _ => return Err(invalid("it begins neither with http:// nor with https://")),
         };
-        let port = authority.port_u16().unwrap_or(port);
-        let authority = HeaderValue::from_str(authority.as_str()).map_err(|_| wrong("its host is no name"))?;
-        Ok(Self { authority, host, port, tls })
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        ServerName::try_from(host).map_err(|_| invalid("its host is no name"))?;
+        let authority = HeaderValue::from_str(authority.as_str()).map_err(|_| invalid("its host is no name"))?;
+        Ok(Self { scheme, authority, ca_file, client: Mutex::new(None) })
     }
 
-    /// One request on a connection of its own.
-    async fn ask(&self, method: Method, target: &str, mut headers: HeaderMap) -> Result<Response<Incoming>, Problem> {
+    /// Forwards a request without a body.
+    async fn request(
+        &self,
+        method: Method,
+        target: &str,
+        mut headers: HeaderMap,
+    ) -> Result<Response<Incoming>, Problem> {
+        let (scheme, authority) = (self.scheme, self.authority.to_str().unwrap_or_default());
+        let uri = format!("{scheme}://{authority}{target}");
         headers.insert(header::HOST, self.authority.clone());
-        let mut request = Request::new(Empty::<Bytes>::new());
+        let mut request = Request::new(Body::empty());
         *request.method_mut() = method;
-        *request.uri_mut() = target.parse().map_err(|_| Problem::not_found("there is no such path"))?;
+        *request.uri_mut() = uri.parse().map_err(|_| Problem::not_found("there is no such path"))?;
         *request.headers_mut() = headers;
-        match timeout(PATIENCE, self.send(request)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(unreachable(&error.to_string())),
-            Err(_) => Err(unreachable("it does not answer")),
+        let client = self.client().map_err(|error| unreachable(&error.to_string()))?;
+        match timeout(UPSTREAM_TIMEOUT, client.request(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(unreachable(&format!("{:#}", anyhow::Error::from(error)))),
+            Err(_) => Err(unreachable("it does not respond")),
         }
     }
 
-    async fn send(
-        &self,
-        request: Request<Empty<Bytes>>,
-    ) -> Result<Response<Incoming>, Box<dyn std::error::Error + Send + Sync>> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
-        let Some((file, name)) = &self.tls else { return exchange(stream, request).await };
+    /// The client for the CA bundle in the file now.
+    fn client(&self) -> Result<UpstreamClient, Box<dyn std::error::Error + Send + Sync>> {
+        let bundle = match &self.ca_file {
+            Some(file) => std::fs::read(file)?,
+            None => Vec::new(),
+        };
+        let mut client = self.client.lock();
+        if let Some((made_with, client)) = &*client
+            && *made_with == bundle
+        {
+            return Ok(client.clone());
+        }
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(file)? {
+        for certificate in CertificateDer::pem_slice_iter(&bundle) {
             roots.add(certificate?)?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -363,23 +344,19 @@ impl Origin {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        exchange(TlsConnector::from(Arc::new(config)).connect(name.clone(), stream).await?, request).await
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.enforce_http(false);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(config)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        let made = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .build(connector);
+        *client = Some((bundle, made.clone()));
+        Ok(made)
     }
-}
-
-async fn exchange<S>(
-    stream: S,
-    request: Request<Empty<Bytes>>,
-) -> Result<Response<Incoming>, Box<dyn std::error::Error + Send + Sync>>
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
-{
-    let (mut sender, connection) = client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the answer, or when nobody reads the answer any more.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection behind the proxy ended early");
-        }
-    });
-    Ok(sender.send_request(request).await?)
 }

@@ -1,4 +1,4 @@
-//! Takes records from agents, stores them, and answers questions about them over HTTP.
+//! Ingests records from agents, stores them, and serves them over HTTP.
 //!
 //! ```text
 //! agents ══ gRPC or channels ══▶ ingest ─▶ writer thread ─▶ store (RocksDB)
@@ -6,9 +6,9 @@
 //! people, dashboards, TezEdge Explorer ◀── http ◀── query pool
 //! ```
 //!
-//! [`Aggregator::start`] puts it together. [`ingest`] is the way in; the modules below `http` are the way out, and the API's
-//! description is committed under `openapi/`. Messages are decoded late, from the plain bytes of their chunks, when they
-//! are asked for. Nothing here knows where records come from: the same code serves one machine and a cluster.
+//! [`Aggregator::start`] wires the parts. [`ingest`] receives records; `http` serves the API, whose description is committed
+//! under `openapi/`; `network` and `memory` are what the pillars do beside HTTP. Messages are decoded at read time, from the
+//! plain bytes of their chunks. The same code serves a single host and a cluster.
 
 #![forbid(unsafe_code)]
 
@@ -17,17 +17,18 @@ mod aggregator;
 mod catalog;
 mod clock;
 mod config;
-mod decode;
 mod error;
 pub mod explorer_proxy;
 mod http;
 pub mod ingest;
+mod json;
 mod limits;
 mod memory;
 mod metrics;
+mod network;
 mod nodes;
+mod periodic;
 mod pool;
-mod regularly;
 mod retention;
 
 pub use aggregator::{Aggregator, Running};

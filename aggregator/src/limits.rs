@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-/// What the aggregator takes on at most. Beyond it requests are refused with 503, and agents wait.
+/// Limits of the aggregator. Beyond them requests are refused with 503, and agents wait.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Threads that read the store for requests.
     pub query_threads: usize,
-    /// Requests that wait for such a thread.
+    /// Requests that may wait for such a thread.
     pub query_queue: usize,
-    /// How long one read of the store may take, its wait included.
-    pub query_time: Duration,
-    /// HTTP connections open at a time, a listener.
-    pub connections: usize,
-    /// Live streams open at a time.
-    pub streams: usize,
-    /// How long a client may take for its request's head, and how long it may leave an answer unread.
-    pub patience: Duration,
-    /// Time between the signs of life on a quiet stream.
-    pub heartbeat: Duration,
-    /// Bytes of batches that wait for the writer, all agents together.
-    pub ingest_bytes: usize,
-    /// Nodes there may be; a batch for one more is refused.
-    pub nodes: usize,
-    /// Time between two looks for what retention lets go.
-    pub eviction: Duration,
-    /// How long an answer of Kubernetes is good.
-    pub remember: Duration,
-    /// Time between two questions whether the caller of a live stream still may.
-    pub recheck: Duration,
+    /// Maximum duration of a read of the store, from its submission.
+    pub query_timeout: Duration,
+    /// Maximum number of open HTTP connections of a listener.
+    pub max_connections: usize,
+    /// Maximum number of open live streams.
+    pub max_streams: usize,
+    /// Maximum time that a client takes to send the head of a request, and that it leaves a response unread.
+    pub client_timeout: Duration,
+    /// Time between keep-alive comments of a live stream without events.
+    pub heartbeat_interval: Duration,
+    /// Maximum bytes of batches that wait for the writer, all agents together.
+    pub max_ingest_bytes: usize,
+    /// Maximum number of nodes; batches of further ones are refused.
+    pub max_nodes: usize,
+    /// Time between two evictions by retention.
+    pub eviction_interval: Duration,
+    /// How long an answer of a Kubernetes review is cached.
+    pub review_ttl: Duration,
+    /// Time between two checks of the permission of a live stream.
+    pub reauthorize_interval: Duration,
 }
 
 impl Default for Limits {
@@ -36,16 +36,16 @@ impl Default for Limits {
         Self {
             query_threads: 4,
             query_queue: 128,
-            query_time: Duration::from_secs(10),
-            connections: 1024,
-            streams: 256,
-            patience: Duration::from_secs(30),
-            heartbeat: Duration::from_secs(15),
-            ingest_bytes: 32 << 20,
-            nodes: 10_000,
-            eviction: Duration::from_secs(10),
-            remember: Duration::from_secs(60),
-            recheck: Duration::from_secs(60),
+            query_timeout: Duration::from_secs(10),
+            max_connections: 1024,
+            max_streams: 256,
+            client_timeout: Duration::from_secs(30),
+            heartbeat_interval: Duration::from_secs(15),
+            max_ingest_bytes: 32 << 20,
+            max_nodes: 10_000,
+            eviction_interval: Duration::from_secs(10),
+            review_ttl: Duration::from_secs(60),
+            reauthorize_interval: Duration::from_secs(60),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `chainscope-aggregator`: takes records from the agents of other machines and serves the API.
+//! `chainscope-aggregator`: ingests records from the agents of other hosts and serves the API.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     match program::start(program::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One sentence for people; logs may be switched off.
+            // On standard error even if logging is disabled.
             eprintln!("chainscope-aggregator: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,7 +1,7 @@
 //! The aggregator's own metrics, in Prometheus' naming and base units.
 //!
-//! Labels are bounded: nodes (checked names, at most [`crate::Limits::nodes`]), routes, status codes. What peers say is
-//! never one.
+//! Labels are bounded: nodes (checked names, at most [`crate::Limits::max_nodes`]), routes, status codes. Data of peers is
+//! never a label.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,16 +12,16 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// What happens at the ingest.
+/// Metrics of the ingest.
 #[derive(Debug)]
 pub(crate) struct IngestMetrics {
     pub(crate) sessions: Gauge,
     pub(crate) session_errors: Counter,
     pub(crate) batches: Counter,
-    /// Batches of nodes that the agent may not deliver.
+    /// Batches of nodes that the agent is not authorized for.
     pub(crate) refused_batches: Counter,
     pub(crate) records: Counter,
-    /// States of memory, parts counted.
+    /// Parts of memory states.
     pub(crate) memory_states: Counter,
     pub(crate) bytes: Counter,
     pub(crate) unknown_kinds: Counter,
@@ -45,7 +45,7 @@ impl IngestMetrics {
         }
     }
 
-    /// A batch was appended, or recognised as a resend.
+    /// Counts a batch that was appended or recognised as a resend.
     pub(crate) fn batch(&self, bytes: usize, records: &[Record]) {
         self.batches.inc();
         self.records.inc_by(records.len() as u64);
@@ -60,23 +60,23 @@ impl IngestMetrics {
         registry.register("batches", "Batches received", self.batches.clone());
         registry.register(
             "refused_batches",
-            "Batches of nodes that the agent may not deliver",
+            "Batches of nodes that the agent is not authorized for",
             self.refused_batches.clone(),
         );
         registry.register("records", "Records received, resent ones included", self.records.clone());
-        registry.register("memory_states", "States of memory received, parts counted", self.memory_states.clone());
+        registry.register("memory_states", "Parts of memory states received", self.memory_states.clone());
         registry.register_with_unit("received", "Size of the batches received", Unit::Bytes, self.bytes.clone());
         registry.register(
             "unknown_kinds",
             "Records of a kind that this build does not know",
             self.unknown_kinds.clone(),
         );
-        registry.register("store_errors", "Writes that the store refused", self.store_errors.clone());
-        registry.register_with_unit("sync", "Time that a commit took", Unit::Seconds, self.sync_seconds.clone());
+        registry.register("store_errors", "Writes that failed in the store", self.store_errors.clone());
+        registry.register_with_unit("sync", "Duration of a commit", Unit::Seconds, self.sync_seconds.clone());
     }
 }
 
-/// One answered request.
+/// Labels of a request.
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
     /// A route's template, or "other".
@@ -85,7 +85,7 @@ pub(crate) struct RequestLabels {
     pub(crate) code: u16,
 }
 
-/// Where requests go.
+/// Labels of a route.
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(crate) struct RouteLabels {
     /// A route's template, or "other".
@@ -95,7 +95,7 @@ pub(crate) struct RouteLabels {
 /// Upper bounds of the buckets of durations, in seconds.
 const SECONDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
-/// What happens at the API.
+/// Metrics of the API.
 #[derive(Debug)]
 pub(crate) struct HttpMetrics {
     pub(crate) requests: Family<RequestLabels, Counter>,
@@ -121,20 +121,20 @@ impl HttpMetrics {
 
     fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("http");
-        registry.register("requests", "Requests answered", self.requests.clone());
+        registry.register("requests", "Responses sent", self.requests.clone());
         registry.register_with_unit(
             "request_duration",
-            "Time until an answer began",
+            "Time until a response began",
             Unit::Seconds,
             self.seconds.clone(),
         );
         registry.register("connections", "Open connections", self.connections.clone());
         registry.register("streams", "Open live streams", self.streams.clone());
-        registry.register("refused", "Requests refused because too much was going on", self.refused.clone());
+        registry.register("refused", "Requests refused because of overload", self.refused.clone());
     }
 }
 
-/// All of them.
+/// All metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) ingest: std::sync::Arc<IngestMetrics>,

@@ -1,7 +1,7 @@
 //! Threads that read the store for requests.
 //!
-//! The store blocks, so it is never called on an async worker; and the runtime's own blocking pool is not bounded in a
-//! way that tells a client "too much". Here a full queue is an answer: 503.
+//! The store blocks, so it is never called on an async worker; and the queue of the runtime's own blocking pool is not
+//! bounded. Here a full queue is a 503.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,10 +20,10 @@ use crate::Error;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Set when nobody waits for the answer any more.
+/// Set when the caller has dropped its future.
 pub(crate) type Cancel = Arc<AtomicBool>;
 
-/// Why there is no answer.
+/// Why a job has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolError {
     /// As many requests wait as may.
@@ -73,7 +73,7 @@ impl Pool {
 
     /// Runs `job` on one of the threads. Dropping the future cancels it: a job that has not begun is not run, one that
     /// runs sees its flag set.
-    pub(crate) async fn ask<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Cancel) -> T + Send + 'static,
     ) -> Result<T, PoolError> {
@@ -82,7 +82,7 @@ impl Pool {
         let cancel = Arc::clone(&guard.0);
         self.submit(Box::new(move || {
             if !cancel.load(Ordering::Relaxed) {
-                // The asker may have gone meanwhile: nothing to do then.
+                // Fails if the caller has gone.
                 let _ = answer.send(job(&cancel));
             }
         }))?;
@@ -100,11 +100,11 @@ impl Pool {
         })
     }
 
-    /// Finishes what waits and ends the threads. Blocks.
+    /// Runs the waiting jobs and joins the threads. Blocks.
     pub(crate) fn stop(&self) {
         self.jobs.lock().take();
         for thread in self.threads.lock().drain(..) {
-            // A thread survives its jobs' panics, so it ends well.
+            // Panics of jobs are caught, so the thread returned.
             let _ = thread.join();
         }
     }
@@ -112,7 +112,7 @@ impl Pool {
 
 fn work(jobs: &Receiver<Job>) {
     for job in jobs {
-        // The panic's message was printed by the hook; the asker sees its channel closed.
+        // The panic hook has printed the message; the caller sees a closed channel.
         let _ = catch_unwind(AssertUnwindSafe(job));
     }
 }
@@ -126,7 +126,7 @@ mod tests {
     use super::{Pool, PoolError};
 
     #[tokio::test]
-    async fn a_full_queue_refuses_a_panic_is_survived_and_a_dropped_question_is_cancelled() {
+    async fn a_full_queue_refuses_jobs_a_panic_is_caught_and_a_dropped_future_cancels_its_job() {
         let pool = Arc::new(Pool::start("test", 1, 1).unwrap());
         let (began, begins) = oneshot::channel();
         let (release, released) = std::sync::mpsc::channel::<()>();
@@ -134,7 +134,7 @@ mod tests {
         let first = tokio::spawn({
             let pool = Arc::clone(&pool);
             async move {
-                pool.ask(move |cancel| {
+                pool.run(move |cancel| {
                     began.send(()).unwrap();
                     released.recv().unwrap();
                     saw.send(cancel.load(Ordering::Relaxed)).unwrap();
@@ -145,20 +145,20 @@ mod tests {
         begins.await.unwrap();
         pool.submit(Box::new(|| panic!("meant"))).unwrap();
         assert_eq!(pool.waiting(), 1);
-        assert_eq!(pool.ask(|_| 1).await, Err(PoolError::Full));
+        assert_eq!(pool.run(|_| 1).await, Err(PoolError::Full));
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         release.send(()).unwrap();
-        assert!(sees.await.unwrap(), "the running job sees that nobody waits");
+        assert!(sees.await.unwrap(), "the running job sees that its caller has gone");
         loop {
-            match pool.ask(|_| 7).await {
+            match pool.run(|_| 7).await {
                 Ok(seven) => break assert_eq!(seven, 7),
                 Err(error) => assert_eq!(error, PoolError::Full),
             }
             tokio::task::yield_now().await;
         }
-        assert_eq!(pool.ask(|_| -> u8 { panic!("meant") }).await, Err(PoolError::Gone));
+        assert_eq!(pool.run(|_| -> u8 { panic!("meant") }).await, Err(PoolError::Gone));
         pool.stop();
-        assert_eq!(pool.ask(|_| 1).await, Err(PoolError::Gone));
+        assert_eq!(pool.run(|_| 1).await, Err(PoolError::Gone));
     }
 }

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use chainscope_hygiene::warn_limited;
 use chainscope_store::Store;
 
-use crate::{Error, catalog::Catalog, clock::now_ns, regularly::Regular};
+use crate::{Error, catalog::Catalog, clock::now_ns, periodic::PeriodicTask};
 
 /// Starts the thread that evicts at each interval.
-pub(crate) fn start(store: Store, catalog: Option<Arc<Catalog>>, interval: Duration) -> Result<Regular, Error> {
-    Regular::start("retention", interval, move || {
+pub(crate) fn start(store: Store, catalog: Option<Arc<Catalog>>, interval: Duration) -> Result<PeriodicTask, Error> {
+    PeriodicTask::start("retention", interval, move || {
         if let Some(catalog) = &catalog {
             catalog.expire_deleted(now_ns());
         }

@@ -15,7 +15,7 @@ pub struct NonStackMemory {
 
 /// Memory of the stacks of a call tree at one time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Held {
+pub(crate) struct StackMemory {
     /// Memory of the stacks that end at each node, one column per kind.
     columns: [Arc<Vec<u64>>; 3],
     /// Unit of the columns, in kibibytes.
@@ -23,7 +23,7 @@ pub(crate) struct Held {
     non_stack: NonStackMemory,
 }
 
-impl Held {
+impl StackMemory {
     /// Kibibytes of the stacks that end at a node, per kind.
     pub(crate) fn at(&self, node: usize) -> [i64; 3] {
         let kib = |column: &Arc<Vec<u64>>| {
@@ -49,9 +49,9 @@ pub struct Stacks {
     pub(crate) parents: Arc<Vec<u32>>,
     /// Frame of each node; entry 0 is unused.
     pub(crate) node_frames: Arc<Vec<u32>>,
-    pub(crate) now: Held,
+    pub(crate) now: StackMemory,
     /// Memory at the earlier time of a comparison.
-    pub(crate) then: Option<Held>,
+    pub(crate) then: Option<StackMemory>,
     /// Page size in bytes.
     pub(crate) page_bytes: u32,
 }
@@ -75,17 +75,17 @@ impl Stacks {
 
     /// One process; shares its columns.
     fn shared(data: &ProfileData) -> Self {
-        let mut held = Held {
+        let mut memory = StackMemory {
             columns: data.pages.clone(),
             unit: i64::from(data.page_bytes / 1024),
             non_stack: NonStackMemory::default(),
         };
-        held.non_stack.add(data);
+        memory.non_stack.add(data);
         Self {
             frames: Arc::clone(&data.frames),
             parents: Arc::clone(&data.parents),
             node_frames: Arc::clone(&data.node_frames),
-            now: held,
+            now: memory,
             then: None,
             page_bytes: data.page_bytes,
         }
@@ -96,18 +96,18 @@ impl Stacks {
         let both = || now.iter().chain(then.iter().copied().flatten());
         let mut build = Build::new(both().map(|data| data.nodes()).max().unwrap_or(1));
         let mut add = |all: &[Arc<ProfileData>]| {
-            let mut held = Sums::default();
-            all.iter().for_each(|data| build.add(data, &mut held));
-            held
+            let mut sums = Sums::default();
+            all.iter().for_each(|data| build.add(data, &mut sums));
+            sums
         };
-        let (now_held, then_held) = (add(now), then.map(add));
+        let (now_sums, then_sums) = (add(now), then.map(add));
         let nodes = build.parents.len();
         Self {
             frames: Arc::new(build.frames),
             parents: Arc::new(build.parents),
             node_frames: Arc::new(build.node_frames),
-            now: now_held.held(nodes),
-            then: then_held.map(|held| held.held(nodes)),
+            now: now_sums.into_memory(nodes),
+            then: then_sums.map(|sums| sums.into_memory(nodes)),
             page_bytes: now.first().map_or(4096, |data| data.page_bytes),
         }
     }
@@ -119,12 +119,12 @@ impl Stacks {
     }
 
     /// Kibibytes of the stacks that end at a node, per kind, now and at the earlier time.
-    pub(crate) fn held(&self, node: usize) -> ([i64; 3], [i64; 3]) {
+    pub(crate) fn memory_of(&self, node: usize) -> ([i64; 3], [i64; 3]) {
         (self.now.at(node), self.then.as_ref().map_or([0; 3], |then| then.at(node)))
     }
 
     /// Whether the stacks that end at a node hold memory, now or at the earlier time.
-    pub(crate) fn is_held(&self, node: usize) -> bool {
+    pub(crate) fn has_memory(&self, node: usize) -> bool {
         self.now.is_at(node) || self.then.as_ref().is_some_and(|then| then.is_at(node))
     }
 
@@ -161,12 +161,12 @@ struct Sums {
 }
 
 impl Sums {
-    fn held(self, nodes: usize) -> Held {
+    fn into_memory(self, nodes: usize) -> StackMemory {
         let columns = self.columns.map(|mut column| {
             column.resize(nodes, 0);
             Arc::new(column)
         });
-        Held { columns, unit: 1, non_stack: self.non_stack }
+        StackMemory { columns, unit: 1, non_stack: self.non_stack }
     }
 }
 

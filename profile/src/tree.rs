@@ -130,7 +130,8 @@ impl Tree {
             }
         };
         // Most nodes are the end of no stack.
-        let weigh_node = |node: usize| if stacks.is_held(node) { weigh(stacks.held(node)) } else { Weight::default() };
+        let weigh_node =
+            |node: usize| if stacks.has_memory(node) { weigh(stacks.memory_of(node)) } else { Weight::default() };
         let positive = |entries: [i64; 3]| entries.map(|entry| entry.max(0));
         let (now, then) = stacks.non_stack();
         let non_stack = [

@@ -142,7 +142,7 @@ pub enum Output {
     Recognised,
     /// Both connection messages were read. Repeated when the role becomes known later.
     Identified(Identified),
-    /// A remark shown to users.
+    /// A comment shown to users.
     Comment(String),
     /// The state changed.
     State {

@@ -1,7 +1,7 @@
 //! The memory profiler: which code holds the resident memory of observed processes.
 //!
 //! ```text
-//!   worker ── watch, forget ──▶ watcher ◀── kernel: events, and once a second what is held
+//!   inbox ── watch, forget  ──▶ watcher ◀── kernel: events, and once a second what is held
 //!                                  │ news: a reading at a time
 //!                                  ▼
 //!                               naming ── symbols: names of new calls
@@ -23,36 +23,39 @@ mod naming;
 mod parts;
 mod probe;
 mod profile;
+mod status;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod watcher;
 
-use std::thread::JoinHandle;
+use std::{collections::BTreeSet, fmt, sync::Arc, thread::JoinHandle};
 
 pub(crate) use board::Board;
 use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
-use crossbeam_channel as channel;
-pub(crate) use figures::{Figures, KINDS, NodeFigures, RESIDENT};
-pub(crate) use watcher::Command;
-use watcher::Watcher;
+use crossbeam_channel::{Sender, bounded, unbounded};
+use watcher::{Command, Watcher};
 
-use crate::{Error, agent::spawn, targets::proc::Proc};
+use crate::{
+    Error,
+    pillar::{Pillar, PillarStatus},
+    targets::{Assignment, Inbox, TargetChange, proc::Proc},
+    thread::spawn,
+};
 
-/// The profiler's threads, which end with the last sender of commands.
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) board: Board,
+/// The running pillar: its threads end with the last inbox.
+pub(crate) struct MemoryPillar {
+    board: Board,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Memory {
-    /// Starts it; the kernel's part is loaded when there is something to watch.
-    pub(crate) fn start(proc: &Proc) -> Result<(Self, channel::Sender<Command>), Error> {
+impl MemoryPillar {
+    /// Starts the threads; the kernel's part is loaded when there is something to watch.
+    pub(crate) fn start(proc: &Proc) -> Result<(Self, Box<dyn Inbox>), Error> {
         let board = Board::default();
-        let (commands, taken) = channel::unbounded();
+        let (commands, taken) = unbounded();
         // One reading is being named, one waits.
-        let (news, told) = channel::bounded(1);
+        let (news, told) = bounded(1);
         let load = Box::new(|| MemoryProbe::load(&MemoryOptions::default()));
         let watcher = Watcher::new(load, proc.clone(), board.clone(), taken, news);
         let watching = spawn("chainscope-memory", move || watcher.run())?;
@@ -62,15 +65,82 @@ impl Memory {
             let closing = Closing(filled);
             naming::run(&told, &closing.0, names);
         })?;
-        Ok((Self { board, threads: vec![watching, naming] }, commands))
+        let inbox = MemoryInbox { commands, watched: BTreeSet::new() };
+        Ok((Self { board, threads: vec![watching, naming] }, Box::new(inbox)))
     }
 
-    /// Waits for the threads. All senders of commands must be gone.
-    pub(crate) fn join(&mut self) {
+    /// The profiles, for the uplink.
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+}
+
+impl Pillar for MemoryPillar {
+    fn status(&self) -> Arc<dyn PillarStatus> {
+        Arc::new(self.board.clone())
+    }
+
+    fn join(&mut self) {
         for thread in self.threads.drain(..) {
             // A panic was printed where it happened, and costs the profiles, not the records.
             let _ = thread.join();
         }
+    }
+}
+
+impl fmt::Debug for MemoryPillar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryPillar").finish_non_exhaustive()
+    }
+}
+
+/// Turns changes of targets into commands of the watcher.
+struct MemoryInbox {
+    commands: Sender<Command>,
+    /// Processes that the watcher was told to profile.
+    watched: BTreeSet<u32>,
+}
+
+impl MemoryInbox {
+    fn set(&mut self, pid: u32, assignment: &Assignment) {
+        let command = match (assignment.observe.memory, self.watched.contains(&pid)) {
+            (true, false) => {
+                self.watched.insert(pid);
+                let (node, label) = (Arc::clone(&assignment.node), Arc::clone(&assignment.label));
+                Command::Watch { pid, node, label }
+            }
+            (false, true) => {
+                self.watched.remove(&pid);
+                Command::Forget { pid }
+            }
+            _ => return,
+        };
+        // A watcher that ended has reported why.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Inbox for MemoryInbox {
+    fn put(&mut self, change: &TargetChange) -> Result<(), Error> {
+        match change {
+            TargetChange::Started(target) if !target.has_exited => {
+                // The number of a process whose exit was not noticed yet: the kernel reports that one's end.
+                self.watched.remove(&target.facts.pid);
+                self.set(target.facts.pid, &target.assignment);
+            }
+            TargetChange::Changed(pid, assignment) => self.set(*pid, assignment),
+            TargetChange::Released(pid) => {
+                if self.watched.remove(pid) {
+                    let _ = self.commands.send(Command::Forget { pid: *pid });
+                }
+            }
+            // The kernel reports the exit to the watcher.
+            TargetChange::Exited(pid) => {
+                self.watched.remove(pid);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }
 

@@ -1,13 +1,14 @@
-//! Capture before configuration: what a process says before it is clear whether it is observed, and as which node.
+//! The holding buffer: capture before configuration, until it is decided whether a process is a target, and of which node.
 //!
 //! ```text
 //!   program of a known name executed, ─▶ held ─▶ configured: its events are interpreted from the first one on
 //!   or known port listened on,             └──▶ not meant, or 60 s over: thrown away, and counted
 //!   in a pod's container
+//!   socket of an unknown process ──▶ provisionally held ──▶ as discovery answers: a target, held, or left alone
 //! ```
 //!
-//! A process has room for 8 MiB of payload; what comes after that is missing in its middle, never at its beginning, and
-//! counted. All together have room for 64 MiB.
+//! Up to 8 MiB of payload are held for each process and 64 MiB for all; what comes after that is dropped and counted, so
+//! that the beginning is always complete.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,6 +20,8 @@ const PROCESS_BYTES: usize = 8 << 20;
 const ALL_BYTES: usize = 64 << 20;
 /// Openings, endings and pieces held of one process.
 const PROCESS_ITEMS: usize = 32_768;
+/// Processes from which on no unknown one is held.
+const MAX_PROCESSES: usize = 1024;
 
 /// An event that owns its payload.
 #[derive(Debug)]
@@ -29,14 +32,16 @@ enum Item {
     Closed(Closed),
 }
 
-/// What one process said so far.
+/// What is held of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
+    /// Discovery has been asked about the process and has not answered yet.
+    is_provisional: bool,
     items: Vec<Item>,
     bytes: usize,
-    /// Payload for which there was no room.
+    /// Payload that did not fit.
     pub(crate) dropped_bytes: u64,
-    /// It has ended and everything that it did is here; with the kernel's account.
+    /// It exited and all its events are here; with the kernel's account.
     pub(crate) settled: Option<Option<KernelAccount>>,
     sockets: HashSet<SocketId>,
 }
@@ -55,7 +60,7 @@ impl Held {
     }
 }
 
-/// What was thrown away since the agent began.
+/// What was dropped since the agent started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Discarded {
     pub(crate) processes: u64,
@@ -73,24 +78,53 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    pub(crate) fn begin(&mut self, pid: u32) {
-        // Of an earlier process with this number.
-        self.discard(pid);
-        self.held.insert(pid, Held::default());
+    /// Holds what a process does until it is configured.
+    pub(crate) fn hold(&mut self, pid: u32) {
+        match self.held.get_mut(&pid).filter(|held| held.is_provisional) {
+            Some(held) => held.is_provisional = false,
+            None => {
+                // Of an earlier process with this number.
+                self.discard(pid);
+                self.held.insert(pid, Held::default());
+            }
+        }
+    }
+
+    /// Holds what an unknown process does until discovery answers what it is; without room its sockets are left alone.
+    pub(crate) fn begin_provisional(&mut self, pid: u32) {
+        if self.held.len() < MAX_PROCESSES {
+            self.held.insert(pid, Held { is_provisional: true, ..Held::default() });
+        }
+    }
+
+    pub(crate) fn is_provisional(&self, pid: u32) -> bool {
+        self.held.get(&pid).is_some_and(|held| held.is_provisional)
+    }
+
+    /// Whether an answer about any process is outstanding.
+    pub(crate) fn has_provisional(&self) -> bool {
+        self.held.values().any(|held| held.is_provisional)
+    }
+
+    /// Discovery answered, and nothing is to be done about the process: its sockets are left alone.
+    pub(crate) fn drop_provisional(&mut self, pid: u32) {
+        if self.is_provisional(pid) {
+            self.discard(pid);
+        }
     }
 
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.held.contains_key(&pid)
     }
 
-    /// A held process ended, and everything that it did is here; false if it is not held.
+    /// A held process exited, and all its events are here; false if it is not held.
     pub(crate) fn settle(&mut self, pid: u32, account: Option<&KernelAccount>) -> bool {
         let held = self.held.get_mut(&pid);
         held.map(|held| held.settled = Some(account.cloned())).is_some()
     }
 
     pub(crate) fn processes(&self) -> usize {
-        self.held.len()
+        self.held.values().filter(|held| !held.is_provisional).count()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -119,7 +153,7 @@ impl Holding {
         let Some(held) = self.owners.get(&socket).and_then(|pid| self.held.get_mut(pid)) else { return false };
         let is_full = held.items.len() >= PROCESS_ITEMS;
         match event {
-            // An opening without room: nothing of the connection is of use any more.
+            // Without its opening nothing of the connection can be interpreted.
             Event::Opened(_) if is_full => self.verdicts.push((socket, Verdict::LeaveAlone)),
             Event::Opened(opened) => {
                 held.sockets.insert(socket);
@@ -142,7 +176,7 @@ impl Holding {
                     held.items.push(Item::Data { header: data.header, bytes: data.bytes.into() });
                 }
             }
-            // The end of what is known must be known: of openings there are fewer than of items.
+            // The end of a held connection is always kept: there are fewer openings than items.
             Event::Closed(closed) if held.sockets.contains(&socket) => {
                 held.items.push(Item::Closed(*closed));
                 self.owners.remove(&socket);
@@ -155,12 +189,12 @@ impl Holding {
         true
     }
 
-    /// What the kernel is to do with sockets.
+    /// Verdicts for the kernel since the last call.
     pub(crate) fn take_verdicts(&mut self) -> Vec<(SocketId, Verdict)> {
         std::mem::take(&mut self.verdicts)
     }
 
-    /// Hands out what a process said, to be interpreted.
+    /// Removes and returns what is held of a process.
     pub(crate) fn take(&mut self, pid: u32) -> Option<Held> {
         let held = self.held.remove(&pid)?;
         self.bytes -= held.bytes;
@@ -168,17 +202,20 @@ impl Holding {
         Some(held)
     }
 
-    /// Throws away what a process said.
+    /// Drops what is held of a process.
     pub(crate) fn discard(&mut self, pid: u32) {
-        if let Some(held) = self.take(pid) {
+        let Some(held) = self.take(pid) else { return };
+        if held.is_provisional {
+            self.verdicts.extend(held.sockets.iter().map(|socket| (*socket, Verdict::LeaveAlone)));
+        } else {
             self.discarded.processes += 1;
             self.discarded.bytes += held.bytes as u64 + held.dropped_bytes;
         }
     }
 }
 
-/// The first bytes of a stream that no node says to another: the first message between peers is clear and begins with
-/// its length, of some hundred bytes. Requests to a node's RPC must not fill the room before the node is known.
+/// Whether these are the first bytes of another protocol: the first message between peers is clear and begins with its
+/// length of some hundred bytes. Requests to a node's RPC must not fill the buffer before the node is known.
 fn is_foreign(data: &Data<'_>) -> bool {
     data.header.offset == 0 && data.bytes.len() >= 2 && data.bytes.first().is_some_and(u8::is_ascii_alphabetic)
 }
@@ -235,7 +272,7 @@ mod tests {
     #[test]
     fn a_held_process_is_given_back_as_it_was() {
         let mut holding = Holding::default();
-        holding.begin(7);
+        holding.hold(7);
         assert!(holding.event(&Event::Opened(opened(7, 1))));
         assert!(!holding.event(&Event::Opened(opened(8, 2))), "of another process");
         assert!(holding.event(&data(1, 0, b"\0\x10ab")));
@@ -255,11 +292,33 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_process_is_held_until_the_answer() {
+        let mut holding = Holding::default();
+        holding.begin_provisional(7);
+        assert!(holding.event(&Event::Opened(opened(7, 1))));
+        assert!(holding.event(&data(1, 0, b"\0\x10ab")));
+        assert_eq!((holding.processes(), holding.bytes()), (0, 4), "it counts as no held process");
+        assert!(holding.has_provisional() && holding.is_provisional(7));
+        // It is no target: the kernel leaves its sockets alone, and nothing counts as discarded.
+        holding.drop_provisional(7);
+        assert_eq!(holding.take_verdicts(), [(SocketId(1), Verdict::LeaveAlone)]);
+        assert_eq!((holding.discarded(), holding.bytes()), (Discarded::default(), 0));
+        // It is held: what came before the answer is kept.
+        holding.begin_provisional(7);
+        assert!(holding.event(&Event::Opened(opened(7, 2))));
+        assert!(holding.event(&data(2, 0, b"\0\x10cd")));
+        holding.hold(7);
+        holding.drop_provisional(7);
+        assert!(!holding.has_provisional());
+        assert_eq!(replayed(&holding.take(7).unwrap()), (2, b"\0\x10cd".to_vec()));
+    }
+
+    #[test]
     fn what_is_too_much_is_missing_at_the_end_and_counted() {
         let mut holding = Holding::default();
         let piece = vec![0; 1 << 20];
         for pid in 0..9 {
-            holding.begin(pid);
+            holding.hold(pid);
             holding.event(&Event::Opened(opened(pid, u64::from(pid))));
             for count in 0..9 {
                 assert!(holding.event(&data(u64::from(pid), count << 20, &piece)));
@@ -278,7 +337,7 @@ mod tests {
     #[test]
     fn connections_without_room_are_left_alone() {
         let mut holding = Holding::default();
-        holding.begin(7);
+        holding.hold(7);
         for socket in 0..=PROCESS_ITEMS as u64 {
             assert!(holding.event(&Event::Opened(opened(7, socket))));
         }
@@ -290,7 +349,7 @@ mod tests {
     #[test]
     fn other_protocols_do_not_fill_the_room() {
         let mut holding = Holding::default();
-        holding.begin(7);
+        holding.hold(7);
         holding.event(&Event::Opened(opened(7, 1)));
         holding.event(&data(1, 0, b"GET /health"));
         assert_eq!(holding.take_verdicts(), [(SocketId(1), Verdict::LeaveAlone)]);

@@ -1,9 +1,9 @@
-//! The session journal: what it takes to go on with live sessions after a restart of the agent.
+//! The session journal: the state with which live sessions are resumed after a restart of the agent.
 //!
-//! Each second the sessions whose keys are derived are written down: which socket, both clear connection messages, the
-//! role and how far each direction is (format: `journal.proto`). After a restart a socket that carries data from its
-//! middle is looked for here; if it is there, its conversation goes on under the same connection key. Keys are never
-//! written: they are derived again from the identity.
+//! Each second the sessions whose keys are derived are written to disk: the socket, both clear connection messages, the
+//! role and the position of each direction (format: `journal.proto`). After a restart a socket that is captured from its
+//! middle is matched with the journal; on a match its conversation is resumed under the same connection key. Keys are
+//! never written: they are derived again from the identity.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -17,18 +17,18 @@ use prost::Message as _;
 
 use crate::network::interpreter::records::ip_bytes;
 
-/// Where the kernel says which boot this is.
+/// File with the kernel's boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Sessions kept; with about 400 bytes each the file stays below 64 MiB by far.
+/// Most sessions kept; with about 400 bytes each the file stays well below 64 MiB.
 const MAX_SESSIONS: usize = 1 << 16;
 
-/// This boot.
+/// The id of this boot.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
 
-/// A socket as it is recognised after a restart.
+/// What identifies a socket across a restart of the agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Socket {
     pub(crate) netns: u32,
@@ -77,7 +77,7 @@ pub(crate) fn resume(entry: &JournalSession) -> Option<Conversation> {
     Conversation::resume(&saved, Offsets::Continued, Limits::default()).ok()
 }
 
-/// Reads a journal; of an earlier boot, or damaged, it is as good as none.
+/// Reads a journal; empty if it is damaged or of an earlier boot.
 pub(crate) fn read(bytes: &[u8], boot_id: &str) -> Vec<JournalSession> {
     match Journal::decode(bytes) {
         Ok(journal) if journal.boot_id == boot_id => journal.sessions,
@@ -96,7 +96,7 @@ pub(crate) fn assemble(live: impl Iterator<Item = JournalSession>, waiting: &Wai
     sessions.extend(waiting.sessions.iter().cloned());
     sessions.sort_by_key(|session| (session.connection, session.socket_inode));
     if sessions.len() > MAX_SESSIONS {
-        // The newest are the likeliest to go on.
+        // The newest are the most likely to be still open.
         sessions.drain(..sessions.len() - MAX_SESSIONS);
     }
     Journal { boot_id: waiting.boot_id.clone(), sessions }

@@ -1,4 +1,4 @@
-//! The config stream's client: one stream at a time, and another after a pause when it ends.
+//! The client of the config stream: one stream at a time, and another after a pause when it ends.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,24 +14,24 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 
-use super::{
-    ClusterConfig, Reach, kept,
-    pods::{Parts, PodMap, UpdateError, VERSIONS},
-    report::is_worth_telling,
+use super::{Reach, kept, report::is_significant_change};
+use crate::{
+    config::ClusterConfig,
+    folder::Folder,
+    targets::pod_map::{Parts, PodMap, UpdateError, VERSIONS},
 };
-use crate::folder::Folder;
 
-/// How long an operator may take to send the first configuration: it may be waiting for its own first look.
-const FIRST: Duration = Duration::from_secs(30);
+/// How long an operator may take to send the first configuration: its own caches may still be filling.
+const FIRST_UPDATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Least time between two statuses, and the time after which one is sent although nothing changed.
-const STATUS_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+const STATUS_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Shortest and longest pause before another stream.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// How it goes on the host.
+/// The status of this host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Report {
-    /// Number of the pod map that it is about.
+    /// Number of the pod map that it describes.
     pub(crate) serial: u64,
     pub(crate) status: HostStatus,
 }
@@ -61,7 +61,7 @@ impl From<Status> for StreamError {
 pub(crate) struct Client {
     operator: Remote,
     token_file: Option<PathBuf>,
-    /// Where the configuration is kept; none: nowhere.
+    /// Where the configuration is kept; none: it is not kept.
     folder: Option<Folder>,
     map: PodMap,
     /// Counts the pod maps handed on, over all streams.
@@ -87,16 +87,16 @@ impl Client {
 
     /// Keeps the configuration up to date; never returns.
     pub(crate) async fn run(mut self) {
-        let mut pause = PAUSES.0;
+        let mut pause = BACKOFF.0;
         loop {
             let result = self.stream(&mut pause).await;
             self.reach.set_connected(false);
             if let Err(error) = result {
                 warn_limited!(%error, "the stream to the operator will be opened again; the last configuration holds");
             }
-            // Apart, so that many agents do not return all at once.
+            // With jitter, so that many agents do not reconnect at once.
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).min(PAUSES.1);
+            pause = (pause * 2).min(BACKOFF.1);
         }
     }
 
@@ -124,11 +124,12 @@ impl Client {
                 }
             }
         };
-        let (updates, first) = timeout(FIRST, opened).await.map_err(|_| StreamError::Silent(FIRST))??;
+        let (updates, first) =
+            timeout(FIRST_UPDATE_TIMEOUT, opened).await.map_err(|_| StreamError::Silent(FIRST_UPDATE_TIMEOUT))??;
         self.take(first, true)?;
         tracing::info!(generation = self.map.generation, pods = self.map.pods.len(), "configured by the operator");
         self.reach.set_connected(true);
-        *pause = PAUSES.0;
+        *pause = BACKOFF.0;
         self.follow(updates, requests).await
     }
 
@@ -140,7 +141,7 @@ impl Client {
         let since = self.serial;
         let mut parts = Parts::default();
         let mut sent: Option<(Instant, HostStatus)> = None;
-        let mut tick = interval(STATUS_EVERY.0);
+        let mut tick = interval(STATUS_INTERVAL.0);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -152,16 +153,16 @@ impl Client {
                 _ = tick.tick() => {
                     let Report { serial, status } = self.reports.borrow().clone();
                     let is_due = match &sent {
-                        Some((at, last)) => at.elapsed() >= STATUS_EVERY.1 || is_worth_telling(last, &status),
+                        Some((at, last)) => at.elapsed() >= STATUS_INTERVAL.1 || is_significant_change(last, &status),
                         None => true,
                     };
-                    // A generation of an earlier stream would say something else in this one.
+                    // Generations of an earlier stream have another meaning in this one.
                     if serial < since || !is_due {
                         continue;
                     }
                     match requests.try_send(report(host_report::Report::Status(status.clone()))) {
                         Ok(()) => sent = Some((Instant::now(), status)),
-                        // The operator is slow: the next one says more.
+                        // The operator is slow: the next status replaces this one.
                         Err(mpsc::error::TrySendError::Full(_)) => {}
                         Err(mpsc::error::TrySendError::Closed(_)) => return Err(StreamError::Ended),
                     }
@@ -170,7 +171,7 @@ impl Client {
         }
     }
 
-    /// Takes an update over, keeps it, and hands the pods on.
+    /// Applies an update, keeps it on disk, and sends the pods to discovery.
     fn take(&mut self, update: HostUpdate, is_first: bool) -> Result<(), StreamError> {
         self.map.apply(update, is_first)?;
         self.serial += 1;
@@ -178,7 +179,7 @@ impl Client {
             warn_limited!(%error, "the configuration cannot be kept: after a restart the operator is needed");
         }
         self.reach.set_configured();
-        // Only a worker that ended does not listen; its end is noticed elsewhere.
+        // Only a discovery thread that ended does not receive; its end is noticed elsewhere.
         let _ = self.maps.send((self.serial, Arc::new(self.map.clone())));
         Ok(())
     }

@@ -1,18 +1,17 @@
 //! The last configuration on disk, so that an agent that starts while the operator is away goes on recording.
 //!
 //! `chainscope configuration 1\n`, the SHA-256 of what follows, and a `HostUpdate` that is a snapshot. No identity is in it:
-//! one that came from a Secret is kept as missing. A file that is damaged or of another version is as good as none.
+//! one that came from a Secret is kept as missing. A file that is damaged or of another version is ignored.
 
 use chainscope_proto::v1::HostUpdate;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::pods::PodMap;
-use crate::{Error, folder::Folder};
+use crate::{Error, folder::Folder, targets::pod_map::PodMap};
 
 const HEAD: &[u8] = b"chainscope configuration 1\n";
 
-/// Writes the configuration down.
+/// Writes the configuration to disk.
 pub(super) fn write(folder: &Folder, map: &PodMap) -> Result<(), Error> {
     folder.set_configuration(&encode(map))
 }
@@ -22,12 +21,15 @@ fn encode(map: &PodMap) -> Vec<u8> {
     [HEAD, &Sha256::digest(&body), &body].concat()
 }
 
-/// The configuration that was kept; none if there is none that can be used.
+/// The kept configuration, if it is usable.
 pub(crate) fn read(folder: &Folder) -> Result<Option<PodMap>, Error> {
     let Some(bytes) = folder.configuration()? else { return Ok(None) };
     let map = decode(&bytes);
     if let Err(cause) = &map {
-        tracing::warn!(cause, "the kept configuration is of no use: nothing is recorded until the operator is reached");
+        tracing::warn!(
+            cause,
+            "the kept configuration is unusable: nothing is recorded until the operator is connected"
+        );
     }
     Ok(map.ok())
 }
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_foreign_file_is_as_good_as_none() {
+    fn a_damaged_or_foreign_file_is_ignored() {
         let whole = encode(&map());
         assert!(decode(&whole).is_ok());
         for length in 0..whole.len() {

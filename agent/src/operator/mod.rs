@@ -1,9 +1,9 @@
-//! The agent on a cluster: what to observe comes from the operator, how it goes is said back.
+//! The client of the operator: receives the pods to observe on this host, and reports how they are observed.
 //!
 //! ```text
-//!   operator ══ config stream ══▶ client ── pod map ──▶ worker (targets, interpreter)
+//!   operator ══ config stream ══▶ client ── pod map ──▶ discovery
 //!                  ▲                │  └─▶ kept on disk, without identities
-//!                  └── statuses ◀───┘◀──── report ────────┘
+//!                  └── statuses ◀───┘◀──── report ─── status thread
 //! ```
 //!
 //! The client is the only part that talks to the operator. While the operator is away the last pod map holds; after a
@@ -11,35 +11,17 @@
 
 mod client;
 mod kept;
-pub(crate) mod pods;
 pub(crate) mod report;
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use chainscope_tls::Remote;
 pub(crate) use client::{Client, Report};
 pub(crate) use kept::read as read_kept;
 
-use crate::targets::pods::Watch;
-
-/// How an agent is told what to observe by an operator.
-#[derive(Debug, Clone)]
-pub struct ClusterConfig {
-    /// Where the operator is.
-    pub operator: Remote,
-    /// The token with which the agent proves on which host it runs; read anew for each connection.
-    pub token_file: Option<PathBuf>,
-    /// What is captured in pods before it is configured.
-    pub watch: Watch,
-}
-
-/// Whether the operator is reached, for people and probes.
+/// Whether the operator is connected, for health endpoints and metrics.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
     connected: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! How it goes on the host, in the words of the config stream. Pure.
+//! What the agent reports of the pods, in the messages of the config stream. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,97 +7,89 @@ use std::{
 
 use chainscope_proto::v1::{HostStatus, PodReport, PodState};
 
-use super::pods::{Pod, PodMap};
-use crate::{network::interpreter::Tally, targets::identity::Source, targets::pods::PodPlan};
+use crate::{
+    figures::{Tally, TargetTallies},
+    targets::{
+        PodProcesses, TargetsView,
+        identity::Source,
+        pod_map::{Pod, PodMap},
+    },
+};
 
-/// What happened in the pods since the agent began to observe them.
+/// What is kept of the pods from one report to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    pods: BTreeMap<String, Life>,
+    pods: BTreeMap<String, PodHistory>,
 }
 
-/// One pod's.
+/// The history of one pod.
 #[derive(Debug, Default)]
-struct Life {
-    /// Observed processes, by when they were found.
-    pids: Vec<u32>,
-    starts: u32,
-    started_ns: i64,
+struct PodHistory {
     /// Sums over processes that ended.
     ended: Tally,
-    /// Why the last process cannot be recorded.
-    refused: String,
+    /// Why the process with this number of starts cannot be recorded.
+    refused: Option<(u32, String)>,
     last_error: String,
 }
 
 impl Ledger {
-    /// A process of the pod begins to be observed; it started then.
-    pub(crate) fn started(&mut self, uid: &str, pid: u32, started_ns: i64) {
-        let life = self.pods.entry(uid.to_owned()).or_default();
-        life.starts += 1;
-        life.started_ns = started_ns;
-        life.refused.clear();
-        life.pids.push(pid);
-    }
-
-    /// It is observed no more.
-    pub(crate) fn ended(&mut self, uid: &str, pid: u32, tally: Tally) {
-        let Some(life) = self.pods.get_mut(uid) else { return };
-        life.pids.retain(|known| *known != pid);
-        life.ended = sum(&life.ended, &tally);
-    }
-
-    /// It cannot be recorded.
-    pub(crate) fn refused(&mut self, uid: &str, cause: &str) {
-        let Some(life) = self.pods.get_mut(uid) else { return };
-        cause.clone_into(&mut life.refused);
-        cause.clone_into(&mut life.last_error);
-    }
-
-    /// Forgets pods that are not observed any more.
-    pub(crate) fn retain(&mut self, map: &PodMap) {
-        let uids: BTreeSet<&String> = map.pods.keys().collect();
-        self.pods.retain(|uid, life| uids.contains(uid) || !life.pids.is_empty());
-    }
-
-    /// A report of each pod; `tally` is what is known of a live process, `dropped` how many records of each node the spool
-    /// dropped.
+    /// A report of each configured pod. `dropped` is how many records of each node the spool dropped.
     pub(crate) fn reports(
-        &self,
-        plan: &PodPlan,
-        tally: impl Fn(u32) -> Option<Tally>,
+        &mut self,
+        view: &TargetsView,
+        tallies: &mut TargetTallies,
         mut dropped: BTreeMap<String, u64>,
     ) -> Vec<PodReport> {
+        for (uid, tally) in tallies.ended.drain(..) {
+            let history = self.pods.entry(uid).or_default();
+            history.ended = history.ended.sum(&tally);
+        }
+        for (uid, cause) in tallies.refused.drain(..) {
+            let starts = view.pods.get(&uid).map_or(0, |pod| pod.starts);
+            let history = self.pods.entry(uid).or_default();
+            history.last_error.clone_from(&cause);
+            history.refused = Some((starts, cause));
+        }
+        let Some(map) = &view.map else { return Vec::new() };
+        self.retain(map, tallies);
         let report = |pod: &Arc<Pod>| {
-            let mut report = self.report(pod, plan, &tally);
+            let mut report = self.report(pod, view, tallies);
             // The pods of a node share its stream: the first one takes it all, so that the sum is right.
             report.records_lost += dropped.remove(&report.node).unwrap_or(0);
             report
         };
-        plan.map().pods.values().map(report).collect()
+        map.pods.values().map(report).collect()
     }
 
-    fn report(&self, pod: &Pod, plan: &PodPlan, tally: &impl Fn(u32) -> Option<Tally>) -> PodReport {
-        let nothing = Life::default();
-        let life = self.pods.get(&pod.uid).unwrap_or(&nothing);
-        let live = life.pids.iter().filter_map(|pid| tally(*pid));
-        let mut total = live.fold(life.ended.clone(), |total, tally| sum(&total, &tally));
+    /// Forgets pods that are neither configured nor observed.
+    fn retain(&mut self, map: &PodMap, tallies: &TargetTallies) {
+        let live: BTreeSet<&String> = tallies.live.values().filter_map(|live| live.pod.as_ref()).collect();
+        self.pods.retain(|uid, _| map.pods.contains_key(uid) || live.contains(uid));
+    }
+
+    fn report(&self, pod: &Pod, view: &TargetsView, tallies: &TargetTallies) -> PodReport {
+        let (no_history, no_processes) = (PodHistory::default(), PodProcesses::default());
+        let history = self.pods.get(&pod.uid).unwrap_or(&no_history);
+        let processes = view.pods.get(&pod.uid).unwrap_or(&no_processes);
+        let live = tallies.live.values().filter(|live| live.pod.as_deref() == Some(&*pod.uid));
+        let mut total = live.fold(history.ended.clone(), |total, live| total.sum(&live.tally));
         if total.peer_id.is_empty() && total.identity_error.is_empty() {
-            // What was handed over, or is missing, needs no process to be known.
+            // An identity from the configuration, or its absence, is known without a process.
             match &pod.assignment.identity {
                 Source::Given(identity) => identity.peer_id().clone_into(&mut total.peer_id),
                 Source::Missing(reason) => total.identity_error.clone_from(reason),
                 _ => {}
             }
         }
+        let is_refused = history.refused.as_ref().is_some_and(|(starts, _)| *starts >= processes.starts);
         let fault = pod.fault.clone().unwrap_or_default();
-        let state = match life.pids.first() {
+        let state = match processes.pids.first() {
             _ if !fault.is_empty() => PodState::Failed,
             _ if !pod.is_observed() => PodState::Unspecified,
-            Some(_) if !pod.assignment.network => PodState::Profiling,
-            Some(_) if !life.refused.is_empty() => PodState::Failed,
+            Some(_) if pod.assignment.observe.network.is_none() => PodState::Profiling,
+            Some(_) if is_refused => PodState::Failed,
             Some(_) => PodState::Recording,
-            None if plan.has_container(pod) => PodState::WaitingForProcess,
+            None if view.with_container.contains(&pod.uid) => PodState::WaitingForProcess,
             None => PodState::WaitingForContainer,
         };
         PodReport {
@@ -105,7 +97,7 @@ impl Ledger {
             node: pod.assignment.node.to_string(),
             node_generation: pod.node_generation,
             state: state.into(),
-            pid: life.pids.first().copied().unwrap_or(0),
+            pid: processes.pids.first().copied().unwrap_or(0),
             peer_id: total.peer_id,
             identity_error: total.identity_error,
             messages: total.messages,
@@ -113,32 +105,16 @@ impl Ledger {
             bytes_seen: total.bytes_seen,
             bytes_lost: total.bytes_lost,
             records_lost: total.records_lost,
-            last_error: if fault.is_empty() { life.last_error.clone() } else { fault },
-            process_starts: life.starts,
-            process_started_ns: life.started_ns,
+            last_error: if fault.is_empty() { history.last_error.clone() } else { fault },
+            process_starts: processes.starts,
+            process_started_ns: processes.started_ns,
             last_record_ns: total.last_record_ns,
         }
     }
 }
 
-/// Counts added up; of identities the later one's.
-pub(crate) fn sum(earlier: &Tally, later: &Tally) -> Tally {
-    let is_told = !later.peer_id.is_empty() || !later.identity_error.is_empty();
-    let identity = if is_told { later } else { earlier };
-    Tally {
-        messages: earlier.messages + later.messages,
-        connections_open: earlier.connections_open + later.connections_open,
-        bytes_seen: earlier.bytes_seen + later.bytes_seen,
-        bytes_lost: earlier.bytes_lost + later.bytes_lost,
-        records_lost: earlier.records_lost + later.records_lost,
-        last_record_ns: earlier.last_record_ns.max(later.last_record_ns),
-        peer_id: identity.peer_id.clone(),
-        identity_error: identity.identity_error.clone(),
-    }
-}
-
-/// Whether a status says something that should not wait for its turn: anything but counts that go on.
-pub(crate) fn is_worth_telling(last: &HostStatus, now: &HostStatus) -> bool {
+/// Whether a status has a change that must not wait for the regular interval: anything but counters that advance.
+pub(crate) fn is_significant_change(last: &HostStatus, now: &HostStatus) -> bool {
     let without_counts = |status: &HostStatus| HostStatus {
         pods: status.pods.iter().map(significant).collect(),
         spool: None,
@@ -167,30 +143,59 @@ mod tests {
 
     use super::*;
     use crate::{
-        operator::pods::tests::{pod, snapshot},
-        targets::pods::Watch,
+        figures::LiveTally,
+        targets::pod_map::tests::{pod, snapshot},
     };
 
-    #[test]
-    fn what_the_spool_dropped_of_a_node_is_lost_once() {
+    fn three_pods() -> TargetsView {
         let other = ObservedPod { node: "default/other".to_owned(), ..pod("c", 'c') };
         let mut map = PodMap::default();
         map.apply(snapshot(1, vec![pod("a", 'a'), pod("b", 'b'), other]), true).unwrap();
-        let mut plan = PodPlan::new(Watch::default());
-        plan.set(Arc::new(map));
-        let mut ledger = Ledger::default();
+        let mut view = TargetsView { map: Some(Arc::new(map)), ..TargetsView::default() };
         for (uid, pid) in [("a", 1), ("b", 2), ("c", 3)] {
-            ledger.started(uid, pid, 0);
+            view.started(uid, pid, 0);
         }
-        let tally = |pid: u32| Some(Tally { records_lost: pid.into(), ..Tally::default() });
+        view
+    }
+
+    fn tallies() -> TargetTallies {
+        let live = [("a", 1), ("b", 2), ("c", 3)].map(|(uid, pid)| {
+            let tally = Tally { records_lost: pid.into(), ..Tally::default() };
+            (pid, LiveTally { node: "n".into(), pod: Some(uid.to_owned()), tally })
+        });
+        TargetTallies { live: live.into(), ..TargetTallies::default() }
+    }
+
+    #[test]
+    fn what_the_spool_dropped_of_a_node_is_lost_once() {
+        let view = three_pods();
         let lost = |dropped: &[(&str, u64)]| {
             let dropped = dropped.iter().map(|(node, records)| ((*node).to_owned(), *records)).collect();
-            let reports = ledger.reports(&plan, tally, dropped);
+            let reports = Ledger::default().reports(&view, &mut tallies(), dropped);
             reports.into_iter().map(|report| (report.uid, report.records_lost)).collect::<Vec<_>>()
         };
         let of = |a, b, c| vec![("a".to_owned(), a), ("b".to_owned(), b), ("c".to_owned(), c)];
         assert_eq!(lost(&[]), of(1, 2, 3));
         assert_eq!(lost(&[("default/octez", 40), ("default/gone", 500)]), of(41, 2, 3));
         assert_eq!(lost(&[("default/octez", 40), ("default/other", 7)]), of(41, 2, 10));
+    }
+
+    #[test]
+    fn a_refusal_holds_until_the_next_process_and_ended_counts_stay() {
+        let mut view = three_pods();
+        let mut ledger = Ledger::default();
+        let mut report = |view: &TargetsView, mut tallies: TargetTallies| {
+            ledger.reports(view, &mut tallies, BTreeMap::new()).into_iter().next().unwrap()
+        };
+        let refused = vec![("a".to_owned(), "no room".to_owned())];
+        let first = report(&view, TargetTallies { refused, ..tallies() });
+        assert_eq!((first.state(), first.last_error.as_str()), (PodState::Failed, "no room"));
+        assert_eq!(report(&view, tallies()).state(), PodState::Failed);
+        view.ended(1);
+        let ended = vec![("a".to_owned(), Tally { messages: 7, ..Tally::default() })];
+        report(&view, TargetTallies { ended, ..tallies() });
+        view.started("a", 9, 5);
+        let next = report(&view, tallies());
+        assert_eq!((next.state(), next.messages, next.pid, next.process_starts), (PodState::Recording, 7, 9, 2));
     }
 }

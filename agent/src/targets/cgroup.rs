@@ -3,11 +3,11 @@
 //! Every runtime puts the container's 64 hexadecimal digits into the last path element that is its own:
 //! `/kubepods/burstable/pod<uid>/<id>`, `…-pod<uid>.slice/cri-containerd-<id>.scope`, `crio-<id>.scope`,
 //! `docker-<id>.scope`, `/docker/<id>`, nested below a prefix (kind), or relative (`/../..`) when seen from another
-//! cgroup namespace. On v1 and hybrid hosts the v2 line is `0::/` for everybody, so every line is looked at.
+//! cgroup namespace. On v1 and hybrid hosts the v2 line is `0::/` for every process, so all lines are read.
 //!
-//! **Who may write there.** The kubelet and the runtime make the elements up to the container's own; a container that
+//! **Trust.** The kubelet and the runtime make the elements up to the container's own; a container that
 //! may make control groups names everything below. Therefore the first pod on the way down counts, and the container
-//! in the element right after it: what a container calls its inner groups cannot make it another pod's.
+//! in the element right after it: the names of a container's inner groups cannot make it another pod's.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ContainerId(String);
 
-/// Least digits of an id that a person may abbreviate it to.
+/// Least number of digits of an abbreviated id.
 const LEAST_PREFIX: usize = 12;
 
 impl ContainerId {
@@ -41,7 +41,7 @@ impl ContainerId {
         is_id.then(|| Self(id.to_owned()))
     }
 
-    /// Whether `wanted` is this id or a long enough beginning of it; a leading `docker://` or the like is allowed, as
+    /// Whether `wanted` is this id or a prefix of sufficient length; a leading `docker://` or the like is allowed, as
     /// Kubernetes writes it.
     pub(crate) fn is_named(&self, wanted: &str) -> bool {
         let digits = wanted.rsplit("//").next().unwrap_or(wanted);
@@ -65,7 +65,7 @@ impl fmt::Debug for ContainerId {
     }
 }
 
-/// A pod's uid without its `-` or `_`, of which paths have either.
+/// A pod's uid without its separators, which are `-` or `_` in paths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodUid(String);
 
@@ -88,23 +88,23 @@ impl PodUid {
     }
 }
 
-/// Where a process is.
+/// The container, and the pod if there is one, that a process runs in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ContainerLocation {
     pub(crate) container: ContainerId,
-    /// None where the path does not say: Docker without a pod's group.
+    /// None where the path has no pod: Docker without Kubernetes.
     pub(crate) pod: Option<PodUid>,
 }
 
-impl Place {
-    /// The place that the text of a cgroup file tells; none if it tells none, or if its lines contradict each other.
+impl ContainerLocation {
+    /// The location in the text of a cgroup file; none if there is none, or if its lines contradict each other.
     pub(crate) fn from_cgroup(text: &str) -> Option<Self> {
         let all: Vec<Self> = paths(text).filter_map(Self::from_path).collect();
-        let in_pods: Vec<&Self> = all.iter().filter(|place| place.pod.is_some()).collect();
-        // A controller that was not handed on to a nested runtime shows the outer container only.
-        let told = if in_pods.is_empty() { all.iter().collect() } else { in_pods };
-        let first = told.first()?;
-        told.iter().all(|place| place == first).then(|| (*first).clone())
+        let in_pods: Vec<&Self> = all.iter().filter(|location| location.pod.is_some()).collect();
+        // A controller that is not delegated to a nested runtime shows the outer container only.
+        let candidates = if in_pods.is_empty() { all.iter().collect() } else { in_pods };
+        let first = candidates.first()?;
+        candidates.iter().all(|location| location == first).then(|| (*first).clone())
     }
 
     fn from_path(path: &str) -> Option<Self> {
@@ -183,12 +183,12 @@ mod tests {
     fn every_form_of_the_path_gives_the_place() {
         let container = ContainerId::parse(ID).unwrap();
         for line in in_pods() {
-            let place = Place { container: container.clone(), pod: PodUid::parse(POD) };
-            assert_eq!(Place::from_cgroup(&line), Some(place), "{line}");
+            let location = ContainerLocation { container: container.clone(), pod: PodUid::parse(POD) };
+            assert_eq!(ContainerLocation::from_cgroup(&line), Some(location), "{line}");
         }
         for line in in_none() {
-            let place = Place { container: container.clone(), pod: None };
-            assert_eq!(Place::from_cgroup(&line), Some(place), "{line}");
+            let location = ContainerLocation { container: container.clone(), pod: None };
+            assert_eq!(ContainerLocation::from_cgroup(&line), Some(location), "{line}");
         }
     }
 
@@ -206,30 +206,30 @@ mod tests {
             "nonsense".to_owned(),
         ] {
             assert_eq!(ContainerId::from_cgroup(&line), None, "{line}");
-            assert_eq!(Place::from_cgroup(&line), None, "{line}");
+            assert_eq!(ContainerLocation::from_cgroup(&line), None, "{line}");
         }
         // A pod's own group, outside of its containers.
-        assert_eq!(Place::from_cgroup(&format!("0::/kubepods/pod{POD}")), None);
+        assert_eq!(ContainerLocation::from_cgroup(&format!("0::/kubepods/pod{POD}")), None);
     }
 
     #[test]
     fn a_container_cannot_name_itself_into_another_pod() {
         let (mine, others) = (ID, "e".repeat(64));
-        let own = Place { container: ContainerId::parse(mine).unwrap(), pod: PodUid::parse(POD) };
+        let own = ContainerLocation { container: ContainerId::parse(mine).unwrap(), pod: PodUid::parse(POD) };
         for inner in [
             format!("pod{OTHER_POD}/{others}"),
             format!("kubepods-pod{}.slice/cri-containerd-{others}.scope", OTHER_POD.replace('-', "_")),
             others.clone(),
         ] {
             let line = format!("0::/kubepods/pod{POD}/{mine}/{inner}");
-            assert_eq!(Place::from_cgroup(&line).as_ref(), Some(&own), "{line}");
+            assert_eq!(ContainerLocation::from_cgroup(&line).as_ref(), Some(&own), "{line}");
         }
-        // In the pod's group, but in no container of the runtime's: no place at all.
+        // In the pod's group, but in no container of the runtime's: no location at all.
         let line = format!("0::/kubepods/pod{POD}/mine/pod{OTHER_POD}/{others}");
-        assert_eq!(Place::from_cgroup(&line), None);
+        assert_eq!(ContainerLocation::from_cgroup(&line), None);
         // Two hierarchies that say different things.
         let lines = format!("2:pids:/kubepods/pod{POD}/{mine}\n1:cpu:/kubepods/pod{OTHER_POD}/{others}");
-        assert_eq!(Place::from_cgroup(&lines), None);
+        assert_eq!(ContainerLocation::from_cgroup(&lines), None);
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a container appends below its own group, and whatever it is nested in, the place stays.
+        /// Whatever a container appends below its own group, and whatever it is nested in, the location stays.
         #[test]
         fn what_is_below_a_container_never_matters(
             form in 0_usize..12,
@@ -260,13 +260,13 @@ mod tests {
         ) {
             let line = &in_pods()[form];
             let longer = format!("{line}/{}", below.join("/"));
-            prop_assert_eq!(Place::from_cgroup(&longer), Place::from_cgroup(line));
+            prop_assert_eq!(ContainerLocation::from_cgroup(&longer), ContainerLocation::from_cgroup(line));
         }
 
         #[test]
-        fn no_text_is_a_surprise(text in "(\\PC|\n|:|/|pod|-|\\.slice|[0-9a-f]{32,64}){0,40}") {
-            if let Some(place) = Place::from_cgroup(&text) {
-                prop_assert!(text.contains(&place.container.to_string()));
+        fn any_text_is_parsed_without_panic(text in "(\\PC|\n|:|/|pod|-|\\.slice|[0-9a-f]{32,64}){0,40}") {
+            if let Some(location) = ContainerLocation::from_cgroup(&text) {
+                prop_assert!(text.contains(&location.container.to_string()));
             }
         }
     }

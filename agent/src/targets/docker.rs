@@ -1,4 +1,4 @@
-//! Names of containers, asked of Docker's socket if it is there.
+//! Names of containers, from Docker's socket if it exists.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 use super::cgroup::ContainerId;
 
-/// Where Docker listens.
+/// Path of Docker's socket.
 pub(crate) const SOCKET: &str = "/var/run/docker.sock";
-/// A daemon that does not answer must not hold up the interpreter for long.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the daemon may take to answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest answer that is read: about a thousand containers.
 const MAX_ANSWER: u64 = 8 << 20;
 
@@ -29,12 +29,12 @@ struct Listed {
 /// Ids of the running containers called `name`.
 ///
 /// # Errors
-/// What the system or the daemon said; a missing socket is `NotFound`.
+/// The error of the system or the daemon; a missing socket is `NotFound`.
 pub(crate) fn containers_named(socket: &Path, name: &str) -> io::Result<Vec<ContainerId>> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // HTTP/1.0: the answer ends with the connection and comes in no chunks.
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+    // HTTP/1.0: the response ends with the connection and is not chunked.
     stream.write_all(b"GET /containers/json HTTP/1.0\r\nHost: docker\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer)?;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_daemon_and_strange_answers_are_errors() {
+    fn no_daemon_and_malformed_answers_are_errors() {
         let missing = containers_named(Path::new("/nonexistent/docker.sock"), "x").unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         assert!(ids(b"", "x").is_err());

@@ -6,22 +6,26 @@ use std::{
 };
 
 use super::{
-    Assignment, Judgement, Live, Owner, Standing, System,
-    cgroup::ContainerId,
-    matching::{Entry, Names, ProcessFacts, entry_of},
+    Assignment, ContainerId, Network, Observe, Owner, ProcessFacts,
+    entry_match::{Entry, Names, entry_of},
+    identity::Source,
+    plan::MatchResult,
+    system::System,
+    table::{TargetState, TrackedProcess},
 };
-use crate::{config::NodeConfig, targets::identity::Source};
+use crate::config::NodeConfig;
 
-/// Least time between two questions for containers because of a process: each holds up the interpreter.
-pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
-/// A slow answer is followed by a rest of so many times its duration.
+/// Least time between two requests to Docker because of a process.
+pub(crate) const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// After a slow answer the next request waits this many times its duration.
 const REST: u32 = 10;
-/// So many answers without a container make it a stranger: it is listed only a moment after its first program began.
+/// Answers without a container until it is taken for one that no entry names. Docker lists a container only a moment
+/// after its first program was executed.
 pub(crate) const TRIES: u8 = 3;
-/// Containers and processes that are remembered at most; the regular look around finds what is not.
+/// Most containers and processes that wait for an answer; the regular scan finds the others.
 const MAX_REMEMBERED: usize = 4096;
 
-/// The entries, and the names they gave.
+/// The entries, and the node names that were given to their processes.
 #[derive(Debug)]
 pub(crate) struct EntryPlan {
     entries: Vec<Entry>,
@@ -29,14 +33,14 @@ pub(crate) struct EntryPlan {
     questions: Questions,
 }
 
-/// When to ask for the containers of the entries' names because of a process.
+/// Requests to Docker for the containers that entries name.
 #[derive(Debug, Default)]
 struct Questions {
-    /// Not before.
+    /// Time of the next request at the earliest.
     next: Option<Instant>,
-    /// Processes for whose sake to ask, and their containers.
+    /// Processes in containers that are not known yet.
     waiting: BTreeMap<u32, ContainerId>,
-    /// Containers that were asked for and not among the answers, and how often.
+    /// Containers that were missing from answers, and how often.
     missed: BTreeMap<ContainerId, u8>,
 }
 
@@ -45,13 +49,13 @@ impl Questions {
         self.next.is_none_or(|next| now >= next)
     }
 
-    fn is_stranger(&self, container: &ContainerId) -> bool {
+    fn is_unnamed(&self, container: &ContainerId) -> bool {
         self.missed.get(container).is_some_and(|missed| *missed >= TRIES)
     }
 
-    /// An answer came after so long.
+    /// An answer arrived after `took`.
     fn answered(&mut self, now: Instant, took: Duration, is_known: impl Fn(&ContainerId) -> bool) {
-        self.next = Some(now + ASK_EVERY.max(took * REST));
+        self.next = Some(now + ASK_INTERVAL.max(took * REST));
         if self.missed.len() >= MAX_REMEMBERED {
             self.missed.clear();
         }
@@ -82,11 +86,11 @@ impl EntryPlan {
         }
     }
 
-    /// Ports to watch in the kernel, with the namespace if the entry names one that is there.
+    /// Ports to watch in the kernel, with the namespace if the entry names one that exists.
     pub(crate) fn watched_ports(&self) -> BTreeSet<(Option<u32>, u16)> {
         let watched = |entry: &Entry| {
             let port = entry.config.p2p_port?;
-            // Before its namespace is there, the port is watched everywhere.
+            // Until its namespace exists, the port is watched in all.
             Some((entry.netns, port))
         };
         self.entries.iter().filter_map(watched).collect()
@@ -94,6 +98,11 @@ impl EntryPlan {
 
     pub(crate) fn ports(&self) -> BTreeSet<u16> {
         self.entries.iter().filter_map(|entry| entry.config.p2p_port).collect()
+    }
+
+    /// Nodes of the entries.
+    pub(crate) fn nodes(&self) -> BTreeSet<String> {
+        self.entries.iter().map(|entry| entry.config.name.clone()).collect()
     }
 
     /// Whether programs that are executed can be targets.
@@ -121,8 +130,8 @@ impl EntryPlan {
         }
     }
 
-    /// Once more for a process that is no entry's: namespaces, and containers if its own may be one that was not there at
-    /// the last answer. If it is too early to ask, or to be answered, the process is among [`Self::due`] later.
+    /// Resolves again for a process that matches no entry: namespaces, and containers if its own may have started since
+    /// the last answer. If it is too early for a request, [`Self::due`] returns the process later.
     pub(crate) fn resolve_for(&mut self, facts: &ProcessFacts, system: &dyn System, now: Instant) {
         if entry_of(&self.entries, facts).is_some() {
             return;
@@ -131,7 +140,7 @@ impl EntryPlan {
         let Some(container) = &facts.container else { return };
         let has_names = self.entries.iter().any(|entry| container_name(entry).is_some());
         let is_full = self.questions.waiting.len() >= MAX_REMEMBERED;
-        if !has_names || is_full || is_known(&self.entries, container) || self.questions.is_stranger(container) {
+        if !has_names || is_full || is_known(&self.entries, container) || self.questions.is_unnamed(container) {
             return;
         }
         self.questions.waiting.insert(facts.pid, container.clone());
@@ -146,7 +155,7 @@ impl EntryPlan {
         self.questions.answered(now, asked.elapsed(), |container| is_known(&self.entries, container));
     }
 
-    /// Processes to look at again: their containers are known by now, perhaps because they are asked for here.
+    /// Processes to match again because their containers are known by now; sends a request if one is due.
     pub(crate) fn due(&mut self, system: &dyn System, now: Instant) -> Vec<u32> {
         if self.questions.waiting.values().any(|container| !is_known(&self.entries, container))
             && self.questions.is_time(now)
@@ -160,17 +169,17 @@ impl EntryPlan {
         due
     }
 
-    pub(crate) fn judge(&mut self, facts: &ProcessFacts, live: &BTreeMap<u32, Live>) -> Judgement {
+    pub(crate) fn evaluate(&mut self, facts: &ProcessFacts, tracked: &BTreeMap<u32, TrackedProcess>) -> MatchResult {
         let found = entry_of(&self.entries, facts);
         let Some((index, entry)) = found.and_then(|index| Some((index, self.entries.get(index)?.config.clone())))
         else {
-            return Judgement::Ignore;
+            return MatchResult::Ignore;
         };
         let is_live = |netns: u32| {
-            live.values().any(|live| {
-                matches!(live.standing, Standing::Observed(Owner::Entry(of), _) if of == index)
-                    && live.facts.netns == netns
-                    && !live.life.is_over()
+            tracked.values().any(|process| {
+                matches!(process.state, TargetState::Observed(Owner::Entry(of), _) if of == index)
+                    && process.facts.netns == netns
+                    && !process.exit.has_exited()
             })
         };
         let node = self.names.name(index, &entry, facts.netns, is_live);
@@ -182,18 +191,18 @@ impl EntryPlan {
             node: node.into(),
             label: label.into(),
             p2p_port: entry.p2p_port,
-            store: entry.store,
-            identity: entry.identity.map_or(Source::Habit, Source::Path),
-            network: true,
-            memory: entry.memory,
+            identity: entry.identity.map_or(Source::Detect, Source::Path),
+            observe: Observe { network: Some(Network { store: entry.store }), memory: entry.memory },
         };
-        Judgement::Observe(Owner::Entry(index), assignment)
+        MatchResult::Observe(Owner::Entry(index), assignment)
     }
 
     /// Whether some entry has no live process.
-    pub(crate) fn is_incomplete(&self, live: &BTreeMap<u32, Live>) -> bool {
+    pub(crate) fn is_incomplete(&self, tracked: &BTreeMap<u32, TrackedProcess>) -> bool {
         let has_process = |index: usize| {
-            live.values().any(|live| matches!(live.standing, Standing::Observed(Owner::Entry(of), _) if of == index))
+            tracked
+                .values()
+                .any(|process| matches!(process.state, TargetState::Observed(Owner::Entry(of), _) if of == index))
         };
         !(0..self.entries.len()).all(has_process)
     }

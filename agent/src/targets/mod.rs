@@ -1,128 +1,94 @@
 //! Targets: which processes are observed, and as which node.
 //!
-//! [`entries`] (one machine) and [`pods`] (a cluster) decide, [`proc`] and [`docker`] look things up behind the trait
-//! [`System`], and [`Roster`] keeps what is known: it is asked with every hint (a process listens, a program was executed,
-//! a look around, another configuration) and answers with what is to be done.
+//! ```text
+//!   plan ([`entries`] of a file, or [`pods`] of an operator) ─┐
+//!   system: /proc, cgroups, Docker's socket ──────────────────┼─▶ [`table`] ─ [`transition`] ─▶ [`TargetChange`]
+//!   notices of probes: exec, listen, unknown socket ──────────┘
+//! ```
+//!
+//! [`discovery`] runs this on a thread of its own, because reading other processes can block: `/proc/PID/cmdline` waits
+//! for the process's `mmap_lock`, a socket for the daemon behind it. Pillars get the changes in their inboxes and know
+//! nothing of where they come from.
 
 mod cgroup;
+mod change;
+pub(crate) mod discovery;
 mod docker;
-pub(crate) mod entries;
+mod entries;
+mod entry_match;
 pub(crate) mod identity;
-pub(crate) mod matching;
-pub(crate) mod pods;
-pub(crate) mod proc;
+mod plan;
+pub(crate) mod pod_map;
+mod pods;
+mod process;
 pub(crate) mod rooted;
-mod roster;
-#[cfg(test)]
-mod tests;
+mod system;
+mod table;
+mod transition;
+mod view;
 
-use std::{collections::BTreeSet, os::fd::OwnedFd, path::Path, sync::Arc};
+pub(crate) mod proc;
 
-pub(crate) use cgroup::{ContainerId, Place, PodUid};
-use chainscope_spec::Stored;
-use matching::ProcessFacts;
-use proc::Proc;
-#[cfg(test)]
-pub(crate) use roster::Ended;
-pub(crate) use roster::{Change, Found, Judgement, Live, Owner, Plan, Roster, Standing};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
-};
+use std::sync::Arc;
 
-use crate::targets::identity::Source;
+pub(crate) use cgroup::{ContainerId, ContainerLocation, PodUid};
+pub(crate) use change::{Inbox, Notice, StartCause, StartedTarget, TargetChange, WatchList};
+use identity::Source;
+pub(crate) use plan::{ExecInterest, Plan};
+pub(crate) use process::ProcessFacts;
+pub(crate) use system::Machine;
+pub(crate) use view::{PodProcesses, TargetsView};
 
 /// What a process is observed as.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assignment {
     pub(crate) node: Arc<str>,
-    /// The process or its pod, for people.
+    /// The process or its pod, as records and log lines show it.
     pub(crate) label: Arc<str>,
+    /// The port on which the node listens for peers.
     pub(crate) p2p_port: Option<u16>,
-    pub(crate) store: Stored,
     pub(crate) identity: Source,
-    /// Whether what it sends and receives is recorded.
-    pub(crate) network: bool,
-    /// Whether it is profiled which code holds its memory.
+    pub(crate) observe: Observe,
+}
+
+/// What is observed of a target, one field for each pillar: the part of [`chainscope_spec::ObserveSpec`] that an agent
+/// acts on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Observe {
+    /// Peer-to-peer messages are recorded.
+    pub(crate) network: Option<Network>,
+    /// Resident memory is profiled.
     pub(crate) memory: bool,
 }
 
-/// Where facts about processes come from.
-pub(crate) trait System {
-    /// Everything about one process; none if it is gone.
-    fn facts(&self, pid: u32) -> Option<ProcessFacts>;
-    /// Every process, with those of the given ports on which it listens.
-    fn scan(&self, ports: &BTreeSet<u16>) -> Vec<ProcessFacts>;
-    /// Inode of the network namespace that a path names.
-    fn netns(&self, path: &Path) -> Option<u32>;
-    /// Running containers of this name.
-    fn containers(&self, name: &str) -> Vec<ContainerId>;
-    /// Something that tells of the process's end.
-    fn watch(&self, pid: u32) -> Option<Box<dyn Life>>;
+/// Options of the network pillar.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Network {
+    pub(crate) store: chainscope_spec::Stored,
 }
 
-/// The life of one process.
-pub(crate) trait Life: Send {
-    fn is_over(&self) -> bool;
+impl Observe {
+    /// Whether nothing is observed.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
-/// The machine this runs on.
-#[derive(Debug, Default)]
-pub(crate) struct Machine {
-    pub(crate) proc: Proc,
+/// The part of a plan that a process belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// An entry of the configuration file, by index.
+    Entry(usize),
+    /// A pod, by uid.
+    Pod(String),
 }
 
-impl System for Machine {
-    fn facts(&self, pid: u32) -> Option<ProcessFacts> {
-        self.proc.facts(pid)
-    }
-
-    fn scan(&self, ports: &BTreeSet<u16>) -> Vec<ProcessFacts> {
-        self.proc.scan(ports)
-    }
-
-    fn netns(&self, path: &Path) -> Option<u32> {
-        proc::netns_inode(path)
-    }
-
-    fn containers(&self, name: &str) -> Vec<ContainerId> {
-        match docker::containers_named(Path::new(docker::SOCKET), name) {
-            Ok(containers) => containers,
-            Err(cause) => {
-                chainscope_hygiene::warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
-                Vec::new()
-            }
+impl Owner {
+    /// The pod's uid.
+    pub(crate) fn pod(&self) -> Option<&str> {
+        match self {
+            Self::Pod(uid) => Some(uid),
+            Self::Entry(_) => None,
         }
-    }
-
-    fn watch(&self, pid: u32) -> Option<Box<dyn Life>> {
-        let start = self.proc.start_of(pid)?;
-        let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
-        match pidfd_open(raw, PidfdFlags::NONBLOCK) {
-            Ok(fd) => Some(Box::new(Pidfd(fd))),
-            // Kernels and sandboxes without pidfd: the start time tells.
-            Err(_) => Some(Box::new(Started { proc: self.proc.clone(), pid, start })),
-        }
-    }
-}
-
-struct Pidfd(OwnedFd);
-
-impl Life for Pidfd {
-    fn is_over(&self) -> bool {
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-    }
-}
-
-struct Started {
-    proc: Proc,
-    pid: u32,
-    start: u64,
-}
-
-impl Life for Started {
-    fn is_over(&self) -> bool {
-        self.proc.start_of(self.pid) != Some(self.start)
     }
 }

@@ -1,4 +1,4 @@
-//! Targets of a cluster: processes in containers of pods that the operator names. Pure.
+//! Targets of a cluster: processes in containers of the pods in the operator's configuration. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -6,105 +6,95 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Judgement, Live, Owner, Place, Standing, matching::ProcessFacts};
-use crate::operator::pods::{Pod, PodMap};
+use super::{
+    ContainerLocation, Owner, ProcessFacts,
+    plan::MatchResult,
+    pod_map::{Pod, PodMap},
+    table::{TargetState, TrackedProcess},
+};
+use crate::config::Watch;
 
-/// What is waited for in pods before anything is configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watch {
-    /// File names of programs.
-    pub programs: BTreeSet<String>,
-    /// Ports on which such programs listen for peers.
-    pub ports: BTreeSet<u16>,
-    /// How long a process is captured that nobody configured.
-    pub hold: Duration,
-}
-
-impl Default for Watch {
-    /// As in the charts that run Octez: `octez-node`, 9732, 60 seconds.
-    fn default() -> Self {
-        Self {
-            programs: BTreeSet::from(["octez-node".to_owned()]),
-            ports: BTreeSet::from([9732]),
-            hold: Duration::from_secs(60),
-        }
-    }
-}
-
-/// The pods, and what is waited for.
+/// The configured pods, and the processes that are held until their pod is configured.
 #[derive(Debug)]
 pub(crate) struct PodPlan {
     watch: Watch,
     map: Arc<PodMap>,
-    /// Where the last look around, or an execution since, saw a process.
-    seen: HashSet<Place>,
-    /// Until when pods are held whose identity the operator has yet to hand over again: their sessions could not be gone
-    /// on with otherwise.
-    patience: Option<Instant>,
+    /// Containers in which the last scan, or a match since, saw a process.
+    seen: HashSet<ContainerLocation>,
+    /// Until when pods are held whose identity comes from the operator and has not arrived since the agent started:
+    /// without the identity their sessions could not be resumed.
+    waiting_until: Option<Instant>,
 }
 
 impl PodPlan {
     pub(crate) fn new(watch: Watch) -> Self {
-        let patience = Some(Instant::now() + watch.hold);
-        Self { watch, map: Arc::default(), seen: HashSet::new(), patience }
+        let waiting_until = Some(Instant::now() + watch.hold);
+        Self { watch, map: Arc::default(), seen: HashSet::new(), waiting_until }
     }
 
     pub(crate) fn set(&mut self, map: Arc<PodMap>) {
         self.map = map;
     }
 
-    /// Ports on which a process that begins to listen is looked at.
+    /// Ports on which a process that begins to listen is matched.
     pub(crate) fn ports(&self) -> BTreeSet<u16> {
         let configured = self.map.pods.values().filter_map(|pod| pod.assignment.p2p_port);
         configured.chain(self.watch.ports.iter().copied()).collect()
     }
 
-    /// Programs whose execution is looked at.
-    pub(crate) fn programs(&self) -> BTreeSet<String> {
+    /// File names of executables whose execution is matched.
+    pub(crate) fn process_names(&self) -> BTreeSet<String> {
         let configured = self.map.pods.values().map(|pod| pod.process.clone()).filter(|name| !name.is_empty());
-        configured.chain(self.watch.programs.iter().cloned()).collect()
+        configured.chain(self.watch.process_names.iter().cloned()).collect()
     }
 
-    pub(crate) fn judge(&mut self, facts: &ProcessFacts, live: &BTreeMap<u32, Live>) -> Judgement {
-        let Some(place) = &facts.place else { return Judgement::Ignore };
-        self.seen.insert(place.clone());
-        if let Some(pod) = self.map.pod_at(place) {
-            let is_meant =
-                pod.is_observed() && pod.fault.is_none() && facts.is_program(&pod.process) && !is_helper(facts, live);
-            return match is_meant {
-                true if pod.assignment.network && pod.is_waiting && self.patience.is_some() => Judgement::Hold,
-                true => Judgement::Observe(Owner::Pod(pod.uid.clone()), pod.assignment.clone()),
-                false => Judgement::Ignore,
+    pub(crate) fn evaluate(&mut self, facts: &ProcessFacts, tracked: &BTreeMap<u32, TrackedProcess>) -> MatchResult {
+        let Some(location) = &facts.location else { return MatchResult::Ignore };
+        self.seen.insert(location.clone());
+        if let Some(pod) = self.map.pod_at(location) {
+            let is_target = pod.is_observed()
+                && pod.fault.is_none()
+                && facts.is_program(&pod.process)
+                && !is_helper(facts, tracked);
+            return match is_target {
+                true if pod.assignment.observe.network.is_some()
+                    && pod.awaits_identity
+                    && self.waiting_until.is_some() =>
+                {
+                    MatchResult::Hold
+                }
+                true => MatchResult::Observe(Owner::Pod(pod.uid.clone()), pod.assignment.clone()),
+                false => MatchResult::Ignore,
             };
         }
-        let is_known = self.programs().iter().any(|name| facts.is_program(name))
+        let is_known = self.process_names().iter().any(|name| facts.is_program(name))
             || facts.listens.iter().any(|port| self.ports().contains(port));
-        // Also in a container that is not among a configured pod's yet: its id comes a moment later.
-        if is_known && !is_helper(facts, live) { Judgement::Hold } else { Judgement::Ignore }
+        // Also in a container that no configured pod has yet: its id arrives a moment later.
+        if is_known && !is_helper(facts, tracked) { MatchResult::Hold } else { MatchResult::Ignore }
     }
 
-    /// Whether the operator was waited for long enough, just now.
-    pub(crate) fn loses_patience(&mut self, now: Instant) -> bool {
-        self.patience.take_if(|end| *end <= now).is_some()
+    /// Whether the wait for the operator's identities ends just now.
+    pub(crate) fn stops_waiting(&mut self, now: Instant) -> bool {
+        self.waiting_until.take_if(|end| *end <= now).is_some()
     }
 
-    /// A look around begins.
+    /// A scan begins.
     pub(crate) fn forget_containers(&mut self) {
         self.seen.clear();
     }
 
     pub(crate) fn saw(&mut self, facts: &ProcessFacts) {
-        self.seen.extend(facts.place.clone());
+        self.seen.extend(facts.location.clone());
     }
 
-    /// Whether a process of the pod's container was seen.
-    pub(crate) fn has_container(&self, pod: &Pod) -> bool {
-        self.seen.iter().any(|place| self.map.pod_at(place).is_some_and(|at| at.uid == pod.uid))
+    /// Pods of whose container a process was seen, by uid.
+    pub(crate) fn pods_with_container(&self) -> BTreeSet<String> {
+        self.seen.iter().filter_map(|location| self.map.pod_at(location)).map(|pod| pod.uid.clone()).collect()
     }
 
     /// Whether some pod has no process yet.
-    pub(crate) fn is_incomplete(&self, live: &BTreeMap<u32, Live>) -> bool {
-        let has_process = |pod: &Pod| live.values().any(|live| live.is_of(&pod.uid));
+    pub(crate) fn is_incomplete(&self, tracked: &BTreeMap<u32, TrackedProcess>) -> bool {
+        let has_process = |pod: &Pod| tracked.values().any(|process| process.is_of(&pod.uid));
         self.map.pods.values().any(|pod| pod.is_observed() && pod.fault.is_none() && !has_process(pod))
     }
 
@@ -117,13 +107,14 @@ impl PodPlan {
     }
 }
 
-/// A node executes itself for a part of its work (`octez-validator` has the node's executable): the parent is the node.
-fn is_helper(facts: &ProcessFacts, live: &BTreeMap<u32, Live>) -> bool {
-    live.get(&facts.parent).is_some_and(|parent| {
-        !matches!(parent.standing, Standing::Released)
+/// Whether the process is a child that the node executed from its own executable, as `octez-validator` is: the parent is
+/// the target.
+fn is_helper(facts: &ProcessFacts, tracked: &BTreeMap<u32, TrackedProcess>) -> bool {
+    tracked.get(&facts.parent).is_some_and(|parent| {
+        !matches!(parent.state, TargetState::Released)
             && parent.facts.start <= facts.start
-            && parent.facts.place.as_ref().map(|place| &place.container)
-                == facts.place.as_ref().map(|place| &place.container)
+            && parent.facts.location.as_ref().map(|location| &location.container)
+                == facts.location.as_ref().map(|location| &location.container)
     })
 }
 

@@ -1,4 +1,4 @@
-//! What `/proc` tells about processes. A process may end at any moment: then there is nothing to tell.
+//! Reading `/proc`. A process may exit at any moment: then the functions return nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -16,10 +16,7 @@ use procfs::{
     process::{FDTarget, Process},
 };
 
-use super::{
-    cgroup::{ContainerId, Place},
-    matching::{ProcessFacts, owner},
-};
+use super::{ContainerId, ContainerLocation, ProcessFacts, entry_match::owner};
 
 /// Bytes of a command line that are read for its first argument.
 const MAX_ARGUMENT: u64 = 4096;
@@ -53,7 +50,7 @@ impl Proc {
     }
 
     pub(crate) fn open(&self, pid: u32) -> Option<Process> {
-        // The number first: the crate takes any folder.
+        // The number first: the crate accepts any directory.
         i32::try_from(pid).ok()?;
         Process::new_with_root(self.0.join(pid.to_string())).ok()
     }
@@ -93,27 +90,27 @@ impl Proc {
         // A kernel thread or a zombie has none.
         let exe = without_deleted(process.exe().ok()?);
         let cgroup = fs::read_to_string(self.path(pid, "cgroup")).unwrap_or_default();
-        let place = Place::from_cgroup(&cgroup);
-        // Only who is in a container is asked for the name that it gives itself.
-        let argument = place.as_ref().map(|_| self.argument(pid)).unwrap_or_default();
+        let location = ContainerLocation::from_cgroup(&cgroup);
+        // The first argument is compared for processes in containers only.
+        let argument = location.as_ref().map(|_| self.argument(pid)).unwrap_or_default();
         Some(ProcessFacts {
             pid,
             start: stat.starttime,
             exe,
             netns: self.netns_of(pid)?,
             container: ContainerId::from_cgroup(&cgroup),
-            place,
+            location,
             parent: u32::try_from(stat.ppid).unwrap_or(0),
             argument,
             listens: BTreeSet::new(),
         })
     }
 
-    /// The first argument without its folder.
+    /// The first argument without its directory.
     fn argument(&self, pid: u32) -> String {
         let mut bytes = Vec::new();
         if let Ok(file) = fs::File::open(self.path(pid, "cmdline")) {
-            // What was read before an error counts.
+            // What was read before an error is used.
             let _ = file.take(MAX_ARGUMENT).read_to_end(&mut bytes);
         }
         let first = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -139,7 +136,7 @@ impl Proc {
         let mut found = vec![pid];
         let mut next = 0;
         while let Some(parent) = found.get(next).and_then(|parent| i32::try_from(*parent).ok()) {
-            // Each once: a number may have been given anew while this was read.
+            // Each once: a process id may have been reused while this was read.
             found.extend(children.remove(&parent).into_iter().flatten());
             next += 1;
         }
@@ -157,7 +154,7 @@ impl Proc {
         let mut processes = Vec::new();
         for process in self.processes() {
             if let Some(facts) = self.brief(&process) {
-                // Descriptors of a folder a process are many; only a port makes it worth to keep them.
+                // The process is a descriptor: it is kept open only if ports have to be read.
                 processes.push(((!ports.is_empty()).then_some(process), facts));
             }
         }
@@ -193,7 +190,7 @@ impl Proc {
                 .map(|(_, port)| *port)
                 .collect();
         }
-        // The agent's own namespace first, then the oldest: so the names of nodes do not depend on the order of /proc.
+        // The agent's own namespace first, then the oldest: names of nodes do not depend on the order of /proc.
         let own = netns_inode(&self.0.join("self/ns/net"));
         found.sort_by_key(|facts| (Some(facts.netns) != own, facts.start, facts.pid));
         found
@@ -207,7 +204,7 @@ fn tcp_entries(process: &Process) -> Vec<TcpNetEntry> {
     entries
 }
 
-/// An executable that was replaced on disk (an upgrade) is shown with this ending.
+/// Removes the suffix that the kernel appends to the path of a deleted or replaced executable.
 fn without_deleted(exe: PathBuf) -> PathBuf {
     let bytes = exe.into_os_string().into_vec();
     let path = bytes.strip_suffix(b" (deleted)").map(<[u8]>::to_vec).unwrap_or(bytes);

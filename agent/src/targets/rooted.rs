@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::targets::proc::Proc;
 
-/// Which root a path is meant in.
+/// The root in which a path is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Root {
     /// The root of this process.
@@ -38,14 +38,14 @@ pub(crate) enum OpenError {
 impl From<Errno> for OpenError {
     fn from(cause: Errno) -> Self {
         match cause {
-            // A folder on the way that is a file, or a process that is gone, is no file either.
+            // A directory of the path is a file, or the process is gone.
             Errno::NOENT | Errno::NOTDIR | Errno::SRCH => Self::Missing,
             other => Self::System(std::io::Error::from(other).to_string()),
         }
     }
 }
 
-/// Opens a regular file for reading; whatever else the path may lead to is opened for no longer than it takes to see that.
+/// Opens a regular file for reading. Anything else that the path leads to is closed again at once.
 pub(crate) fn open_regular(proc: &Proc, root: Root, path: &Path) -> Result<(File, Metadata), OpenError> {
     // Non-blocking and without a terminal: the path may lead to a pipe or a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

@@ -4,8 +4,8 @@
 #![allow(dead_code)] // each test program uses its part
 
 pub(crate) mod collector;
-pub(crate) mod puppet;
 pub(crate) mod session;
+pub(crate) mod test_process;
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -17,11 +17,11 @@ use chainscope_agent::{Agent, CaptureMode, Config, NodeConfig, Running};
 
 use self::{
     collector::{Collector, Delivered},
-    puppet::Puppet,
     session::{identity, messages, play, steps},
+    test_process::TestProcess,
 };
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn capture() -> Option<CaptureMode> {
     match std::env::var("CHAINSCOPE_CAPTURE").as_deref() {
@@ -72,7 +72,7 @@ impl Stage {
         });
     }
 
-    /// Waits for so many whole sessions of the node.
+    /// Waits for this number of complete sessions of the node.
     pub(crate) fn whole_sessions(&self, node: &str, count: usize) {
         self.collector.wait("whole sessions", |delivered| (sessions(delivered, node) == count).then_some(()));
     }
@@ -92,7 +92,7 @@ pub(crate) fn of_connection(delivered: &Delivered, node: &str, key: u64) -> Vec<
 }
 
 /// The node connects to this process, and the session is played.
-pub(crate) fn session_out(node: &mut Puppet) {
+pub(crate) fn session_out(node: &mut TestProcess) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connection = node.connect(listener.local_addr().unwrap().port());
     let mut peer = listener.accept().unwrap().0;
@@ -100,7 +100,7 @@ pub(crate) fn session_out(node: &mut Puppet) {
 }
 
 /// This process connects to the node, and the session is played.
-pub(crate) fn session_in(node: &mut Puppet, port: u16) {
+pub(crate) fn session_in(node: &mut TestProcess, port: u16) {
     let mut peer = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let connection = node.accept(1);
     play(node, connection, &mut peer, &steps());

@@ -1,11 +1,11 @@
-//! The synthetic session, played between a puppet and this process, or between two puppets.
+//! The synthetic session, played between a test process and this process, or between two test processes.
 
 use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
 };
 
-use super::puppet::Puppet;
+use super::test_process::TestProcess;
 
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way");
 
@@ -71,7 +71,7 @@ impl Peer for TcpStream {
     }
 }
 
-impl Peer for (&mut Puppet, usize) {
+impl Peer for (&mut TestProcess, usize) {
     fn put(&mut self, bytes: &[u8]) {
         self.0.write(self.1, bytes);
     }
@@ -81,7 +81,7 @@ impl Peer for (&mut Puppet, usize) {
     }
 }
 
-pub(crate) fn play(node: &mut Puppet, connection: usize, peer: &mut impl Peer, steps: &[Step]) {
+pub(crate) fn play(node: &mut TestProcess, connection: usize, peer: &mut impl Peer, steps: &[Step]) {
     for step in steps {
         if step.is_sent {
             node.write(connection, &step.bytes);

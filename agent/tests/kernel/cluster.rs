@@ -16,10 +16,10 @@ use chainscope_testing::{free_port, wait::until_true};
 
 use crate::{
     common::{
-        PATIENCE, Stage, capture,
-        puppet::Puppet,
+        Stage, TIMEOUT, capture,
         session::{identity, messages, play, steps},
         session_out, sessions,
+        test_process::TestProcess,
     },
     operator::Operator,
 };
@@ -52,8 +52,8 @@ impl Pod {
         Self { uid, container, group, program: link }
     }
 
-    fn start(&self) -> Puppet {
-        Puppet::start_in(&self.group, &self.program)
+    fn start(&self) -> TestProcess {
+        TestProcess::start_in(&self.group, &self.program)
     }
 
     /// The shell that a container begins with.
@@ -120,7 +120,7 @@ fn start(stage: &Stage, operator: SocketAddr, hold: Duration) -> Running {
     let cluster = ClusterConfig {
         operator: chainscope_tls::Remote::new(&format!("http://{operator}"), None).unwrap(),
         token_file: None,
-        watch: Watch { programs: [program(stage)].into(), ports: [].into(), hold },
+        watch: Watch { process_names: [program(stage)].into(), ports: [].into(), hold },
     };
     let config = Config {
         capture: capture(),
@@ -135,7 +135,6 @@ fn in_file(stage: &Stage) -> Identity {
     Identity::IdentityPath(stage.identity.to_str().unwrap().to_owned())
 }
 
-/// The value of a metric without labels.
 /// Waits until the kernel captures what a process of the node does.
 fn captured(stage: &Stage) {
     stage.collector.wait("the beginning", |delivered| {
@@ -143,6 +142,7 @@ fn captured(stage: &Stage) {
     });
 }
 
+/// The value of a metric without labels.
 fn metric(agent: &Running, name: &str) -> f64 {
     let metrics = agent.monitor().metrics();
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -150,17 +150,17 @@ fn metric(agent: &Running, name: &str) -> f64 {
 }
 
 #[test]
-fn a_node_that_speaks_before_it_is_configured_is_recorded_from_its_first_byte() {
+fn traffic_before_the_configuration_is_recorded_from_its_first_byte() {
     let stage = Stage::new();
     let operator = Operator::start(Vec::new());
     let agent = start(&stage, operator.address, Duration::from_secs(600));
     let pod = Pod::new(&stage);
     let mut node = pod.start();
-    // At once: nobody has looked at it yet.
+    // At once: no scan has seen it yet.
     session_out(&mut node);
     until_true("it to be held", || metric(&agent, "chainscope_agent_held_processes") == 1.0);
     assert!(stage.collector.now().nodes().is_empty());
-    operator.say(vec![pod.observed(in_file(&stage))]);
+    operator.configure(vec![pod.observed(in_file(&stage))]);
     stage.whole_sessions(NODE, 1);
     // And what it says later.
     session_out(&mut node);
@@ -169,7 +169,7 @@ fn a_node_that_speaks_before_it_is_configured_is_recorded_from_its_first_byte() 
     assert_eq!((report.state(), report.pid, report.process_starts), (PodState::Recording, node.pid(), 1));
     assert!(!report.peer_id.is_empty() && report.identity_error.is_empty(), "{report:?}");
     assert_eq!(metric(&agent, "chainscope_agent_discarded_processes_total"), 0.0);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     let delivered = stage.collector.now();
     let account = delivered.account(NODE).unwrap();
     let dropped: u64 = account.bytes_dropped.iter().map(|reason| reason.count).sum();
@@ -177,28 +177,28 @@ fn a_node_that_speaks_before_it_is_configured_is_recorded_from_its_first_byte() 
 }
 
 #[test]
-fn a_node_that_nobody_configures_is_thrown_away_and_counted() {
+fn a_node_that_is_never_configured_is_dropped_and_counted() {
     let stage = Stage::new();
     let operator = Operator::start(Vec::new());
     let agent = start(&stage, operator.address, Duration::from_millis(500));
     let pod = Pod::new(&stage);
     let mut node = pod.start();
     session_out(&mut node);
-    until_true("it to be thrown away", || metric(&agent, "chainscope_agent_discarded_processes_total") == 1.0);
+    until_true("it to be dropped", || metric(&agent, "chainscope_agent_discarded_processes_total") == 1.0);
     until_true("the count", || metric(&agent, "chainscope_agent_held_processes") == 0.0);
     assert!(metric(&agent, "chainscope_agent_discarded_bytes_total") > 0.0);
     // Configured after all: from now on.
-    operator.say(vec![pod.observed(in_file(&stage))]);
+    operator.configure(vec![pod.observed(in_file(&stage))]);
     operator.wait("the target", &pod.uid, |pod| (pod.state() == PodState::Recording).then_some(()));
     captured(&stage);
     session_out(&mut node);
     stage.whole_sessions(NODE, 1);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     assert_eq!(sessions(&stage.collector.now(), NODE), 1, "not the first one");
 }
 
 #[test]
-fn a_node_whose_network_is_not_asked_for_is_profiled_all_the_same() {
+fn a_node_without_network_recording_is_profiled() {
     let stage = Stage::new();
     let pod = Pod::new(&stage);
     let asked = |network| ObservedPod {
@@ -215,12 +215,12 @@ fn a_node_whose_network_is_not_asked_for_is_profiled_all_the_same() {
     stage.collector.wait("memory", |delivered| delivered.profiles(NODE).next().map(drop));
     session_out(&mut node);
     // Asked for after all: from now on.
-    operator.say(vec![asked(true)]);
+    operator.configure(vec![asked(true)]);
     captured(&stage);
     session_out(&mut node);
     stage.whole_sessions(NODE, 1);
     operator.wait("the target", &pod.uid, |report| (report.state() == PodState::Recording).then_some(()));
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     assert_eq!(sessions(&stage.collector.now(), NODE), 1, "not the first one");
 }
 
@@ -246,12 +246,12 @@ fn restarts_inside_the_container_are_followed() {
     }
     operator
         .wait("the end", &pod.uid, |pod| (pod.pid == 0 && pod.state() == PodState::WaitingForProcess).then_some(()));
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     drop(shell);
 }
 
 #[test]
-fn with_the_operator_away_a_restarted_agent_goes_on_with_identities_from_files() {
+fn without_the_operator_a_restarted_agent_uses_identities_from_files() {
     let stage = Stage::new();
     let (with_file, with_secret) = (Pod::new(&stage), Pod::new(&stage));
     let pods = || {
@@ -267,7 +267,7 @@ fn with_the_operator_away_a_restarted_agent_goes_on_with_identities_from_files()
     }
     stage.whole_sessions(NODE, 1);
     stage.whole_sessions("default/secret", 1);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     drop(operator);
     let kept = std::fs::read(stage.dir.path().join("data/agent/configuration")).unwrap();
     let secret = serde_json::from_str::<serde_json::Value>(&identity()).unwrap()["secret_key"].clone();
@@ -293,7 +293,7 @@ fn with_the_operator_away_a_restarted_agent_goes_on_with_identities_from_files()
     operator.wait("the identity", &with_secret.uid, |pod| (!pod.peer_id.is_empty()).then_some(()));
     session_out(&mut nodes[1]);
     stage.whole_sessions("default/secret", 2);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -309,15 +309,15 @@ fn two_pods_listen_on_the_same_port_in_two_namespaces() {
     let operator = Operator::start(vec![observed(&one, "default/one"), observed(&other, "default/other")]);
     let agent = start(&stage, operator.address, Duration::from_secs(600));
     for (pod, node) in [(&one, "default/one"), (&other, "default/other")] {
-        let mut inside = Puppet::start_in_apart(&pod.group, &pod.program);
+        let mut inside = TestProcess::start_in_apart(&pod.group, &pod.program);
         inside.listen(port);
-        let mut peer = Puppet::start_beside(&inside);
+        let mut peer = TestProcess::start_beside(&inside);
         let outside = peer.connect(port);
         let connection = inside.accept(1);
         play(&mut inside, connection, &mut (&mut peer, outside), &steps());
         stage.whole_sessions(node, 1);
     }
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     let delivered = stage.collector.now();
     assert_eq!(delivered.nodes(), ["default/one", "default/other"]);
     assert!([1, 1] == [sessions(&delivered, "default/one"), sessions(&delivered, "default/other")]);
@@ -332,19 +332,19 @@ fn a_node_that_is_deleted_and_made_again_is_recorded_again() {
     let mut node = pod.start();
     session_out(&mut node);
     stage.whole_sessions(NODE, 1);
-    operator.say(Vec::new());
+    operator.configure(Vec::new());
     stage.collector.wait("its release", |delivered| {
         delivered.target_events(NODE).iter().any(|event| event.event == "released").then_some(())
     });
     session_out(&mut node);
-    operator.say(vec![pod.observed(in_file(&stage))]);
+    operator.configure(vec![pod.observed(in_file(&stage))]);
     stage.collector.wait("the target again", |delivered| {
         let begun = |event: &&&chainscope_proto::v1::TargetEvent| matches!(event.event.as_str(), "found" | "started");
         (delivered.target_events(NODE).iter().filter(begun).count() == 2).then_some(())
     });
     session_out(&mut node);
     stage.whole_sessions(NODE, 2);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     assert_eq!(sessions(&stage.collector.now(), NODE), 2, "nothing of the time between");
 }
 
@@ -364,6 +364,6 @@ fn a_pod_that_lies_about_its_container_gets_nothing() {
     session_out(&mut node);
     stage.whole_sessions(NODE, 1);
     operator.wait("what the liar has", &liar.uid, |pod| (pod.state() == PodState::WaitingForContainer).then_some(()));
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     assert_eq!(stage.collector.now().nodes(), [NODE]);
 }

@@ -16,10 +16,10 @@ use chainscope_agent::NodeConfig;
 use chainscope_proto::v1::{ConnectionState, connection_event::Event, record::Kind};
 use chainscope_testing::free_port;
 use common::{
-    PATIENCE, Stage, check_account,
-    puppet::Puppet,
+    Stage, TIMEOUT, check_account,
     session::{Peer as _, another_identity, identity, messages, play, steps},
     session_in, session_out,
+    test_process::TestProcess,
 };
 
 const REQUEST: &[u8] = b"GET /chains/main/blocks/head/header HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -27,16 +27,16 @@ const REQUEST: &[u8] = b"GET /chains/main/blocks/head/header HTTP/1.1\r\nHost: l
 #[test]
 fn a_node_that_listens_already_is_found_by_its_port() {
     let stage = Stage::new();
-    let mut node = Puppet::start();
+    let mut node = TestProcess::start();
     let port = node.listen(0);
     let agent = stage.start(stage.on_port(port));
     stage.found(node.pid());
     session_out(&mut node);
     stage.whole_sessions("node", 1);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     let delivered = stage.collector.now();
     assert_eq!(delivered.messages("node").len(), messages().len());
-    assert_eq!(delivered.profiles("node").count(), 0, "its memory is not asked for");
+    assert_eq!(delivered.profiles("node").count(), 0, "its memory is not observed");
     check_account(&delivered);
 }
 
@@ -46,7 +46,7 @@ fn a_node_that_begins_to_listen_is_found_at_once_and_again_after_a_restart() {
     let port = free_port();
     let agent = stage.start(stage.on_port(port));
     for run in 1..=2 {
-        let mut node = Puppet::start();
+        let mut node = TestProcess::start();
         assert_eq!(node.listen(port), port);
         // Without waiting: the kernel captures before the agent knows.
         session_out(&mut node);
@@ -62,14 +62,14 @@ fn a_node_that_begins_to_listen_is_found_at_once_and_again_after_a_restart() {
             delivered.connection_events("node").into_iter().filter(|(_, event)| matches!(event, Event::Closed(_)));
         assert_eq!(closed.count(), run);
     }
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     check_account(&stage.collector.now());
 }
 
 #[test]
 fn accepted_connections_are_the_node_s_and_other_protocols_are_left_alone() {
     let stage = Stage::new();
-    let mut node = Puppet::start();
+    let mut node = TestProcess::start();
     let port = node.listen(0);
     let agent = stage.start(NodeConfig { pid: Some(node.pid()), ..stage.node() });
     stage.found(node.pid());
@@ -95,11 +95,11 @@ fn accepted_connections_are_the_node_s_and_other_protocols_are_left_alone() {
     }
     session_in(&mut node, port);
     stage.whole_sessions("node", 1);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     let delivered = stage.collector.now();
     let keys: std::collections::HashSet<u64> =
         delivered.connection_events("node").iter().map(|(key, _)| *key).collect();
-    assert_eq!(keys.len(), 1, "the other connection is not told of");
+    assert_eq!(keys.len(), 1, "the other connection is not recorded");
     let account = delivered.account("node").unwrap();
     let whole = 100 * (REQUEST.len() as u64 + 10_000);
     assert!(account.bytes_left_alone >= left_alone + whole, "{account:?}");
@@ -111,19 +111,19 @@ fn a_program_is_found_by_its_executable() {
     let stage = Stage::new();
     let exe = stage.dir.path().join("octez-node");
     let agent = stage.start(NodeConfig { exe: Some(exe.clone()), ..stage.node() });
-    let mut node = Puppet::start_as(&exe);
+    let mut node = TestProcess::start_as(&exe);
     stage.found(node.pid());
     session_out(&mut node);
     stage.whole_sessions("node", 1);
     node.stop();
     // By its bare name, and when it runs before the agent does.
-    agent.shutdown(PATIENCE).unwrap();
-    let mut node = Puppet::start_as(&exe);
+    agent.shutdown(TIMEOUT).unwrap();
+    let mut node = TestProcess::start_as(&exe);
     let agent = stage.start(NodeConfig { exe: Some("octez-node".into()), ..stage.node() });
     stage.found(node.pid());
     session_out(&mut node);
     stage.whole_sessions("node", 2);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -131,21 +131,21 @@ fn the_same_port_in_two_namespaces_is_two_nodes() {
     let stage = Stage::new();
     let port = free_port();
     let agent = stage.start(stage.on_port(port));
-    let mut here = Puppet::start();
+    let mut here = TestProcess::start();
     here.listen(port);
     stage.found(here.pid());
-    let mut there = Puppet::start_apart();
+    let mut there = TestProcess::start_apart();
     there.listen(port);
     let name = format!("node@{}", there.netns());
     stage.collector.wait("the second node", |delivered| delivered.nodes().contains(&name.as_str()).then_some(()));
-    let mut peer = Puppet::start_beside(&there);
+    let mut peer = TestProcess::start_beside(&there);
     let outside = peer.connect(port);
     let inside = there.accept(1);
     play(&mut there, inside, &mut (&mut peer, outside), &steps());
     stage.whole_sessions(&name, 1);
     session_in(&mut here, port);
     stage.whole_sessions("node", 1);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     assert_eq!(stage.collector.now().nodes(), ["node", &name]);
 }
 
@@ -153,29 +153,29 @@ fn the_same_port_in_two_namespaces_is_two_nodes() {
 fn an_entry_that_names_a_namespace_takes_only_that() {
     let stage = Stage::new();
     let port = free_port();
-    let mut there = Puppet::start_apart();
+    let mut there = TestProcess::start_apart();
     let netns = PathBuf::from(format!("/proc/{}/ns/net", there.pid()));
-    let mut here = Puppet::start();
+    let mut here = TestProcess::start();
     here.listen(port);
     let agent = stage.start(NodeConfig { netns: Some(netns), ..stage.on_port(port) });
     there.listen(port);
     stage.found(there.pid());
     session_in(&mut here, port);
-    let mut peer = Puppet::start_beside(&there);
+    let mut peer = TestProcess::start_beside(&there);
     let outside = peer.connect(port);
     let inside = there.accept(1);
     play(&mut there, inside, &mut (&mut peer, outside), &steps());
     stage.whole_sessions("node", 1);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
     let delivered = stage.collector.now();
     assert_eq!(delivered.nodes(), ["node"]);
     assert_eq!(delivered.messages("node").len(), messages().len(), "nothing of the other");
 }
 
 #[test]
-fn a_restart_of_the_agent_goes_on_with_a_live_session() {
+fn a_restarted_agent_resumes_a_live_session() {
     let stage = Stage::new();
-    let mut node = Puppet::start();
+    let mut node = TestProcess::start();
     let port = node.listen(0);
     let first = stage.start(stage.on_port(port));
     stage.found(node.pid());
@@ -187,7 +187,7 @@ fn a_restart_of_the_agent_goes_on_with_a_live_session() {
     let cut = steps.len() - 20;
     play(&mut node, connection, &mut peer, &steps[..cut]);
     stage.collector.wait("some messages", |delivered| (delivered.messages("node").len() > 5).then_some(()));
-    first.shutdown(PATIENCE).unwrap();
+    first.shutdown(TIMEOUT).unwrap();
     let before = stage.collector.now().messages("node").len();
     let second = stage.start(stage.on_port(port));
     stage.collector.wait("the target again", |delivered| {
@@ -204,7 +204,7 @@ fn a_restart_of_the_agent_goes_on_with_a_live_session() {
         };
         (all.len() > before && has(last_of(true))).then_some(())
     });
-    second.shutdown(PATIENCE).unwrap();
+    second.shutdown(TIMEOUT).unwrap();
     let delivered = stage.collector.now();
     let keys: std::collections::HashSet<u64> = delivered.messages("node").iter().map(|message| message.0).collect();
     assert_eq!(keys.len(), 1, "the connection keeps its key");
@@ -222,9 +222,9 @@ fn a_restart_of_the_agent_goes_on_with_a_live_session() {
 }
 
 #[test]
-fn a_session_that_began_before_capture_is_told_with_a_remedy() {
+fn a_session_that_began_before_capture_is_reported_with_a_remedy() {
     let stage = Stage::new();
-    let mut node = Puppet::start();
+    let mut node = TestProcess::start();
     let port = node.listen(0);
     let mut peer = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let connection = node.accept(1);
@@ -243,14 +243,14 @@ fn a_session_that_began_before_capture_is_told_with_a_remedy() {
             _ => None,
         })
     });
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
 }
 
 #[test]
 fn an_identity_may_appear_late_be_of_another_node_and_change() {
     let stage = Stage::new();
     std::fs::remove_file(&stage.identity).unwrap();
-    let mut node = Puppet::start();
+    let mut node = TestProcess::start();
     let port = node.listen(0);
     let agent = stage.start(stage.on_port(port));
     stage.found(node.pid());
@@ -279,7 +279,7 @@ fn an_identity_may_appear_late_be_of_another_node_and_change() {
     put(&stage.identity, &identity());
     session_in(&mut node, port);
     stage.whole_sessions("node", 1);
-    agent.shutdown(PATIENCE).unwrap();
+    agent.shutdown(TIMEOUT).unwrap();
 }
 
 fn put(path: &Path, content: &str) {

@@ -1,4 +1,4 @@
-//! An operator in memory: tells any number of agents the same pods, and remembers what they say.
+//! An operator in memory: sends any number of agents the same pods, and records their reports.
 
 use std::{
     net::SocketAddr,
@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, runtime::Runtime, sync::watch};
 use tokio_stream::{Stream, StreamExt as _, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::common::PATIENCE;
+use crate::common::TIMEOUT;
 
 #[derive(Clone)]
 struct Service {
@@ -54,14 +54,14 @@ impl Operator {
         Self { address, pods, statuses, runtime: Some(runtime) }
     }
 
-    pub(crate) fn say(&self, pods: Vec<ObservedPod>) {
+    pub(crate) fn configure(&self, pods: Vec<ObservedPod>) {
         self.pods.send_replace(pods);
     }
 
     /// Waits for a report of a pod in which `found` finds something.
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, uid: &str, mut found: impl FnMut(&PodReport) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut statuses = self.statuses.0.lock();
         loop {
             let last = statuses.last().and_then(|status| status.pods.iter().find(|pod| pod.uid == uid));

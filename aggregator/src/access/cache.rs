@@ -1,62 +1,81 @@
-//! Answers that are remembered for a while, and not too many of them.
+//! Cache of answers, bounded in number, with a lifetime for each answer.
 
-use std::{collections::HashMap, hash::Hash, time::Instant};
+use std::{
+    hash::Hash,
+    time::{Duration, Instant},
+};
 
-use parking_lot::Mutex;
+use moka::{Expiry, policy::EvictionPolicy, sync};
 
-/// Answers of one generation. There are two; the older one is dropped when the younger is full.
-const GENERATION: usize = 8192;
+/// Maximum number of answers.
+const MAX_ENTRIES: u64 = 16_384;
 
-/// A bounded memory of answers, each good until its time.
-#[derive(Debug)]
-pub(super) struct Cache<K, V> {
-    kept: Mutex<[HashMap<K, (Instant, V)>; 2]>,
+/// A bounded cache.
+pub(super) struct Cache<K, V>(sync::Cache<K, (Duration, V)>);
+
+/// Each value has its lifetime beside it.
+struct ByValue;
+
+impl<K, V> Expiry<K, (Duration, V)> for ByValue {
+    fn expire_after_create(&self, _: &K, (ttl, _): &(Duration, V), _: Instant) -> Option<Duration> {
+        Some(*ttl)
+    }
+
+    fn expire_after_update(
+        &self,
+        _: &K,
+        (ttl, _): &(Duration, V),
+        _: Instant,
+        _: Option<Duration>,
+    ) -> Option<Duration> {
+        Some(*ttl)
+    }
 }
 
-impl<K, V> Default for Cache<K, V> {
+impl<K, V> Default for Cache<K, V>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
     fn default() -> Self {
-        Self { kept: Mutex::new([HashMap::new(), HashMap::new()]) }
+        let cache = sync::Cache::builder().max_capacity(MAX_ENTRIES).eviction_policy(EvictionPolicy::lru());
+        Self(cache.expire_after(ByValue).build())
     }
 }
 
-impl<K: Hash + Eq, V: Clone> Cache<K, V> {
+impl<K, V> Cache<K, V>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
     pub(super) fn get(&self, key: &K) -> Option<V> {
-        let kept = self.kept.lock();
-        let [young, old] = &*kept;
-        let (until, value) = young.get(key).or_else(|| old.get(key))?;
-        (Instant::now() < *until).then(|| value.clone())
+        self.0.get(key).map(|(_, value)| value)
     }
 
-    pub(super) fn put(&self, key: K, value: V, until: Instant) {
-        let mut kept = self.kept.lock();
-        let [young, old] = &mut *kept;
-        if young.len() >= GENERATION && !young.contains_key(&key) {
-            *old = std::mem::take(young);
-        }
-        young.insert(key, (until, value));
+    pub(super) fn put(&self, key: K, value: V, ttl: Duration) {
+        self.0.insert(key, (ttl, value));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
-    use super::{Cache, GENERATION};
+    use super::{Cache, MAX_ENTRIES};
 
     #[test]
     fn answers_end_and_their_number_is_bounded() {
         let cache = Cache::default();
-        let later = Instant::now() + Duration::from_secs(3600);
-        cache.put(0, 'a', Instant::now());
-        assert_eq!(cache.get(&0), None, "its time is over");
+        let later = Duration::from_secs(3600);
+        cache.put(0, 'a', Duration::ZERO);
+        assert_eq!(cache.get(&0), None, "expired");
         cache.put(0, 'b', later);
         assert_eq!(cache.get(&0), Some('b'));
-        for key in 1..=2 * GENERATION {
+        for key in 1..=2 * MAX_ENTRIES {
             cache.put(key, 'c', later);
         }
-        assert_eq!(cache.get(&0), None);
-        assert_eq!(cache.get(&(2 * GENERATION)), Some('c'));
-        let kept = cache.kept.lock();
-        assert!(kept.iter().all(|generation| generation.len() <= GENERATION));
+        cache.0.run_pending_tasks();
+        assert!(cache.0.entry_count() <= MAX_ENTRIES);
+        assert_eq!((0..=2 * MAX_ENTRIES).filter(|key| cache.get(key).is_some()).count() as u64, cache.0.entry_count());
     }
 }

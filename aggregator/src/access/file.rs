@@ -1,13 +1,13 @@
-//! Callers from a file of tokens, for a program outside of a cluster.
+//! Authentication by a file of tokens, for a program outside of a cluster.
 //!
 //! ```text
-//! # token            user     nodes; `*` stands for anything, also for nothing
+//! # token            user     nodes; `*` stands for any sequence of characters, also an empty one
 //! 8Jx…               grafana  *
 //! sha256:5e884898…   alice    default/* octez-0
 //! ```
 //!
-//! Instead of a token its SHA-256 may be given. Who has no nodes named reads all. The file is looked at again when it has
-//! changed; while it cannot be read nobody gets in.
+//! Instead of a token its SHA-256 may be given. A line without nodes allows all. The file is read again when it has
+//! changed; while it cannot be read no token is accepted.
 
 use std::{
     fs, io,
@@ -17,38 +17,50 @@ use std::{
 };
 
 use chainscope_hygiene::warn_limited;
+use globset::{GlobBuilder, GlobMatcher};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
 
-use super::review::NoAnswer;
+use super::review::ReviewError;
 
-/// Time between two looks at whether the file has changed.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which the file is checked for changes.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Largest file, in bytes.
-const LARGEST: u64 = 4 << 20;
+/// Maximum size of the file, in bytes.
+const MAX_BYTES: u64 = 4 << 20;
 
-/// Someone in the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A line of the file.
+#[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) user: String,
     digest: [u8; 32],
-    /// Empty: all.
-    nodes: Vec<String>,
+    nodes: Nodes,
+}
+
+/// The nodes that a caller may read.
+#[derive(Debug, Clone)]
+enum Nodes {
+    All,
+    Matching(Vec<GlobMatcher>),
 }
 
 impl Entry {
-    /// Whether its patterns fit the name.
-    pub(crate) fn sees(&self, node: &str) -> bool {
-        self.sees_all() || self.nodes.iter().any(|pattern| fits(pattern.as_bytes(), node.as_bytes()))
+    /// Whether the caller may read the node.
+    pub(crate) fn may_read(&self, node: &str) -> bool {
+        match &self.nodes {
+            Nodes::All => true,
+            Nodes::Matching(patterns) => patterns.iter().any(|pattern| pattern.is_match(node)),
+        }
     }
 
-    pub(crate) fn sees_all(&self) -> bool {
-        self.nodes.is_empty() || self.nodes.iter().any(|pattern| pattern == "*")
+    /// Whether the caller may read every node.
+    pub(crate) fn may_read_all(&self) -> bool {
+        matches!(self.nodes, Nodes::All)
     }
 }
 
-/// The file, and what was in it last.
+/// The file, and its last content.
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
@@ -57,51 +69,50 @@ pub(crate) struct TokenFile {
 
 #[derive(Debug)]
 struct Read {
-    looked: Instant,
+    polled: Instant,
     stamp: Option<Stamp>,
-    entries: Result<Arc<[Entry]>, NoAnswer>,
+    entries: Result<Arc<[Entry]>, ReviewError>,
 }
 
-/// What changes when a file does.
+/// Modification time and size.
 type Stamp = (Option<SystemTime>, u64);
 
 impl TokenFile {
     /// Reads the file.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let stamp = stamp(path)?;
-        let (entries, wrong) = load(path)?;
-        if let Some(line) = wrong.first() {
+        let (entries, malformed) = load(path)?;
+        if let Some(line) = malformed.first() {
             let text = format!("line {line} is not: token, user, names of nodes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        let read = Read { looked: Instant::now(), stamp: Some(stamp), entries: Ok(entries) };
+        let read = Read { polled: Instant::now(), stamp: Some(stamp), entries: Ok(entries) };
         Ok(Self { path: path.to_owned(), read: Mutex::new(read) })
     }
 
-    /// Whose token it is.
-    pub(super) fn identify(&self, token: &str) -> Result<Option<Entry>, NoAnswer> {
+    /// The entry of the token.
+    pub(super) fn authenticate(&self, token: &str) -> Result<Option<Entry>, ReviewError> {
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        // Without early exit and in constant time: the duration depends on the number of entries alone.
         let mut found = None;
-        // All of them are compared, each as a whole: time tells nothing.
         for entry in self.entries()?.iter() {
-            let differ = entry.digest.iter().zip(&digest).fold(0, |differ, (left, right)| differ | (left ^ right));
-            if differ == 0 && found.is_none() {
+            if bool::from(entry.digest.ct_eq(&digest)) && found.is_none() {
                 found = Some(entry.clone());
             }
         }
         Ok(found)
     }
 
-    fn entries(&self) -> Result<Arc<[Entry]>, NoAnswer> {
+    fn entries(&self) -> Result<Arc<[Entry]>, ReviewError> {
         let mut read = self.read.lock();
-        if read.looked.elapsed() >= LOOK {
-            read.looked = Instant::now();
-            self.look(&mut read);
+        if read.polled.elapsed() >= POLL_INTERVAL {
+            read.polled = Instant::now();
+            self.poll(&mut read);
         }
         read.entries.clone()
     }
 
-    fn look(&self, read: &mut Read) {
+    fn poll(&self, read: &mut Read) {
         let stamp = stamp(&self.path);
         if let (Ok(now), Some(before), Ok(_)) = (&stamp, &read.stamp, &read.entries)
             && now == before
@@ -110,14 +121,14 @@ impl TokenFile {
         }
         read.entries = stamp.and_then(|stamp| Ok((stamp, load(&self.path)?))).map_or_else(
             |error| {
-                warn_limited!(%error, file = %self.path.display(), "the tokens cannot be read: nobody gets in");
-                Err(NoAnswer(format!("the file of tokens cannot be read: {error}")))
+                warn_limited!(%error, file = %self.path.display(), "the tokens cannot be read: no token is accepted");
+                Err(ReviewError(format!("the file of tokens cannot be read: {error}")))
             },
-            |(stamp, (entries, wrong))| {
-                for line in wrong {
-                    warn_limited!(line, file = %self.path.display(), "a line of the tokens is not understood: it is left out");
+            |(stamp, (entries, malformed))| {
+                for line in malformed {
+                    warn_limited!(line, file = %self.path.display(), "a line of the tokens is malformed and ignored");
                 }
-                tracing::info!(tokens = entries.len(), "the tokens were read");
+                tracing::info!(tokens = entries.len(), "tokens loaded");
                 read.stamp = Some(stamp);
                 Ok(entries)
             },
@@ -131,28 +142,32 @@ fn stamp(path: &Path) -> io::Result<Stamp> {
 }
 
 fn load(path: &Path) -> io::Result<(Arc<[Entry]>, Vec<usize>)> {
-    if fs::metadata(path)?.len() > LARGEST {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is larger than {LARGEST} bytes")));
+    if fs::metadata(path)?.len() > MAX_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is larger than {MAX_BYTES} bytes")));
     }
-    let (entries, wrong) = parse(&fs::read_to_string(path)?);
-    Ok((entries.into(), wrong))
+    let (entries, malformed) = parse(&fs::read_to_string(path)?);
+    Ok((entries.into(), malformed))
 }
 
-/// The entries, and the numbers of lines that are not understood.
+/// The entries, and the numbers of malformed lines.
 fn parse(text: &str) -> (Vec<Entry>, Vec<usize>) {
-    let (mut entries, mut wrong) = (Vec::new(), Vec::new());
+    let (mut entries, mut malformed) = (Vec::new(), Vec::new());
     for (at, line) in text.lines().enumerate() {
         let mut words = line.split_whitespace();
         let Some(token) = words.next().filter(|word| !word.starts_with('#')) else { continue };
         match (digest(token), words.next()) {
             (Some(digest), Some(user)) => {
-                let nodes = words.take_while(|word| !word.starts_with('#')).map(str::to_owned).collect();
+                let patterns: Vec<&str> = words.take_while(|word| !word.starts_with('#')).collect();
+                let nodes = match patterns.is_empty() || patterns.contains(&"*") {
+                    true => Nodes::All,
+                    false => Nodes::Matching(patterns.into_iter().filter_map(compile).collect()),
+                };
                 entries.push(Entry { user: user.to_owned(), digest, nodes });
             }
-            _ => wrong.push(at + 1),
+            _ => malformed.push(at + 1),
         }
     }
-    (entries, wrong)
+    (entries, malformed)
 }
 
 fn digest(token: &str) -> Option<[u8; 32]> {
@@ -162,47 +177,38 @@ fn digest(token: &str) -> Option<[u8; 32]> {
     }
 }
 
-/// Whether a name fits a pattern in which `*` stands for any run of characters.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut at, mut here) = (0, 0);
-    // Where to go on if what follows the last star does not fit.
-    let mut star: Option<(usize, usize)> = None;
-    while let Some(byte) = name.get(here) {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at + 1, here));
-                at += 1;
-            }
-            Some(wanted) if wanted == byte => (at, here) = (at + 1, here + 1),
-            _ => match star {
-                Some((after, from)) => {
-                    star = Some((after, from + 1));
-                    (at, here) = (after, from + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern.get(at..).is_some_and(|rest| rest.iter().all(|byte| *byte == b'*'))
+/// Compiles a pattern in which `*` stands for any sequence of characters, also `/`, and every other character for itself.
+fn compile(pattern: &str) -> Option<GlobMatcher> {
+    // Between components `**` is special to globset; here it is the same as `*`.
+    let pieces: Vec<&str> = pattern.split('*').collect();
+    let last = pieces.len().saturating_sub(1);
+    let is_needed = |(at, piece): &(usize, &&str)| *at == 0 || *at == last || !piece.is_empty();
+    let pieces = pieces.iter().enumerate().filter(is_needed).map(|(_, piece)| globset::escape(piece));
+    let glob = GlobBuilder::new(&pieces.collect::<Vec<_>>().join("*")).backslash_escape(false).build().ok()?;
+    Some(glob.compile_matcher())
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{fits, parse};
+    use super::{compile, parse};
+
+    fn fits(pattern: &str, name: &str) -> bool {
+        compile(pattern).unwrap().is_match(name)
+    }
 
     #[test]
     fn lines_are_token_user_and_nodes() {
         let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"; // of "secret"
-        let (entries, wrong) = parse(&format!(
+        let (entries, malformed) = parse(&format!(
             "# tokens\n\n abc  alice default/* 9732 # hers\nsha256:{hash} bob\nonly-a-token\nsha256:xyz carol\nsecret dan *\r\n"
         ));
-        assert_eq!(wrong, [5, 6]);
+        assert_eq!(malformed, [5, 6]);
         assert_eq!(entries.iter().map(|entry| entry.user.as_str()).collect::<Vec<_>>(), ["alice", "bob", "dan"]);
-        assert!(entries[0].sees("default/octez-0") && entries[0].sees("9732"));
-        assert!(!entries[0].sees("other/octez-0") && !entries[0].sees("hers") && !entries[0].sees_all());
-        assert!(entries[1].sees_all() && entries[2].sees_all());
+        assert!(entries[0].may_read("default/octez-0") && entries[0].may_read("9732"));
+        assert!(!entries[0].may_read("other/octez-0") && !entries[0].may_read("hers") && !entries[0].may_read_all());
+        assert!(entries[1].may_read_all() && entries[2].may_read_all());
         assert_eq!(entries[1].digest, entries[2].digest, "a hash is that of the token");
     }
 
@@ -211,10 +217,10 @@ mod tests {
         for (pattern, name) in
             [("*", ""), ("a*c", "ac"), ("a*c", "abcbc"), ("*/o*-0", "ns/octez-0"), ("a", "a"), ("**", "x")]
         {
-            assert!(fits(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+            assert!(fits(pattern, name), "{pattern} {name}");
         }
         for (pattern, name) in [("", "a"), ("a*c", "abcb"), ("ns/*", "nsx/a"), ("a", "A"), ("?", "a")] {
-            assert!(!fits(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+            assert!(!fits(pattern, name), "{pattern} {name}");
         }
     }
 
@@ -224,15 +230,15 @@ mod tests {
             let (from, to) = (from.min(name.len()), to.min(name.len()));
             let (from, to) = (from.min(to), from.max(to));
             let pattern = format!("{}*{}", &name[..from], &name[to..]);
-            prop_assert!(fits(pattern.as_bytes(), name.as_bytes()));
+            prop_assert!(fits(&pattern, &name));
             let longer = format!("{pattern}x");
-            prop_assert!(!fits(longer.as_bytes(), name.as_bytes()));
+            prop_assert!(!fits(&longer, &name));
         }
 
         #[test]
         fn any_text_is_read(text in "(.|\n){0,80}") {
-            let (entries, wrong) = parse(&text);
-            prop_assert!(entries.len() + wrong.len() <= text.lines().count());
+            let (entries, malformed) = parse(&text);
+            prop_assert!(entries.len() + malformed.len() <= text.lines().count());
         }
     }
 }

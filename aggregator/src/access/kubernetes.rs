@@ -10,39 +10,39 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams};
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::review::{Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict};
+use super::review::{AccessDecision, AccessReview, GROUP, Identity, RESOURCE, ReviewError, ReviewFuture, Reviewer};
 
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a review.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Questions under way at a time: bad tokens must not become a flood at the API server.
-const AT_ONCE: usize = 32;
+/// Maximum number of concurrent reviews: invalid tokens must not overload the API server.
+const MAX_CONCURRENT_REVIEWS: usize = 32;
 
-/// Asks the API server that a client of the `kube` crate talks to. Needs the verb `create` on `tokenreviews`
+/// The API server, through a client of the `kube` crate. Needs the verb `create` on `tokenreviews`
 /// (authentication.k8s.io) and `subjectaccessreviews` (authorization.k8s.io).
 pub struct ApiServer {
     client: Client,
-    room: Semaphore,
+    permits: Semaphore,
 }
 
 impl ApiServer {
-    /// Asks through this client.
+    /// Reviews through this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, room: Semaphore::new(AT_ONCE) }
+        Self { client, permits: Semaphore::new(MAX_CONCURRENT_REVIEWS) }
     }
 
-    /// Asks the API server of the cluster that this program runs in, or of the kubeconfig's current context.
+    /// Reviews by the API server of the cluster that this program runs in, or of the kubeconfig's current context.
     ///
     /// # Errors
     /// There is neither, or it cannot be used.
-    pub async fn infer() -> Result<Self, NoAnswer> {
-        let config = kube::Config::infer().await.map_err(|error| NoAnswer(error.to_string()))?;
-        let client = Client::try_from(config).map_err(|error| NoAnswer(error.to_string()))?;
+    pub async fn infer() -> Result<Self, ReviewError> {
+        let config = kube::Config::infer().await.map_err(|error| ReviewError(error.to_string()))?;
+        let client = Client::try_from(config).map_err(|error| ReviewError(error.to_string()))?;
         Ok(Self::new(client))
     }
 
-    async fn ask<R>(&self, review: &R) -> Result<R, NoAnswer>
+    async fn review<R>(&self, review: &R) -> Result<R, ReviewError>
     where
         R: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
             + serde::Serialize
@@ -50,31 +50,32 @@ impl ApiServer {
             + Clone
             + std::fmt::Debug,
     {
-        let asked = async {
-            let _room = self.room.acquire().await.map_err(|error| NoAnswer(error.to_string()))?;
+        let created = async {
+            let _permit = self.permits.acquire().await.map_err(|error| ReviewError(error.to_string()))?;
             let api: Api<R> = Api::all(self.client.clone());
-            api.create(&PostParams::default(), review).await.map_err(|error| NoAnswer(error.to_string()))
+            api.create(&PostParams::default(), review).await.map_err(|error| ReviewError(error.to_string()))
         };
-        let answer =
-            timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(NoAnswer(format!("none within {PATIENCE:?}"))));
+        let answer = timeout(REVIEW_TIMEOUT, created)
+            .await
+            .unwrap_or_else(|_| Err(ReviewError(format!("none within {REVIEW_TIMEOUT:?}"))));
         if let Err(error) = &answer {
-            warn_limited!(%error, kind = %R::kind(&()), "a review was not answered");
+            warn_limited!(%error, kind = %R::kind(&()), "a review failed");
         }
         answer
     }
 }
 
 impl Reviewer for ApiServer {
-    fn identify<'a>(&'a self, token: &'a str, audience: Option<&'a str>) -> Answer<'a, Option<Identity>> {
+    fn authenticate<'a>(&'a self, token: &'a str, audience: Option<&'a str>) -> ReviewFuture<'a, Option<Identity>> {
         Box::pin(async move {
             let audiences = audience.map(|audience| vec![audience.to_owned()]);
             let spec = TokenReviewSpec { audiences, token: Some(token.to_owned()) };
-            let review = self.ask(&TokenReview { spec, ..TokenReview::default() }).await?;
+            let review = self.review(&TokenReview { spec, ..TokenReview::default() }).await?;
             let status = review.status.unwrap_or_default();
             if status.authenticated != Some(true) {
                 return Ok(None);
             }
-            // An API server that does not know of audiences leaves them out: then the token is good for itself only.
+            // An API server without support of audiences omits them: the token is valid for the API server only then.
             if let Some(wanted) = audience
                 && !status.audiences.unwrap_or_default().iter().any(|audience| audience == wanted)
             {
@@ -90,7 +91,7 @@ impl Reviewer for ApiServer {
         })
     }
 
-    fn permits<'a>(&'a self, who: &'a Identity, what: &'a Question) -> Answer<'a, Verdict> {
+    fn authorize<'a>(&'a self, who: &'a Identity, what: &'a AccessReview) -> ReviewFuture<'a, AccessDecision> {
         Box::pin(async move {
             let attributes = ResourceAttributes {
                 group: Some(GROUP.to_owned()),
@@ -109,9 +110,9 @@ impl Reviewer for ApiServer {
                 resource_attributes: Some(attributes),
                 non_resource_attributes: None,
             };
-            let review = self.ask(&SubjectAccessReview { spec, ..SubjectAccessReview::default() }).await?;
+            let review = self.review(&SubjectAccessReview { spec, ..SubjectAccessReview::default() }).await?;
             let status = review.status.unwrap_or_default();
-            Ok(Verdict {
+            Ok(AccessDecision {
                 allowed: status.allowed && status.denied != Some(true),
                 reason: status.reason.unwrap_or_default(),
             })

@@ -1,28 +1,27 @@
-//! Who may read what.
+//! Authentication and authorization of callers.
 //!
 //! ```text
-//! request ─▶ guard: which right does the route need, who asks (401) ─▶ handler ─▶ which node is meant, may they (403)
-//!                                      │                                              │
-//!                    nobody asked / file of tokens / TokenReview       yes / patterns / SubjectAccessReview
+//! Authorization: Bearer … ─▶ authenticate: open / file of tokens / TokenReview ─▶ Caller (else 401)
+//! Caller, permission, node ─▶ authorize: yes / patterns / SubjectAccessReview ─▶ (else 403)
 //! ```
 //!
-//! A right is `get` on a subresource of `tezosnodes`, for the node that a request is about. Answers of Kubernetes are
-//! remembered for a minute; where there is none the request is refused with 503. A caller learns nothing of nodes that
-//! they may not read, not even their names.
+//! A permission is `get` on a subresource of `tezosnodes`, for the node that a request is about. Answers of Kubernetes are
+//! cached for a minute; without one the request is refused with 503. A caller learns nothing of nodes that they may not read,
+//! not even their names.
 
 mod cache;
 mod file;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+pub(crate) mod permission;
 pub(crate) mod review;
-pub(crate) mod routes;
 
 use std::{
     collections::BTreeSet,
     fmt,
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use axum::http::{HeaderMap, header};
@@ -31,32 +30,34 @@ use sha2::{Digest as _, Sha256};
 
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::ApiServer;
-pub use self::review::{AUDIENCE, Answer, GROUP, Identity, NoAnswer, Question, RESOURCE, Reviewer, Verdict, expiry};
+pub use self::review::{
+    AUDIENCE, AccessDecision, AccessReview, GROUP, Identity, RESOURCE, ReviewError, ReviewFuture, Reviewer, expiry,
+};
 use self::{
     cache::Cache,
     file::{Entry, TokenFile},
-    routes::Right,
+    permission::Permission,
 };
 use crate::Error;
 
-/// How long a refusal is remembered: whoever is given a right should not wait a minute for it.
-const REFUSED_FOR: Duration = Duration::from_secs(5);
+/// Maximum time that a refusal is cached: a new permission takes effect sooner than after a minute.
+const REFUSAL_TTL: Duration = Duration::from_secs(5);
 
-/// Reviews of one request that are under way at a time.
-const AT_ONCE: usize = 16;
+/// Concurrent reviews of one request.
+const MAX_CONCURRENT_REVIEWS: usize = 16;
 
-/// Longest token, in bytes.
-const LONGEST_TOKEN: usize = 16 << 10;
+/// Maximum length of a token, in bytes.
+const MAX_TOKEN: usize = 16 << 10;
 
-/// Who may use the API.
+/// How callers of the API are authenticated and authorized.
 #[derive(Clone, Default)]
 pub enum AccessConfig {
-    /// Whoever reaches it.
+    /// Every caller may read everything.
     #[default]
     Open,
-    /// Who has a token of this file.
+    /// By a file of tokens.
     TokenFile(PathBuf),
-    /// Whom Kubernetes allows it.
+    /// By reviews of Kubernetes.
     Kubernetes(Arc<dyn Reviewer>),
 }
 
@@ -80,19 +81,19 @@ pub(crate) enum Refusal {
     #[error("{0}")]
     Forbidden(String),
     #[error(transparent)]
-    NoAnswer(#[from] NoAnswer),
+    Unavailable(#[from] ReviewError),
 }
 
-/// Who asks.
+/// An authenticated caller.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    who: Who,
-    /// What they showed: live streams look again whether it is good.
+    identity: CallerIdentity,
+    /// The token, for [`Access::reauthorize`].
     token: Arc<str>,
 }
 
 #[derive(Clone)]
-enum Who {
+enum CallerIdentity {
     Anyone,
     Listed(Arc<Entry>),
     Reviewed(Arc<Identity>, TokenDigest),
@@ -102,24 +103,24 @@ type TokenDigest = [u8; 32];
 
 impl Caller {
     fn anyone() -> Self {
-        Self { who: Who::Anyone, token: "".into() }
+        Self { identity: CallerIdentity::Anyone, token: "".into() }
     }
 
-    /// The name for the audit log; empty if nobody was asked for theirs.
+    /// The name for the audit log; empty while access is open.
     pub(crate) fn user(&self) -> &str {
-        match &self.who {
-            Who::Anyone => "",
-            Who::Listed(entry) => &entry.user,
-            Who::Reviewed(identity, _) => &identity.user,
+        match &self.identity {
+            CallerIdentity::Anyone => "",
+            CallerIdentity::Listed(entry) => &entry.user,
+            CallerIdentity::Reviewed(identity, _) => &identity.user,
         }
     }
 }
 
-/// Answers whether someone may.
+/// Authenticates and authorizes callers.
 pub(crate) struct Access {
     mode: Mode,
-    /// How long an answer of Kubernetes is good.
-    remember: Duration,
+    /// How long an answer of Kubernetes is cached.
+    ttl: Duration,
 }
 
 enum Mode {
@@ -131,116 +132,116 @@ enum Mode {
 struct Reviews {
     reviewer: Arc<dyn Reviewer>,
     identities: Cache<TokenDigest, Option<Arc<Identity>>>,
-    verdicts: Cache<(TokenDigest, Right, String, String), Verdict>,
+    decisions: Cache<(TokenDigest, Permission, String, String), AccessDecision>,
 }
 
 impl Access {
-    pub(crate) fn new(config: AccessConfig, remember: Duration) -> Result<Self, Error> {
+    pub(crate) fn new(config: AccessConfig, ttl: Duration) -> Result<Self, Error> {
         let mode = match config {
             AccessConfig::Open => Mode::Open,
             AccessConfig::TokenFile(path) => {
                 Mode::File(TokenFile::open(&path).map_err(|source| Error::File { path, source })?)
             }
             AccessConfig::Kubernetes(reviewer) => {
-                Mode::Kubernetes(Reviews { reviewer, identities: Cache::default(), verdicts: Cache::default() })
+                Mode::Kubernetes(Reviews { reviewer, identities: Cache::default(), decisions: Cache::default() })
             }
         };
-        Ok(Self { mode, remember })
+        Ok(Self { mode, ttl })
     }
 
-    /// Nobody is asked who they are.
+    /// Whether every caller may read everything.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.mode, Mode::Open)
     }
 
-    /// Who sends these headers.
-    pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    /// The caller that sends these headers.
+    pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
         if self.is_open() {
             return Ok(Caller::anyone());
         }
         let token = bearer(headers)?;
-        self.recognise(token.into(), false).await
+        self.caller(token.into(), false).await
     }
 
-    async fn recognise(&self, token: Arc<str>, anew: bool) -> Result<Caller, Refusal> {
-        let who = match &self.mode {
-            Mode::Open => Who::Anyone,
-            Mode::File(file) => Who::Listed(Arc::new(file.identify(&token)?.ok_or(Refusal::BadToken)?)),
+    async fn caller(&self, token: Arc<str>, uncached: bool) -> Result<Caller, Refusal> {
+        let identity = match &self.mode {
+            Mode::Open => CallerIdentity::Anyone,
+            Mode::File(file) => CallerIdentity::Listed(Arc::new(file.authenticate(&token)?.ok_or(Refusal::BadToken)?)),
             Mode::Kubernetes(reviews) => {
                 let digest: TokenDigest = Sha256::digest(token.as_bytes()).into();
-                let identity = reviews.identity(&token, digest, self.remember, anew).await?;
-                Who::Reviewed(identity.ok_or(Refusal::BadToken)?, digest)
+                let identity = reviews.identity(&token, digest, self.ttl, uncached).await?;
+                CallerIdentity::Reviewed(identity.ok_or(Refusal::BadToken)?, digest)
             }
         };
-        Ok(Caller { who, token })
+        Ok(Caller { identity, token })
     }
 
-    /// Whether they may read this of the node.
-    pub(crate) async fn may(&self, caller: &Caller, right: Right, node: &str) -> Result<(), Refusal> {
-        self.check(caller, right, node, false).await
+    /// Checks that the caller has the permission for the node.
+    pub(crate) async fn authorize(&self, caller: &Caller, permission: Permission, node: &str) -> Result<(), Refusal> {
+        self.check(caller, permission, node, false).await
     }
 
-    /// Whether they still may, from scratch: the token is looked at anew, too.
-    pub(crate) async fn still_may(&self, caller: &Caller, right: Right, node: &str) -> Result<(), Refusal> {
-        let caller = self.recognise(Arc::clone(&caller.token), true).await?;
-        self.check(&caller, right, node, true).await
+    /// Authenticates the caller and checks the permission again, without cached answers.
+    pub(crate) async fn reauthorize(&self, caller: &Caller, permission: Permission, node: &str) -> Result<(), Refusal> {
+        let caller = self.caller(Arc::clone(&caller.token), true).await?;
+        self.check(&caller, permission, node, true).await
     }
 
-    async fn check(&self, caller: &Caller, right: Right, node: &str, anew: bool) -> Result<(), Refusal> {
+    async fn check(&self, caller: &Caller, permission: Permission, node: &str, uncached: bool) -> Result<(), Refusal> {
         let refused = |reason: &str| {
-            let (user, right) = (caller.user(), right.name());
+            let (user, permission) = (caller.user(), permission.name());
             let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-            Refusal::Forbidden(format!("{user} may not get tezosnodes/{right} of {node}{because}"))
+            Refusal::Forbidden(format!("{user} may not get tezosnodes/{permission} of {node}{because}"))
         };
-        match (&self.mode, &caller.who) {
+        match (&self.mode, &caller.identity) {
             (Mode::Open, _) => Ok(()),
-            (_, Who::Listed(entry)) if entry.sees(node) => Ok(()),
-            (Mode::Kubernetes(reviews), Who::Reviewed(identity, token)) => {
+            (_, CallerIdentity::Listed(entry)) if entry.may_read(node) => Ok(()),
+            (Mode::Kubernetes(reviews), CallerIdentity::Reviewed(identity, token)) => {
                 let (namespace, name) = node.split_once('/').unwrap_or(("", node));
-                let key = (*token, right, namespace.to_owned(), name.to_owned());
-                let verdict = reviews.verdict(identity, key, self.remember, anew).await?;
-                if verdict.allowed { Ok(()) } else { Err(refused(&verdict.reason)) }
+                let key = (*token, permission, namespace.to_owned(), name.to_owned());
+                let decision = reviews.decision(identity, key, self.ttl, uncached).await?;
+                if decision.allowed { Ok(()) } else { Err(refused(&decision.reason)) }
             }
             _ => Err(refused("")),
         }
     }
 
-    /// Whether they may read this of every node.
-    pub(crate) async fn may_all(&self, caller: &Caller, right: Right) -> Result<bool, Refusal> {
-        self.may_namespace(caller, right, "").await
+    /// Whether the caller has the permission for every node.
+    pub(crate) async fn may_read_all(&self, caller: &Caller, permission: Permission) -> Result<bool, Refusal> {
+        self.may_namespace(caller, permission, "").await
     }
 
-    /// Whether they may read this of every node of the namespace; empty: of all namespaces.
-    async fn may_namespace(&self, caller: &Caller, right: Right, namespace: &str) -> Result<bool, Refusal> {
-        match (&self.mode, &caller.who) {
+    /// Whether the caller has the permission for every node of the namespace; empty: of all namespaces.
+    async fn may_namespace(&self, caller: &Caller, permission: Permission, namespace: &str) -> Result<bool, Refusal> {
+        match (&self.mode, &caller.identity) {
             (Mode::Open, _) => Ok(true),
-            (_, Who::Listed(entry)) => Ok(entry.sees_all()),
-            (Mode::Kubernetes(reviews), Who::Reviewed(identity, token)) => {
-                let key = (*token, right, namespace.to_owned(), String::new());
-                Ok(reviews.verdict(identity, key, self.remember, false).await?.allowed)
+            (_, CallerIdentity::Listed(entry)) => Ok(entry.may_read_all()),
+            (Mode::Kubernetes(reviews), CallerIdentity::Reviewed(identity, token)) => {
+                let key = (*token, permission, namespace.to_owned(), String::new());
+                Ok(reviews.decision(identity, key, self.ttl, false).await?.allowed)
             }
             _ => Ok(false),
         }
     }
 
-    /// Those of the nodes that they may read this of. Asks for all at once first, then a namespace, then a node.
-    pub(crate) async fn visible(
+    /// Those of the nodes that the caller has the permission for. Reviews all nodes first, then each namespace, then each node.
+    pub(crate) async fn visible_nodes(
         &self,
         caller: &Caller,
-        right: Right,
+        permission: Permission,
         nodes: Vec<String>,
     ) -> Result<BTreeSet<String>, Refusal> {
-        if nodes.is_empty() || self.may_all(caller, right).await? {
+        if nodes.is_empty() || self.may_read_all(caller, permission).await? {
             return Ok(nodes.into_iter().collect());
         }
         let namespaces: BTreeSet<String> =
             nodes.iter().filter_map(|node| Some(node.split_once('/')?.0.to_owned())).collect();
         let whole = stream::iter(namespaces)
             .map(|namespace: String| async move {
-                let all = self.may_namespace(caller, right, &namespace).await?;
+                let all = self.may_namespace(caller, permission, &namespace).await?;
                 Ok::<_, Refusal>(all.then_some(namespace))
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(MAX_CONCURRENT_REVIEWS)
             .try_filter_map(|namespace| async move { Ok(namespace) });
         let whole: BTreeSet<String> = whole.try_collect().await?;
         let is_whole = |node: &String| node.split_once('/').is_some_and(|(namespace, _)| whole.contains(namespace));
@@ -248,13 +249,13 @@ impl Access {
         let mut visible: BTreeSet<String> = visible.into_iter().collect();
         let single = stream::iter(rest)
             .map(|node: String| async move {
-                match self.may(caller, right, &node).await {
+                match self.authorize(caller, permission, &node).await {
                     Ok(()) => Ok(Some(node)),
                     Err(Refusal::Forbidden(_)) => Ok(None),
                     Err(other) => Err(other),
                 }
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(MAX_CONCURRENT_REVIEWS)
             .try_filter_map(|node| async move { Ok(node) });
         visible.extend(single.try_collect::<Vec<String>>().await?);
         Ok(visible)
@@ -266,39 +267,39 @@ impl Reviews {
         &self,
         token: &str,
         digest: TokenDigest,
-        remember: Duration,
-        anew: bool,
-    ) -> Result<Option<Arc<Identity>>, NoAnswer> {
-        if !anew && let Some(known) = self.identities.get(&digest) {
+        ttl: Duration,
+        uncached: bool,
+    ) -> Result<Option<Arc<Identity>>, ReviewError> {
+        if !uncached && let Some(known) = self.identities.get(&digest) {
             return Ok(known);
         }
-        let identity = self.reviewer.identify(token, None).await?.map(Arc::new);
+        let identity = self.reviewer.authenticate(token, None).await?.map(Arc::new);
         let keep = match &identity {
-            None => remember.min(REFUSED_FOR),
-            // Not beyond the token's own end.
+            None => ttl.min(REFUSAL_TTL),
+            // Not beyond the token's own expiry.
             Some(_) => expiry(token)
-                .map_or(remember, |end| remember.min(end.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO))),
+                .map_or(ttl, |end| ttl.min(end.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO))),
         };
-        self.identities.put(digest, identity.clone(), Instant::now() + keep);
+        self.identities.put(digest, identity.clone(), keep);
         Ok(identity)
     }
 
-    async fn verdict(
+    async fn decision(
         &self,
         identity: &Identity,
-        key: (TokenDigest, Right, String, String),
-        remember: Duration,
-        anew: bool,
-    ) -> Result<Verdict, NoAnswer> {
-        if !anew && let Some(known) = self.verdicts.get(&key) {
+        key: (TokenDigest, Permission, String, String),
+        ttl: Duration,
+        uncached: bool,
+    ) -> Result<AccessDecision, ReviewError> {
+        if !uncached && let Some(known) = self.decisions.get(&key) {
             return Ok(known);
         }
-        let (_, right, namespace, name) = &key;
-        let question = Question { subresource: right.name(), namespace: namespace.clone(), name: name.clone() };
-        let verdict = self.reviewer.permits(identity, &question).await?;
-        let keep = if verdict.allowed { remember } else { remember.min(REFUSED_FOR) };
-        self.verdicts.put(key, verdict.clone(), Instant::now() + keep);
-        Ok(verdict)
+        let (_, permission, namespace, name) = &key;
+        let review = AccessReview { subresource: permission.name(), namespace: namespace.clone(), name: name.clone() };
+        let decision = self.reviewer.authorize(identity, &review).await?;
+        let keep = if decision.allowed { ttl } else { ttl.min(REFUSAL_TTL) };
+        self.decisions.put(key, decision.clone(), keep);
+        Ok(decision)
     }
 }
 
@@ -311,5 +312,5 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
     if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
         return Err(Refusal::NoToken);
     }
-    if token.len() > LONGEST_TOKEN { Err(Refusal::BadToken) } else { Ok(token) }
+    if token.len() > MAX_TOKEN { Err(Refusal::BadToken) } else { Ok(token) }
 }

@@ -1,6 +1,6 @@
-//! Asking Kubernetes who a token belongs to, and what they may read.
+//! Reviews by Kubernetes: TokenReview authenticates a token, SubjectAccessReview authorizes its user.
 //!
-//! The questions are TokenReview and SubjectAccessReview; [`Reviewer`] is whoever answers them. No answer is never a yes.
+//! [`Reviewer`] is the interface. A review without an answer is a refusal.
 
 use std::{
     collections::BTreeMap,
@@ -13,26 +13,26 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 
 /// The API group of `TezosNode`.
 pub const GROUP: &str = "chainscope.dev";
-/// The resource that rights are about; each kind of data is a subresource of it.
+/// The resource of permissions; each kind of data is a subresource of it.
 pub const RESOURCE: &str = "tezosnodes";
-/// The audience of tokens that agents and aggregator show to each other and to the operator.
+/// The audience of tokens between agents, aggregator and operator.
 pub const AUDIENCE: &str = "chainscope";
 
-/// Whom a token belongs to, as the API server says.
+/// The user of a token, as in the status of a TokenReview.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// `system:serviceaccount:<namespace>:<name>`, or what an identity provider says.
+    /// `system:serviceaccount:<namespace>:<name>`, or the name from an identity provider.
     pub user: String,
-    /// Tells one from a later one of the same name.
+    /// Distinguishes users that had the same name at different times.
     pub uid: String,
-    /// Groups that the user is in.
+    /// Groups of the user.
     pub groups: Vec<String>,
-    /// More, such as the node that a pod's token is bound to.
+    /// Further attributes, such as the Kubernetes node that a pod's token is bound to.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl Identity {
-    /// The one value of a key of `extra`.
+    /// The value of a key of `extra` that has exactly one.
     #[must_use]
     pub fn extra(&self, key: &str) -> Option<&str> {
         match self.extra.get(key).map(Vec::as_slice) {
@@ -42,9 +42,9 @@ impl Identity {
     }
 }
 
-/// May one `get` this subresource of a `TezosNode`?
+/// Resource attributes of a SubjectAccessReview: `get` on a subresource of a `TezosNode`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct AccessReview {
     /// `messages`, `connections`, …
     pub subresource: &'static str,
     /// Empty: in all namespaces.
@@ -53,33 +53,33 @@ pub struct Question {
     pub name: String,
 }
 
-/// The answer to a [`Question`].
+/// The status of a SubjectAccessReview.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// They may.
+pub struct AccessDecision {
+    /// The user has the permission.
     pub allowed: bool,
-    /// Why, in the API server's words; often empty.
+    /// The API server's reason; often empty.
     pub reason: String,
 }
 
-/// There is no answer.
+/// A review failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the Kubernetes API server gives no answer: {0}")]
-pub struct NoAnswer(pub String);
+pub struct ReviewError(pub String);
 
-/// An answer to come.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, NoAnswer>> + Send + 'a>>;
+/// The future of a review.
+pub type ReviewFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReviewError>> + Send + 'a>>;
 
-/// Who answers reviews: the API server, or a stand-in for it.
+/// Performs reviews: the API server, or a fake in tests.
 pub trait Reviewer: Send + Sync + 'static {
-    /// Whom the token belongs to, if it is good for `audience`; without one: for the API server itself.
-    fn identify<'a>(&'a self, token: &'a str, audience: Option<&'a str>) -> Answer<'a, Option<Identity>>;
+    /// The user of a token that is valid for `audience`; without one: for the API server itself.
+    fn authenticate<'a>(&'a self, token: &'a str, audience: Option<&'a str>) -> ReviewFuture<'a, Option<Identity>>;
 
-    /// What they may do.
-    fn permits<'a>(&'a self, who: &'a Identity, what: &'a Question) -> Answer<'a, Verdict>;
+    /// Whether the user has the permission.
+    fn authorize<'a>(&'a self, who: &'a Identity, what: &'a AccessReview) -> ReviewFuture<'a, AccessDecision>;
 }
 
-/// When a token ends by its own word; none if it is no JWT or does not say. Says nothing of whether the token is good.
+/// The expiry in a token; none if it is no JWT or has no such claim. Does not verify the token.
 #[must_use]
 pub fn expiry(token: &str) -> Option<SystemTime> {
     #[derive(serde::Deserialize)]
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_when_it_ends() {
+    fn the_expiry_is_read_from_the_claims() {
         let at = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
         assert_eq!(expiry(&token(r#"{"exp":1700000000,"sub":"x"}"#)), at(1_700_000_000));
         assert_eq!(expiry(&token(r#"{"exp":-5}"#)), at(0));
@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in ".{0,40}", claims in ".{0,40}") {
+        fn no_text_panics(text in ".{0,40}", claims in ".{0,40}") {
             let _ = (expiry(&text), expiry(&token(&claims)));
         }
     }

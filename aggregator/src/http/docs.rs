@@ -3,37 +3,49 @@
 use std::sync::{Arc, LazyLock};
 
 use axum::{
+    Router,
     body::Body,
     extract::Path,
-    http::{HeaderValue, header},
-    response::{IntoResponse, Redirect, Response},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse as _, Redirect, Response},
+    routing::get,
 };
 use utoipa_swagger_ui::Config;
 
-use super::{list, openapi, problem::Problem};
+use super::{app::App, openapi, problem::Problem, response};
 
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| Arc::new(Config::from("/openapi.json")));
 
-pub(crate) async fn full() -> Response {
-    list::json(Body::from(openapi::FULL))
+/// Routes of the description. They need no token: it contains no data.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/openapi.json", get(full))
+        .route("/openapi/network-recorder-openapi.json", get(network_recorder))
+        .route("/openapi/memory-profiler-openapi.json", get(memory_profiler))
+        .route("/docs", get(index))
+        .route("/docs/{*path}", get(asset))
 }
 
-pub(crate) async fn network_recorder() -> Response {
-    list::json(Body::from(openapi::NETWORK_RECORDER))
+async fn full() -> Response {
+    response::json(Body::from(openapi::FULL))
 }
 
-pub(crate) async fn memory_profiler() -> Response {
-    list::json(Body::from(openapi::MEMORY_PROFILER))
+async fn network_recorder() -> Response {
+    response::json(Body::from(openapi::NETWORK_RECORDER))
+}
+
+async fn memory_profiler() -> Response {
+    response::json(Body::from(openapi::MEMORY_PROFILER))
 }
 
 /// Swagger UI's own links are relative to `/docs/`.
-pub(crate) async fn index() -> Redirect {
+async fn index() -> Redirect {
     Redirect::permanent("/docs/index.html")
 }
 
-pub(crate) async fn asset(Path(path): Path<String>) -> Result<Response, Problem> {
+async fn asset(Path(path): Path<String>) -> Result<Response, Problem> {
     let file = utoipa_swagger_ui::serve(&path, Arc::clone(&CONFIG))
-        .map_err(|error| Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?
         .ok_or_else(|| Problem::not_found("there is no such page"))?;
     let mut response = Body::from(file.bytes.into_owned()).into_response();
     if let Ok(kind) = HeaderValue::from_str(&file.content_type) {

@@ -1,29 +1,22 @@
-//! `/nodes`: every node, and how it is doing.
+//! `/nodes`: every node, with its state.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use axum::{body::Body, extract::State, response::Response};
+use axum::{body::Body, response::Response};
 use chainscope_proto::v1::{Record, record::Kind};
-use chainscope_store::{Error as StoreError, FactQuery, Order, Store};
+use chainscope_store::{Error as StoreError, FactQuery, NodeInfo, Order, Store};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    app::{App, Asked},
-    list,
-    problem::Problem,
-};
-use crate::nodes::NodeEntry;
+use super::{app::AuthorizedNodes, list, problem::Problem, response};
+use crate::{access::permission::ReadMessages, nodes::NodeEntry};
 
-/// What may stand in a part of a path as it is.
-const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Characters that are escaped in a segment of a path.
+const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Events of targets that are looked at.
-const EVENTS: u64 = 1000;
+/// Events of targets that are read.
+const MAX_EVENTS: u64 = 1000;
 
 /// A node.
 #[derive(Debug, Serialize, ToSchema)]
@@ -38,8 +31,9 @@ pub(crate) struct NodeView {
     /// Prefix of every path that is about this node alone.
     #[schema(example = "/nodes/default/octez-0")]
     path: String,
-    /// `recording`: an agent is connected that delivers its records or tells of its memory. `silent`: there are records, but no such agent.
-    /// `waiting`: there are no records yet. `deleted`: its resource was deleted; what is kept of it goes in a while.
+    /// `recording`: an agent is connected that delivers its records or reports its memory. `silent`: there are records, but
+    /// no such agent. `waiting`: there are no records yet. `deleted`: its resource was deleted; its records are evicted
+    /// after a while.
     state: &'static str,
     targets: Vec<TargetView>,
     /// Time of the latest record, nanoseconds since 1970.
@@ -57,15 +51,15 @@ pub(crate) struct TargetView {
     #[schema(example = "pid 4711")]
     target: String,
     pid: u32,
-    /// The latest thing that happened to it.
+    /// Its latest event.
     #[schema(example = "found")]
     event: String,
     detail: String,
-    /// When, nanoseconds since 1970.
+    /// Time of the event, nanoseconds since 1970.
     time: i64,
 }
 
-/// What was lost of a node since its database was made; `/v2/stats` says where and why.
+/// What was lost of a node since its database was created; `/v2/stats` says where and why.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct LossView {
     records: u64,
@@ -74,58 +68,61 @@ pub(crate) struct LossView {
 
 /// Every node that the caller may read, with its state, targets, last record and loss.
 #[utoipa::path(get, path = "/nodes", responses((status = 200, description = "The nodes, by name.", body = Vec<NodeView>)))]
-pub(crate) async fn nodes(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let mut known = app.nodes.all();
-    if let Some(visible) = asked.visible(&app).await? {
-        known.retain(|(name, _)| visible.contains(name));
-    }
-    let agents = app.ingest.agents();
-    let mut delivering: BTreeSet<String> =
-        agents.into_values().filter(|agent| agent.sessions > 0).flat_map(|agent| agent.nodes).collect();
-    delivering.extend(app.memory.nodes().into_iter().filter(|node| app.memory.is_told_of(node)));
-    let json = app.read(move |store, _| {
-        let mut json = vec![b'['];
+pub(crate) async fn nodes(nodes: AuthorizedNodes<ReadMessages>) -> Result<Response, Problem> {
+    let connected = nodes.agents().into_values().filter(|agent| agent.sessions > 0);
+    let mut delivering: BTreeSet<String> = connected.flat_map(|agent| agent.nodes).collect();
+    delivering.extend(nodes.with_current_memory());
+    let json = nodes.read(move |nodes, store| {
         let stored: BTreeMap<_, _> = store.nodes().into_iter().map(|node| (node.name.clone(), node)).collect();
-        for (name, NodeEntry { aliases, configured, deleted_ns, .. }) in known {
-            let info = stored.get(&name);
-            let last_record = info.and_then(|info| info.last_time_ns);
-            let state = match (deleted_ns, delivering.contains(&name), last_record) {
-                (Some(_), ..) => "deleted",
-                (None, true, _) => "recording",
-                (None, false, Some(_)) => "silent",
-                (None, false, None) => "waiting",
-            };
-            let view = NodeView {
-                path: path(&name),
-                state,
-                targets: targets(store, &name)?,
-                last_record,
-                first_id: info.map_or(0, |info| info.first_id),
-                next_id: info.map_or(0, |info| info.next_id),
-                loss: info.map_or_else(LossView::default, |info| LossView {
-                    records: info.totals.lost_records,
-                    bytes: info.totals.lost_bytes,
-                }),
-                configured,
-                aliases,
-                name,
-            };
-            let is_first = json.len() == 1;
-            list::push(&mut json, is_first, &view);
-        }
-        json.push(b']');
-        Ok(json)
+        let views = nodes.known().into_iter().map(|(name, known)| {
+            let (info, is_delivering) = (stored.get(&name), delivering.contains(&name));
+            view(store, name, known, info, is_delivering)
+        });
+        Ok(list::array(views.collect::<Result<Vec<_>, _>>()?))
     });
-    Ok(list::json(Body::from(json.await?)))
+    Ok(response::json(Body::from(json.await?)))
+}
+
+fn view(
+    store: &Store,
+    name: String,
+    known: NodeEntry,
+    info: Option<&NodeInfo>,
+    is_delivering: bool,
+) -> Result<NodeView, StoreError> {
+    let NodeEntry { aliases, configured, deleted_ns, .. } = known;
+    let last_record = info.and_then(|info| info.last_time_ns);
+    let state = match (deleted_ns, is_delivering, last_record) {
+        (Some(_), ..) => "deleted",
+        (None, true, _) => "recording",
+        (None, false, Some(_)) => "silent",
+        (None, false, None) => "waiting",
+    };
+    Ok(NodeView {
+        path: path(&name),
+        state,
+        targets: targets(store, &name)?,
+        last_record,
+        first_id: info.map_or(0, |info| info.first_id),
+        next_id: info.map_or(0, |info| info.next_id),
+        loss: info.map_or_else(LossView::default, |info| LossView {
+            records: info.totals.lost_records,
+            bytes: info.totals.lost_bytes,
+        }),
+        configured,
+        aliases,
+        name,
+    })
 }
 
 fn path(name: &str) -> String {
-    name.split('/').fold(String::from("/nodes"), |path, part| format!("{path}/{}", utf8_percent_encode(part, PART)))
+    name.split('/')
+        .fold(String::from("/nodes"), |path, part| format!("{path}/{}", utf8_percent_encode(part, PATH_SEGMENT)))
 }
 
 /// The latest event of each target, newest first.
 fn targets(store: &Store, node: &str) -> Result<Vec<TargetView>, StoreError> {
-    let query = FactQuery { cursor: None, limit: EVENTS, order: Order::NewestFirst };
+    let query = FactQuery { cursor: None, limit: MAX_EVENTS, order: Order::NewestFirst };
     let mut seen = BTreeSet::new();
     let events = store.target_events(node, &query)?.into_iter().filter_map(|(_, record)| match record {
         Record { time_ns, target, kind: Some(Kind::TargetEvent(event)) } => seen

@@ -11,22 +11,22 @@ use utoipa::ToSchema;
 
 use crate::{access::Refusal, nodes::ResolveError, pool::PoolError};
 
-/// An error, as clients see it.
+/// The body of an error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Problem {
-    /// Always `about:blank`: the status says what kind of error it is.
+    /// Always `about:blank`: the kind of error is the status.
     #[serde(rename = "type")]
     pub(crate) kind: &'static str,
-    /// The status in words.
+    /// The status as text.
     pub(crate) title: &'static str,
     /// The HTTP status.
     pub(crate) status: u16,
     /// What is wrong with this request.
     pub(crate) detail: String,
-    /// The parameter that is at fault.
+    /// The malformed parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameter: Option<String>,
-    /// Names that would have been possible.
+    /// Names of the nodes that the request may mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nodes: Option<Vec<String>>,
 }
@@ -45,15 +45,17 @@ impl Problem {
         problem
     }
 
+    /// 404.
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// Whoever asks may not: 403.
+    /// The caller lacks the permission: 403.
     pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, detail)
     }
 
+    /// Overload, or not ready: 503.
     pub(crate) fn busy(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
@@ -64,7 +66,7 @@ impl IntoResponse for Problem {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut body = Vec::new();
         // Writing strings and numbers to memory does not fail.
-        let _ = super::json::write(&mut body, &self);
+        let _ = crate::json::write(&mut body, &self);
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -84,7 +86,7 @@ impl From<Refusal> for Problem {
         let status = match &refusal {
             Refusal::NoToken | Refusal::BadToken => StatusCode::UNAUTHORIZED,
             Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
-            Refusal::NoAnswer(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self::new(status, refusal.to_string())
     }
@@ -115,12 +117,12 @@ impl From<StoreError> for Problem {
 }
 
 impl From<ResolveError> for Problem {
-    fn from(unclear: ResolveError) -> Self {
+    fn from(error: ResolveError) -> Self {
         let with = |mut problem: Self, nodes| {
             problem.nodes = Some(nodes);
             problem
         };
-        match unclear {
+        match error {
             ResolveError::Unknown(name) => Self::not_found(format!("no such node: \"{}\"", EscapedTruncated(&name))),
             ResolveError::NoNodes => Self::not_found("no node is configured, and none has sent records yet"),
             ResolveError::Unspecified(nodes) => {

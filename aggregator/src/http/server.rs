@@ -1,111 +1,147 @@
-//! Listening: connections are bounded in number, and each in what it may cost.
+//! Listeners: connections are limited in number, and each in the resources that it may use.
 
-use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, http::Request};
+use axum::{body::Body, http::Request, response::Response};
 use chainscope_hygiene::warn_limited;
 use chainscope_tls::Acceptor;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::{GracefulShutdown, Watcher},
+};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_io_timeout::TimeoutWriter;
+use tokio_util::sync::CancellationToken;
 
-use super::{app::Pinned, entry, lenient::Lenient, patient::Patient};
-use crate::{limits::Limits, metrics::Metrics};
+use super::request_target::EscapedTarget;
 
-/// Bytes of a request's head at most, and of what is read ahead.
+/// Maximum size of a request's head, and of the read buffer.
 const HEAD_BYTES: usize = 32 << 10;
 
-/// Time that answers under way have left when the program ends.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Time that responses under way have left when the program ends.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// Pause after the system refused a connection, as when there are no more file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause after `accept` failed, as when there are no more file descriptors.
+const BACKOFF: Duration = Duration::from_millis(100);
 
-/// What a listener serves.
+/// How a listener serves its connections.
 #[derive(Clone)]
-pub(crate) struct Served {
-    pub(crate) router: Router,
-    /// The node that the listener is about.
-    pub(crate) pinned: Option<Pinned>,
+pub(crate) struct Server {
     pub(crate) acceptor: Acceptor,
-    pub(crate) limits: Limits,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) max_connections: usize,
+    /// Maximum time that a client takes to send the head of a request, and that it leaves a response unread.
+    pub(crate) client_timeout: Duration,
+    /// Number of open connections.
+    pub(crate) connections: Gauge,
+    /// Cancelled when the listener has to end.
     pub(crate) stop: CancellationToken,
 }
 
-/// Accepts connections until the end, then waits for those that are open.
-pub(crate) async fn serve(listener: TcpListener, served: Served) {
-    let room = Arc::new(Semaphore::new(served.limits.connections));
-    let connections = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            permit = Arc::clone(&room).acquire_owned() => {
-                let Ok(permit) = permit else { break };
-                tokio::select! {
-                    accepted = listener.accept() => accepted.map(|(stream, peer)| (stream, peer, permit)),
-                    () = served.stop.cancelled() => break,
+impl Server {
+    /// Accepts connections and responds to their requests until the end, then waits for open connections.
+    pub(crate) async fn serve<S, F>(self, listener: TcpListener, service: S)
+    where
+        S: Fn(Request<Body>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response> + Send + 'static,
+    {
+        let permits = Arc::new(Semaphore::new(self.max_connections));
+        let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
+        loop {
+            let accepted = tokio::select! {
+                accepted = accept(&listener, &permits) => accepted,
+                Some(_) = connections.join_next() => continue,
+                () = self.stop.cancelled() => break,
+            };
+            match accepted {
+                Ok((stream, peer, permit)) => {
+                    let (server, service, watcher) = (self.clone(), service.clone(), graceful.watcher());
+                    connections.spawn(async move {
+                        server.connections.inc();
+                        server.connection(stream, peer, service, watcher).await;
+                        server.connections.dec();
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    warn_limited!(%error, "a connection could not be accepted");
+                    sleep(BACKOFF).await;
                 }
             }
-            () = served.stop.cancelled() => break,
+        }
+        drop(listener);
+        if timeout(SHUTDOWN_GRACE, graceful.shutdown()).await.is_err() {
+            tracing::debug!(connections = connections.len(), "open connections are closed");
+        }
+        connections.shutdown().await;
+    }
+
+    async fn connection<S, F>(&self, stream: TcpStream, peer: SocketAddr, service: S, watcher: Watcher)
+    where
+        S: Fn(Request<Body>) -> F,
+        F: Future<Output = Response>,
+    {
+        let accepted = tokio::select! {
+            accepted = self.acceptor.accept(stream) => accepted,
+            () = self.stop.cancelled() => return,
         };
-        match accepted {
-            Ok((stream, peer, permit)) => {
-                let served = served.clone();
-                connections.spawn(async move {
-                    served.metrics.http.connections.inc();
-                    connection(stream, peer, &served).await;
-                    served.metrics.http.connections.dec();
-                    drop(permit);
-                });
-            }
+        let stream = match accepted {
+            Ok(stream) => stream,
             Err(error) => {
-                warn_limited!(%error, "a connection could not be accepted");
-                sleep(PAUSE).await;
+                tracing::debug!(%peer, %error, "a connection could not be established");
+                return;
             }
+        };
+        let mut stream = TimeoutWriter::new(stream);
+        stream.set_timeout(Some(self.client_timeout));
+        let service = service_fn(|request: Request<Incoming>| {
+            let response = service(request.map(Body::new));
+            async move { Ok::<_, Infallible>(response.await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.client_timeout)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(TokioIo::new(EscapedTarget::new(Box::pin(stream))), service);
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%peer, %error, "a connection ended early");
         }
     }
-    drop(listener);
-    connections.close();
-    connections.wait().await;
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, served: &Served) {
-    let accepted = tokio::select! {
-        accepted = served.acceptor.accept(stream) => accepted,
-        () = served.stop.cancelled() => return,
-    };
-    let stream = match accepted {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::debug!(%peer, %error, "a connection could not be opened");
-            return;
-        }
-    };
-    let service = service_fn(|request: Request<Incoming>| {
-        let (router, pinned) = (served.router.clone(), served.pinned.clone());
-        async move { Ok::<_, Infallible>(entry::answer(router, pinned, request.map(Body::new)).await) }
-    });
-    let io = TokioIo::new(Lenient::new(Patient::new(stream, served.limits.patience)));
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(served.limits.patience)
-            .max_buf_size(HEAD_BYTES)
-            .serve_connection(io, service)
-    );
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = served.stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            timeout(FAREWELL, connection).await.unwrap_or(Ok(()))
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "a connection ended early");
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(std::io::Error::other)?;
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, permit))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio_io_timeout::TimeoutWriter;
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_is_given_up() {
+        let (server, mut client) = duplex(8);
+        let mut server = TimeoutWriter::new(server);
+        server.set_timeout(Some(Duration::from_millis(20)));
+        let mut server = Box::pin(server);
+        server.write_all(b"12345678").await.unwrap();
+        let error = server.write_all(b"9").await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        let mut read = [0; 8];
+        client.read_exact(&mut read).await.unwrap();
+        server.write_all(b"9").await.unwrap();
     }
 }

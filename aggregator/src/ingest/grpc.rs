@@ -66,8 +66,8 @@ pub(crate) async fn serve(
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     Server::builder()
         .max_concurrent_streams(MAX_CALLS)
-        .http2_keepalive_interval(Some(limits.heartbeat))
-        .http2_keepalive_timeout(Some(limits.patience))
+        .http2_keepalive_interval(Some(limits.heartbeat_interval))
+        .http2_keepalive_timeout(Some(limits.client_timeout))
         .add_service(service)
         .serve_with_incoming_shutdown(incoming(listener, acceptor), stop.cancelled_owned())
         .await

@@ -69,7 +69,7 @@ impl Ingest {
         build: &str,
         limits: &Limits,
     ) -> Result<Self, Error> {
-        let max_permits = u32::try_from(limits.ingest_bytes >> 10).unwrap_or(u32::MAX).max(1);
+        let max_permits = u32::try_from(limits.max_ingest_bytes >> 10).unwrap_or(u32::MAX).max(1);
         let writer = Writer::start(store.clone(), Arc::clone(&nodes), Arc::clone(&metrics))?;
         Ok(Self {
             shared: Arc::new(Shared {

@@ -21,7 +21,7 @@ use super::{
     trust::Proof,
     writer::{Append, Outcome},
 };
-use crate::{clock::now_ns, memory::Round};
+use crate::{clock::now_ns, memory::AgentSession};
 
 /// Maximum batches of one session that wait for their sync.
 const MAX_IN_FLIGHT: usize = 32;
@@ -122,7 +122,7 @@ struct Session {
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     guard: SessionGuard,
     /// Merges the states of memory.
-    round: Arc<Round>,
+    round: Arc<AgentSession>,
     /// Decides which streams are accepted; none: all.
     admission: Option<Admission>,
 }
@@ -217,7 +217,7 @@ impl Session {
         shared.metrics.memory_states.inc();
         let round = Arc::clone(&self.round);
         // A keyframe of a large process takes tens of milliseconds of CPU time.
-        let merged = tokio::task::spawn_blocking(move || round.take(state)).await;
+        let merged = tokio::task::spawn_blocking(move || round.merge(state)).await;
         match merged.map_err(|_| SessionError::Stopping)? {
             Some(ack) => send(replies, record_reply::Reply::Memory(ack)).await,
             None => Ok(()),

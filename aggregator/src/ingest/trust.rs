@@ -48,7 +48,7 @@ impl IngestTrust {
     /// Authenticates the caller by the token of its call.
     pub(super) async fn prove(&self, metadata: &MetadataMap) -> Result<Proof, Status> {
         let token = chainscope_tls::bearer(metadata)?;
-        let identity = self.reviewer.identify(token, Some(AUDIENCE)).await;
+        let identity = self.reviewer.authenticate(token, Some(AUDIENCE)).await;
         let identity = identity.map_err(|error| Status::unavailable(error.to_string()))?.ok_or_else(|| {
             Status::unauthenticated(format!("the token has expired, or is not for the audience {AUDIENCE}"))
         })?;

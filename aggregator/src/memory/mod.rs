@@ -1,17 +1,17 @@
-//! Memory of the observed processes, as it is now.
+//! Current memory of the observed processes.
 //!
 //! ```text
 //! session ══ MemoryState ══▶ Memory ─▶ one Profile a process ─┬─▶ http (a copy that shares the columns)
 //!         ◀═ MemoryAck ════                                   └─▶ snapshots ─▶ store
 //! ```
 //!
-//! It is state: kept in memory, and told anew by the agents after a restart of either side. Who reads takes what is there
-//! and lets go of the lock at once, so a tree of a million nodes does not keep an agent waiting.
+//! This is state: kept in memory, and sent again by the agents after a restart of either side. A reader copies what it needs
+//! and releases the lock at once, so a tree of a million nodes does not delay an agent.
 //!
-//! An agent that connects begins a new *round*. What it does not tell of within a minute is gone: processes that ended while
-//! nobody looked. What an agent that is away told last is kept and shown as `silent`.
+//! An agent that connects begins a new *session*. Processes that it does not report within a minute are dropped: they ended
+//! while it was disconnected. The last states of a disconnected agent are kept and shown as `silent`.
 
-mod rounds;
+mod sessions;
 pub(crate) mod snapshots;
 
 use std::{
@@ -25,28 +25,28 @@ use chainscope_profile::{Limits, MergeError, MergeOutcome, Profile, ProfileData}
 use chainscope_proto::v1::{MemoryAck, MemoryState};
 use parking_lot::{Mutex, RwLock};
 
-use self::rounds::Rounds;
+use self::sessions::Sessions;
 pub(crate) use self::snapshots::restore;
 
-/// Processes of one node that are kept.
-const MOST_TARGETS: usize = 256;
-/// How long a process that ended is shown.
-const KEEP_ENDED: Duration = Duration::from_secs(3600);
-/// How long an agent has to tell of what it observes after it connected.
-const GRACE: Duration = Duration::from_secs(60);
+/// Maximum number of processes of a node.
+const MAX_TARGETS: usize = 256;
+/// How long an ended process is shown.
+const ENDED_TTL: Duration = Duration::from_secs(3600);
+/// Time that an agent has after it connected to report its processes.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a process stands.
+/// State of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
-    /// Its agent tells of it.
+pub(crate) enum ProcessState {
+    /// Its agent is connected and reports it.
     Running,
-    /// Its agent is away.
+    /// Its agent is disconnected.
     Silent,
     /// It ended, or is no longer observed.
     Ended,
 }
 
-impl Standing {
+impl ProcessState {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -59,78 +59,78 @@ impl Standing {
 /// A process of a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// The agent that tells of it.
+    /// The agent that reports it.
     pub(crate) agent: Arc<str>,
-    pub(crate) standing: Standing,
-    /// The last state that was merged.
+    pub(crate) state: ProcessState,
+    /// Sequence number of the last merged state.
     pub(crate) sequence: u64,
     pub(crate) data: Arc<ProfileData>,
 }
 
-/// What names a profile within a node.
+/// A profile within a node: agent and number.
 type Key = (Arc<str>, u64);
 
 /// Processes of one node.
-type Profiles = BTreeMap<Key, Arc<Live>>;
+type Profiles = BTreeMap<Key, Arc<TrackedProcess>>;
 
 /// Memory of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     nodes: RwLock<HashMap<String, Arc<Mutex<Profiles>>>>,
-    rounds: Rounds,
+    sessions: Sessions,
     limits: Limits,
 }
 
-/// A process that is kept up to date.
+/// A process whose states are merged.
 #[derive(Debug)]
-struct Live {
+struct TrackedProcess {
     profile: Mutex<Profile>,
-    heard: Mutex<Heard>,
+    last_report: Mutex<LastReport>,
 }
 
-/// When a process was told of last.
+/// The last report of a process.
 #[derive(Debug, Clone, Copy)]
-struct Heard {
-    round: u64,
+struct LastReport {
+    session: u64,
     at: Instant,
     ended: bool,
 }
 
-/// An agent's session; what it tells of belongs to its round.
+/// The session of a connected agent.
 #[derive(Debug)]
-pub(crate) struct Round {
+pub(crate) struct AgentSession {
     memory: Arc<Memory>,
     agent: Arc<str>,
     number: u64,
 }
 
-impl Drop for Round {
+impl Drop for AgentSession {
     fn drop(&mut self) {
-        self.memory.rounds.end(&self.agent, self.number);
+        self.memory.sessions.end(&self.agent, self.number);
     }
 }
 
 impl Memory {
-    /// An agent connected.
-    pub(crate) fn begin(self: &Arc<Self>, agent: &Arc<str>) -> Round {
-        Round { memory: Arc::clone(self), agent: Arc::clone(agent), number: self.rounds.begin(agent) }
+    /// Begins the session of an agent that connected.
+    pub(crate) fn begin(self: &Arc<Self>, agent: &Arc<str>) -> AgentSession {
+        AgentSession { memory: Arc::clone(self), agent: Arc::clone(agent), number: self.sessions.begin(agent) }
     }
 
-    /// Processes of a node, the oldest first; those that ended long ago are forgotten.
+    /// Processes of a node, the oldest first. Drops those that ended long ago.
     pub(crate) fn targets(&self, node: &str) -> Vec<Target> {
         let Some(profiles) = self.nodes.read().get(node).cloned() else { return Vec::new() };
-        let all: Vec<(Key, Arc<Live>)> = {
+        let all: Vec<(Key, Arc<TrackedProcess>)> = {
             let mut profiles = profiles.lock();
-            profiles.retain(|(agent, _), live| !self.is_over(agent, live));
-            profiles.iter().map(|(key, live)| (key.clone(), Arc::clone(live))).collect()
+            profiles.retain(|(agent, _), tracked| !self.is_expired(agent, tracked));
+            profiles.iter().map(|(key, tracked)| (key.clone(), Arc::clone(tracked))).collect()
         };
-        let target = |((agent, _), live): (Key, Arc<Live>)| {
+        let target = |((agent, _), tracked): (Key, Arc<TrackedProcess>)| {
             let (data, sequence) = {
-                let profile = live.profile.lock();
+                let profile = tracked.profile.lock();
                 (Arc::new(profile.data()?.clone()), profile.sequence())
             };
-            let standing = self.standing(&agent, &live);
-            Some(Target { agent, standing, sequence, data })
+            let state = self.state(&agent, &tracked);
+            Some(Target { agent, state, sequence, data })
         };
         let mut targets: Vec<Target> = all.into_iter().filter_map(target).collect();
         let age = |target: &Target| {
@@ -142,96 +142,95 @@ impl Memory {
         targets
     }
 
-    /// Names of nodes that something is known of.
+    /// Names of nodes with processes.
     pub(crate) fn nodes(&self) -> Vec<String> {
         self.nodes.read().keys().cloned().collect()
     }
 
-    /// Whether an agent tells of a process of the node now.
-    pub(crate) fn is_told_of(&self, node: &str) -> bool {
+    /// Whether a connected agent reports a process of the node.
+    pub(crate) fn is_reported(&self, node: &str) -> bool {
         let Some(profiles) = self.nodes.read().get(node).cloned() else { return false };
         let profiles = profiles.lock();
-        profiles.iter().any(|((agent, _), live)| self.standing(agent, live) == Standing::Running)
+        profiles.iter().any(|((agent, _), tracked)| self.state(agent, tracked) == ProcessState::Running)
     }
 
-    /// Forgets a node.
-    pub(crate) fn forget(&self, node: &str) {
+    /// Removes a node.
+    pub(crate) fn remove(&self, node: &str) {
         self.nodes.write().remove(node);
     }
 
-    fn standing(&self, agent: &str, live: &Live) -> Standing {
-        let heard = *live.heard.lock();
-        match self.rounds.of(agent) {
-            _ if heard.ended => Standing::Ended,
-            Some(round) if round.is_open && heard.round == round.number => Standing::Running,
-            _ => Standing::Silent,
+    fn state(&self, agent: &str, tracked: &TrackedProcess) -> ProcessState {
+        let last_report = *tracked.last_report.lock();
+        match self.sessions.of(agent) {
+            _ if last_report.ended => ProcessState::Ended,
+            Some(session) if session.is_open && last_report.session == session.number => ProcessState::Running,
+            _ => ProcessState::Silent,
         }
     }
 
-    /// Whether a process need not be shown any more.
-    fn is_over(&self, agent: &str, live: &Live) -> bool {
-        let heard = *live.heard.lock();
-        let is_left_out = self
-            .rounds
-            .of(agent)
-            .is_some_and(|round| round.is_open && heard.round != round.number && round.began.elapsed() > GRACE);
-        is_left_out || (heard.ended && heard.at.elapsed() > KEEP_ENDED)
+    /// Whether a process is dropped.
+    fn is_expired(&self, agent: &str, tracked: &TrackedProcess) -> bool {
+        let last_report = *tracked.last_report.lock();
+        let is_left_out = self.sessions.of(agent).is_some_and(|session| {
+            session.is_open && last_report.session != session.number && session.began.elapsed() > REPORT_TIMEOUT
+        });
+        is_left_out || (last_report.ended && last_report.at.elapsed() > ENDED_TTL)
     }
 
-    /// Where a profile is kept; none if there are too many.
-    fn place(&self, node: &str, key: &Key, round: u64) -> Option<Arc<Live>> {
+    /// The process of a key, created if missing; none if there are too many.
+    fn process(&self, node: &str, key: &Key, session: u64) -> Option<Arc<TrackedProcess>> {
         let known = self.nodes.read().get(node).cloned();
         let profiles = match known {
             Some(profiles) => profiles,
             None => Arc::clone(self.nodes.write().entry(node.to_owned()).or_default()),
         };
         let mut profiles = profiles.lock();
-        if let Some(live) = profiles.get(key) {
-            return Some(Arc::clone(live));
+        if let Some(tracked) = profiles.get(key) {
+            return Some(Arc::clone(tracked));
         }
-        if profiles.len() >= MOST_TARGETS {
-            profiles.retain(|(agent, _), live| !self.is_over(agent, live));
+        if profiles.len() >= MAX_TARGETS {
+            profiles.retain(|(agent, _), tracked| !self.is_expired(agent, tracked));
         }
-        if profiles.len() >= MOST_TARGETS {
-            let ended = profiles.iter().filter(|(_, live)| live.heard.lock().ended);
-            let oldest = ended.min_by_key(|(_, live)| live.heard.lock().at).map(|(key, _)| key.clone());
+        if profiles.len() >= MAX_TARGETS {
+            let ended = profiles.iter().filter(|(_, tracked)| tracked.last_report.lock().ended);
+            let oldest = ended.min_by_key(|(_, tracked)| tracked.last_report.lock().at).map(|(key, _)| key.clone());
             profiles.remove(&oldest?);
         }
-        let heard = Heard { round, at: Instant::now(), ended: false };
-        let live = Arc::new(Live { profile: Mutex::default(), heard: Mutex::new(heard) });
-        profiles.insert(key.clone(), Arc::clone(&live));
-        Some(live)
+        let last_report = LastReport { session, at: Instant::now(), ended: false };
+        let tracked = Arc::new(TrackedProcess { profile: Mutex::default(), last_report: Mutex::new(last_report) });
+        profiles.insert(key.clone(), Arc::clone(&tracked));
+        Some(tracked)
     }
 
-    /// A new profile of the same process takes the place of older ones: an agent that starts again attaches anew.
+    /// Marks older profiles of the same process as ended: a restarted agent attaches again.
     fn replace(&self, node: &str, key: &Key, pid: u32) {
         let Some(profiles) = self.nodes.read().get(node).cloned() else { return };
-        let older: Vec<Arc<Live>> = {
+        let older: Vec<Arc<TrackedProcess>> = {
             let profiles = profiles.lock();
             let same = |other: &Key| other.0 == key.0 && other.1 < key.1;
-            profiles.iter().filter(|(other, _)| same(other)).map(|(_, live)| Arc::clone(live)).collect()
+            profiles.iter().filter(|(other, _)| same(other)).map(|(_, tracked)| Arc::clone(tracked)).collect()
         };
-        for live in older {
-            if live.profile.lock().data().is_some_and(|data| data.process.pid == pid) {
-                live.heard.lock().ended = true;
+        for tracked in older {
+            if tracked.profile.lock().data().is_some_and(|data| data.process.pid == pid) {
+                tracked.last_report.lock().ended = true;
             }
         }
     }
 }
 
-impl Round {
-    /// Takes a part of a state, of a node that is known; gives what the agent is told, which is nothing before the last
-    /// part. May take some ten milliseconds.
-    pub(crate) fn take(&self, state: MemoryState) -> Option<MemoryAck> {
+impl AgentSession {
+    /// Merges a part of a state of a known node. Returns the acknowledgement, which is none before the last part. May take
+    /// some ten milliseconds.
+    pub(crate) fn merge(&self, state: MemoryState) -> Option<MemoryAck> {
         let key = (Arc::clone(&self.agent), state.profile);
         let (node, profile) = (state.node.clone(), state.profile);
         let ack = |sequence| MemoryAck { node: node.clone(), profile, sequence, ..MemoryAck::default() };
-        let Some(live) = self.memory.place(&node, &key, self.number) else {
-            let refused = format!("there are {MOST_TARGETS} observed processes of this node already");
-            warn_limited!(node, agent = %self.agent, "the memory of one more process is not taken: {refused}");
+        let Some(tracked) = self.memory.process(&node, &key, self.number) else {
+            let refused = format!("there are {MAX_TARGETS} observed processes of this node already");
+            warn_limited!(node, agent = %self.agent, "the memory of a further process is refused: {refused}");
             return Some(MemoryAck { refused, ..ack(0) });
         };
-        let mut profile = live.profile.lock();
+        let mut profile = tracked.profile.lock();
         let is_first = profile.sequence() == 0;
         match profile.merge(state, &self.memory.limits) {
             MergeOutcome::Incomplete => None,
@@ -239,7 +238,7 @@ impl Round {
                 let ended = profile.data().is_some_and(|data| !data.runs());
                 let pid = profile.data().map(|data| data.process.pid);
                 drop(profile);
-                *live.heard.lock() = Heard { round: self.number, at: Instant::now(), ended };
+                *tracked.last_report.lock() = LastReport { session: self.number, at: Instant::now(), ended };
                 if let Some(pid) = pid.filter(|_| is_first) {
                     self.memory.replace(&node, &key, pid);
                 }
@@ -248,9 +247,9 @@ impl Round {
             MergeOutcome::KeyframeRequired(fault) => {
                 let sequence = profile.sequence();
                 drop(profile);
-                // Of what is too much a keyframe is too much, too.
+                // A keyframe of a profile that is too large is too large, too.
                 let keyframe_wanted = !matches!(fault, MergeError::LimitExceeded { .. });
-                warn_limited!(node, agent = %self.agent, %fault, keyframe_wanted, "a state of the memory is not taken");
+                warn_limited!(node, agent = %self.agent, %fault, keyframe_wanted, "a memory state is refused");
                 Some(MemoryAck { keyframe_wanted, refused: fault.to_string(), ..ack(sequence) })
             }
         }

@@ -1,4 +1,4 @@
-//! Keeping the memory tree every few minutes, and letting go of what is kept long enough.
+//! Snapshots of the memory profiles every few minutes, and their retention.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,42 +11,42 @@ use chainscope_profile::{Kind, Limits, MergeOutcome, Profile, ProfileData, encod
 use chainscope_proto::v1::MemoryState;
 use chainscope_store::{Error as StoreError, MemorySnapshot, SnapshotLimits, Store};
 
-use super::{Memory, Standing, Target};
-use crate::{Error, clock::now_ns, nodes::Nodes, regularly::Regular};
+use super::{Memory, ProcessState, Target};
+use crate::{Error, clock::now_ns, nodes::Nodes, periodic::PeriodicTask};
 
-/// Time between two looks at what is due.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Looks between two evictions.
-const EVERY: u32 = 10;
+/// Interval at which due snapshots are looked for.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Polls between two evictions.
+const EVICTION_POLLS: u32 = 10;
 const NS_PER_MS: i64 = 1_000_000;
 
-/// Starts the thread that keeps snapshots.
-pub(crate) fn start(store: Store, nodes: Arc<Nodes>, memory: Arc<Memory>) -> Result<Regular, Error> {
-    let mut keeper = Keeper { store, nodes, memory, last: HashMap::new() };
-    let mut looks = (0..EVERY).cycle();
-    Regular::start("memory-snapshots", PAUSE, move || {
+/// Starts the thread that stores snapshots.
+pub(crate) fn start(store: Store, nodes: Arc<Nodes>, memory: Arc<Memory>) -> Result<PeriodicTask, Error> {
+    let mut task = SnapshotTask { store, nodes, memory, last: HashMap::new() };
+    let mut polls = (0..EVICTION_POLLS).cycle();
+    PeriodicTask::start("memory-snapshots", POLL_INTERVAL, move || {
         let now = now_ns();
-        keeper.keep(now);
-        if looks.next() == Some(0) {
-            keeper.evict(now);
+        task.store_due(now);
+        if polls.next() == Some(0) {
+            task.evict(now);
         }
     })
 }
 
-struct Keeper {
+struct SnapshotTask {
     store: Store,
     nodes: Arc<Nodes>,
     memory: Arc<Memory>,
-    /// When the last snapshot of a node was, and of which states.
+    /// Time of the last snapshot of a node, and the profiles and sequence numbers in it.
     last: HashMap<String, (i64, BTreeSet<(u64, u64)>)>,
 }
 
-impl Keeper {
-    /// Keeps a snapshot of every node whose time has come and that has something new to tell.
-    fn keep(&mut self, now: i64) {
+impl SnapshotTask {
+    /// Stores a snapshot of every node whose interval has passed and that has new states.
+    fn store_due(&mut self, now: i64) {
         for node in self.memory.nodes() {
             let Some(keep) = self.nodes.memory(&node) else {
-                self.memory.forget(&node);
+                self.memory.remove(&node);
                 self.last.remove(&node);
                 continue;
             };
@@ -59,7 +59,7 @@ impl Keeper {
             {
                 self.last.insert(node.clone(), (newest, BTreeSet::new()));
             }
-            // A clock that was set back must not end all snapshots.
+            // After the clock was set back snapshots go on.
             let is_due =
                 self.last.get(&node).is_none_or(|(last, kept)| *kept != states && (now - last >= every || now < *last));
             if keep.every.is_zero() || !is_due || targets.is_empty() {
@@ -68,15 +68,15 @@ impl Keeper {
             match put(&self.store, &node, &targets, now) {
                 Ok(_) => {}
                 Err(error @ StoreError::DiskFull { .. }) => {
-                    warn_limited!(%error, node, "no snapshot of the memory is kept");
+                    warn_limited!(%error, node, "the disk is full: a snapshot of the memory is skipped");
                 }
-                Err(error) => warn_limited!(%error, node, "a snapshot of the memory could not be kept"),
+                Err(error) => warn_limited!(%error, node, "a snapshot of the memory could not be stored"),
             }
             self.last.insert(node, (now, states));
         }
     }
 
-    /// The moment of the newest snapshot that an earlier process left.
+    /// The moment of the newest stored snapshot.
     fn newest(&self, node: &str) -> Option<i64> {
         match self.store.memory_at(node, i64::MAX) {
             Ok(found) => found.map(|(head, _)| head.time_ns),
@@ -91,24 +91,24 @@ impl Keeper {
         for node in self.store.nodes() {
             let limits = match self.nodes.memory(&node.name) {
                 Some(keep) => keep.limits,
-                // Of a node that there is no more, nothing is kept.
+                // The node was removed: evict all of its snapshots.
                 None => SnapshotLimits { age: Some(Duration::from_nanos(1)), bytes: None },
             };
             match self.store.evict_memory(&node.name, &limits, now) {
                 Ok(0) => {}
-                Ok(count) => tracing::debug!(node = node.name, count, "old snapshots of the memory were let go"),
-                Err(error) => warn_limited!(%error, node = node.name, "snapshots of the memory could not be let go"),
+                Ok(count) => tracing::debug!(node = node.name, count, "snapshots of the memory evicted"),
+                Err(error) => warn_limited!(%error, node = node.name, "snapshots of the memory could not be evicted"),
             }
         }
     }
 }
 
-/// Keeps what is known now.
+/// Stores a snapshot of the current states.
 fn put(store: &Store, node: &str, targets: &[Target], now: i64) -> Result<MemorySnapshot, StoreError> {
     let shown: Vec<&Arc<ProfileData>> =
-        targets.iter().filter(|target| target.standing != Standing::Ended).map(|target| &target.data).collect();
+        targets.iter().filter(|target| target.state != ProcessState::Ended).map(|target| &target.data).collect();
     let mut head = MemorySnapshot {
-        // As answers show it, so that it is found by what they show.
+        // As responses show it, so that it is found by the shown time.
         time_ns: now.div_euclid(NS_PER_MS).saturating_mul(NS_PER_MS),
         targets: u32::try_from(shown.len()).unwrap_or(u32::MAX),
         ..MemorySnapshot::default()
@@ -126,17 +126,18 @@ fn put(store: &Store, node: &str, targets: &[Target], now: i64) -> Result<Memory
     store.put_memory(node, head, &states)
 }
 
-/// The processes of a snapshot, from its states. One that cannot be read is left out: it was checked before it was kept.
+/// The processes of a snapshot, from its states. A process that cannot be decoded is skipped; states are validated before
+/// they are stored.
 pub(crate) fn restore(states: Vec<MemoryState>) -> Vec<Arc<ProfileData>> {
     let mut profiles: BTreeMap<usize, Profile> = BTreeMap::new();
     let mut number = 0;
     for state in states {
-        // Several agents may have attached in the same nanosecond; the first part begins a process.
+        // Profile numbers of several agents may be equal; the first part begins a process.
         number += usize::from(state.part == 0);
         if let MergeOutcome::KeyframeRequired(fault) =
             profiles.entry(number).or_default().merge(state, &Limits::default())
         {
-            warn_limited!(%fault, "a snapshot of the memory cannot be read");
+            warn_limited!(%fault, "a process of a snapshot of the memory cannot be decoded");
         }
     }
     profiles.values().filter_map(|profile| Some(Arc::new(profile.data()?.clone()))).collect()

@@ -5,9 +5,9 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use chainscope_aggregator::explorer_proxy;
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// Takes records from the agents of other machines, stores them, and serves the API.
+/// Ingest records from the agents of other hosts, store them, and serve the API.
 ///
-/// On a single machine `chainscope run` does this and the recording in one program.
+/// On a single host `chainscope run` records and serves in one program.
 #[derive(Debug, Parser)]
 #[command(name = "chainscope-aggregator", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -19,92 +19,92 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve TezEdge Explorer together with the API of some nodes, by a token that the Explorer cannot send itself
+    /// Serve TezEdge Explorer and the API of some nodes, authenticated with a token that the Explorer cannot send itself
     ///
-    /// Whoever reaches this reads these nodes.
+    /// Every client of this proxy can read these nodes.
     ExplorerProxy(ExplorerProxy),
 }
 
-/// Who may use the API.
+/// Authentication of callers of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AuthMode {
-    /// Whoever reaches it
+    /// None: every client may read everything
     None,
-    /// Who has a token of --auth-token-file
+    /// Tokens of --auth-token-file
     TokenFile,
-    /// Whom Kubernetes allows to `get` the subresources of a TezosNode
+    /// Tokens of Kubernetes that are allowed to `get` the subresources of a TezosNode
     Kubernetes,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
-    /// Folder of the database and of what is remembered of the operator
-    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/chainscope", env = "CHAINSCOPE_DATA_DIR")]
+    /// Directory of the database and of the last catalog of the operator
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/chainscope", env = "CHAINSCOPE_DATA_DIR")]
     pub(crate) data_dir: PathBuf,
-    /// Address of the HTTP API; who may use it says --auth
+    /// Address of the HTTP API; see --auth for its callers
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17732", env = "CHAINSCOPE_LISTEN")]
     pub(crate) listen: SocketAddr,
     /// Address on which agents deliver records (gRPC)
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17733", env = "CHAINSCOPE_INGEST_LISTEN")]
     pub(crate) ingest_listen: SocketAddr,
-    /// Address of /metrics, /livez and /readyz, unencrypted and without a token; they are on the API's, too, if --auth is none
+    /// Address of /metrics, /livez and /readyz, without encryption and tokens; with --auth=none the API serves them, too
     #[arg(long, value_name = "ADDRESS:PORT", env = "CHAINSCOPE_METRICS_LISTEN")]
     pub(crate) metrics_listen: Option<SocketAddr>,
-    /// A further address of the API, for programs that ask for memory at port 17832
+    /// Additional address of the API, for clients of the memory profiler at port 17832
     #[arg(long, value_name = "ADDRESS:PORT", env = "CHAINSCOPE_MEMORY_LISTEN")]
     pub(crate) memory_listen: Option<SocketAddr>,
-    /// The operator, which says which nodes there are: https://HOST:17734
+    /// URL of the operator, the source of the catalog of nodes: https://HOST:17734
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_OPERATOR")]
     pub(crate) operator: Option<String>,
-    /// The token that is shown to the operator; read again at each connection
+    /// Token for the operator; read again at each connection
     #[arg(long, value_name = "FILE", requires = "operator", env = "CHAINSCOPE_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Certificate authorities that the operator is believed by; read again at each connection
+    /// CA bundle used to verify the operator; read again at each connection
     #[arg(long, value_name = "FILE", requires = "operator", env = "CHAINSCOPE_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// How long records of a node are kept after its TezosNode was deleted
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration, env = "CHAINSCOPE_KEEP_DELETED")]
-    pub(crate) keep_deleted: Duration,
-    /// The agents' service account: records are taken from its tokens only, of the token's host and the nodes there
-    #[arg(long, value_name = "NAMESPACE:NAME", requires = "operator", env = "CHAINSCOPE_AGENT_ACCOUNT")]
-    pub(crate) agent_account: Option<Account>,
-    /// Folder with tls.crt and tls.key for the ingest; looked at again whenever a client comes
-    #[arg(long, value_name = "FOLDER", env = "CHAINSCOPE_TLS_DIR")]
+    /// Retention of the records of a node after its TezosNode was deleted
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = humantime::parse_duration, env = "CHAINSCOPE_DELETED_RETENTION")]
+    pub(crate) deleted_retention: Duration,
+    /// Service account of the agents: records are accepted with its tokens only, for the host of the token and the nodes there
+    #[arg(long, value_name = "NAMESPACE:NAME", requires = "operator", env = "CHAINSCOPE_AGENT_SERVICE_ACCOUNT")]
+    pub(crate) agent_service_account: Option<Account>,
+    /// Directory with tls.crt and tls.key for the ingest; checked for changes at each connection
+    #[arg(long, value_name = "DIRECTORY", env = "CHAINSCOPE_TLS_DIR")]
     pub(crate) tls_dir: Option<PathBuf>,
-    /// Encrypt the API, too
+    /// Serve the API over TLS, too
     #[arg(long, requires = "tls_dir", env = "CHAINSCOPE_API_TLS")]
     pub(crate) api_tls: bool,
-    /// Who may use the API
+    /// Authentication of callers of the API
     #[arg(long, value_enum, default_value = "none", env = "CHAINSCOPE_AUTH")]
     pub(crate) auth: AuthMode,
-    /// Lines of: token (or sha256:…), user, names of nodes, in which `*` stands for anything
+    /// File with lines of: token (or sha256:…), user, names of nodes, in which `*` matches any characters
     #[arg(long, value_name = "FILE", required_if_eq("auth", "token-file"), env = "CHAINSCOPE_AUTH_TOKEN_FILE")]
     pub(crate) auth_token_file: Option<PathBuf>,
-    /// Write a line of JSON for each read of the API: to a file, or to standard output if none is named
+    /// Write a line of JSON for each read of the API: to a file, or to standard output without a value
     ///
-    /// Without it reads of callers with names are in the ordinary log.
+    /// Without it reads of authenticated callers are in the ordinary log.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-", env = "CHAINSCOPE_AUDIT_LOG")]
     pub(crate) audit_log: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplorerProxy {
-    /// Address to serve on
+    /// Address of the listener
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080", env = "CHAINSCOPE_LISTEN")]
     listen: SocketAddr,
-    /// The aggregator's API
+    /// URL of the aggregator's API
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_API")]
     api: String,
-    /// Where the Explorer's own files are served
+    /// URL of the Explorer's own files
     #[arg(long, value_name = "URL", env = "CHAINSCOPE_EXPLORER")]
     explorer: String,
-    /// The token that is shown to the API; read again for each request
+    /// Token for the API; read again for each request
     #[arg(long, value_name = "FILE", env = "CHAINSCOPE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// Certificate authorities that the API is believed by; read again for each request
+    /// CA bundle used to verify the API; read again for each request
     #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CA_FILE")]
     ca_file: Option<PathBuf>,
-    /// The nodes that may be read, NAMESPACE/NAME each
+    /// Nodes that clients may read, each as NAMESPACE/NAME
     #[arg(long, value_name = "NODES", value_delimiter = ',', required = true, env = "CHAINSCOPE_NODES")]
     nodes: Vec<String>,
 }
@@ -116,7 +116,7 @@ impl From<ExplorerProxy> for explorer_proxy::Config {
     }
 }
 
-/// The name of a service account, as tokens have it.
+/// The user name of a service account, as in its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account(pub(crate) String);
 
@@ -146,18 +146,23 @@ mod tests {
     }
 
     #[test]
-    fn flags_say_what_they_mean_and_contradictions_are_refused() {
+    fn flags_are_parsed_and_contradictions_are_refused() {
         Args::command().debug_assert();
         let alone = parse("x").unwrap().serve;
         assert_eq!((alone.auth, alone.audit_log), (AuthMode::None, None));
-        let args =
-            parse("x --operator=https://o:1 --agent-account=ns:a --auth=kubernetes --audit-log --api-tls --tls-dir=t");
+        let args = parse(
+            "x --operator=https://o:1 --agent-service-account=ns:a --auth=kubernetes --audit-log --api-tls --tls-dir=t",
+        );
         let args = args.unwrap().serve;
-        assert_eq!(args.agent_account.unwrap().0, "system:serviceaccount:ns:a");
+        assert_eq!(args.agent_service_account.unwrap().0, "system:serviceaccount:ns:a");
         assert_eq!(args.audit_log, Some(PathBuf::from("-")));
-        for wrong in
-            ["--api-tls", "--auth=token-file", "--agent-account=ns:a", "--operator=o --agent-account=a", "--auth=x"]
-        {
+        for wrong in [
+            "--api-tls",
+            "--auth=token-file",
+            "--agent-service-account=ns:a",
+            "--operator=o --agent-service-account=a",
+            "--auth=x",
+        ] {
             parse(&format!("x {wrong}")).unwrap_err();
         }
         let args = parse("x explorer-proxy --api=http://a --explorer=http://e --nodes=a/b,c/d").unwrap();

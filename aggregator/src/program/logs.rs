@@ -1,4 +1,4 @@
-//! Own log lines go to standard error, the audit log where it is wanted.
+//! Logging: to standard error, the audit log to its own file if requested.
 
 use std::{fs::OpenOptions, io, io::IsTerminal as _, path::Path};
 
@@ -9,9 +9,9 @@ use tracing_subscriber::{
 };
 
 /// Lines of the audit log that may wait for the disk.
-const WAITING: usize = 65_536;
+const MAX_BUFFERED_LINES: usize = 65_536;
 
-/// Begins to log. The audit log is written as long as what is returned is held.
+/// Installs the subscriber. The audit log is written until the returned guard is dropped.
 pub(crate) fn start(audit: Option<&Path>) -> anyhow::Result<Option<WorkerGuard>> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let has_own = audit.is_some();
@@ -19,7 +19,7 @@ pub(crate) fn start(audit: Option<&Path>) -> anyhow::Result<Option<WorkerGuard>>
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_filter(filter)
-        // The client of Kubernetes logs answers that it does not understand, and they quote the token asked about.
+        // The client of Kubernetes logs responses that it cannot parse, and they quote the reviewed token.
         .with_filter(filter_fn(move |meta| {
             !(meta.target().starts_with("kube") || has_own && meta.target() == "audit")
         }));
@@ -40,8 +40,8 @@ pub(crate) fn start(audit: Option<&Path>) -> anyhow::Result<Option<WorkerGuard>>
 }
 
 fn open(path: &Path) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
-    // Not lossy: a log of reads that leaves some out is none. Whoever reads waits for a slow disk.
-    let builder = NonBlockingBuilder::default().lossy(false).buffered_lines_limit(WAITING);
+    // Not lossy: an audit log is complete. Requests wait for a slow disk.
+    let builder = NonBlockingBuilder::default().lossy(false).buffered_lines_limit(MAX_BUFFERED_LINES);
     if path == Path::new("-") {
         return Ok(builder.finish(io::stdout()));
     }

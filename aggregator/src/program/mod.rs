@@ -1,4 +1,4 @@
-//! The program: its flags, its logs, its start and its end.
+//! The program: flags, logs, start and shutdown.
 
 mod args;
 mod logs;
@@ -21,13 +21,13 @@ use tokio::{
 pub(crate) use self::args::Args;
 use self::args::{AuthMode, Command, Serve};
 
-/// Time that the end may take. Kubernetes gives 30 seconds by default.
-const FAREWELL: Duration = Duration::from_secs(20);
+/// Time that the shutdown may take. Kubernetes gives 30 seconds by default.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that threads have after that.
-const LAST: Duration = Duration::from_secs(1);
+const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(args: Args) -> anyhow::Result<()> {
-    // Tokens are in this memory: none of it goes to a file.
+    // The memory of this process contains tokens: no core dumps.
     chainscope_hygiene::protect_process()?;
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let _writing = logs::start(args.serve.audit_log.as_deref())?;
@@ -37,12 +37,12 @@ pub(crate) fn start(args: Args) -> anyhow::Result<()> {
             Some(Command::ExplorerProxy(proxy)) => Ok(explorer_proxy::run(proxy.into(), end()?).await?),
         }
     });
-    // A thread that still waits for the disk does not keep the program.
-    runtime.shutdown_timeout(LAST);
+    // A thread that waits for the disk does not delay the end.
+    runtime.shutdown_timeout(THREADS_TIMEOUT);
     ended
 }
 
-/// Comes when the program shall end.
+/// Completes on SIGTERM or SIGINT.
 fn end() -> anyhow::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -60,15 +60,15 @@ async fn serve(args: Serve) -> anyhow::Result<()> {
     let opened = tokio::task::spawn_blocking(move || Store::open(database, StoreOptions::default())).await?;
     let running = Aggregator::start(config(args, opened.context("cannot open the database")?).await?).await?;
     end.await;
-    tracing::info!("ending");
+    tracing::info!("shutting down");
     stop(running).await;
     Ok(())
 }
 
 async fn stop(running: Running) {
     running.drain();
-    if timeout(FAREWELL, running.shutdown()).await.is_err() {
-        tracing::warn!("not everything ended in time; what was acknowledged is stored");
+    if timeout(SHUTDOWN_TIMEOUT, running.shutdown()).await.is_err() {
+        tracing::warn!("the shutdown timed out; acknowledged records are stored");
     }
 }
 
@@ -80,9 +80,11 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
     config.audit = args.audit_log.is_some();
     config.tls = args.tls_dir;
     config.api_tls = args.api_tls;
-    let needs_reviews = args.auth == AuthMode::Kubernetes || args.agent_account.is_some();
+    let needs_reviews = args.auth == AuthMode::Kubernetes || args.agent_service_account.is_some();
     let reviewer: Option<Arc<dyn Reviewer>> = if needs_reviews {
-        Some(Arc::new(ApiServer::infer().await.context("cannot reach Kubernetes, which knows the tokens")?))
+        Some(Arc::new(
+            ApiServer::infer().await.context("cannot reach the Kubernetes API server, which reviews tokens")?,
+        ))
     } else {
         None
     };
@@ -92,7 +94,7 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
         (AuthMode::Kubernetes, _, Some(reviewer)) => AccessConfig::Kubernetes(Arc::clone(reviewer)),
         (AuthMode::TokenFile | AuthMode::Kubernetes, ..) => anyhow::bail!("--auth token-file needs --auth-token-file"),
     };
-    if let (Some(account), Some(reviewer)) = (args.agent_account, reviewer) {
+    if let (Some(account), Some(reviewer)) = (args.agent_service_account, reviewer) {
         config.trust = Some(IngestTrust { reviewer, account: account.0 });
     }
     if let Some(operator) = args.operator {
@@ -101,7 +103,7 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
             ca_file: args.ca_file,
             token_file: args.token_file,
             file: args.data_dir.join("catalog.json"),
-            deleted_retention: args.keep_deleted,
+            deleted_retention: args.deleted_retention,
         });
     }
     Ok(config)

@@ -12,7 +12,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use chainscope_aggregator::access::{Answer, Identity, NoAnswer, Question, Reviewer, Verdict};
+use chainscope_aggregator::access::{AccessDecision, AccessReview, Identity, ReviewError, ReviewFuture, Reviewer};
 use chainscope_proto::v1::{
     CatalogNode, CatalogRequest, CatalogUpdate, HostReport, HostUpdate,
     configuration_server::{Configuration, ConfigurationServer},
@@ -30,7 +30,7 @@ pub(crate) struct Reviews {
     /// User, subresource, namespace, name; what is empty stands for all.
     rights: Mutex<BTreeSet<[String; 4]>>,
     pub(crate) is_away: AtomicBool,
-    pub(crate) asked: AtomicUsize,
+    pub(crate) requests: AtomicUsize,
 }
 
 impl Reviews {
@@ -59,20 +59,20 @@ impl Reviews {
         self.is_away.store(is_away, Ordering::SeqCst);
     }
 
-    fn answer<T>(&self, answer: T) -> Result<T, NoAnswer> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        if self.is_away.load(Ordering::SeqCst) { Err(NoAnswer("it is away".into())) } else { Ok(answer) }
+    fn answer<T>(&self, answer: T) -> Result<T, ReviewError> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        if self.is_away.load(Ordering::SeqCst) { Err(ReviewError("it is away".into())) } else { Ok(answer) }
     }
 }
 
 impl Reviewer for Reviews {
-    fn identify<'a>(&'a self, token: &'a str, audience: Option<&'a str>) -> Answer<'a, Option<Identity>> {
+    fn authenticate<'a>(&'a self, token: &'a str, audience: Option<&'a str>) -> ReviewFuture<'a, Option<Identity>> {
         let key = (token.to_owned(), audience.unwrap_or_default().to_owned());
         let identity = self.tokens.lock().unwrap().get(&key).cloned();
         Box::pin(async move { self.answer(identity) })
     }
 
-    fn permits<'a>(&'a self, who: &'a Identity, what: &'a Question) -> Answer<'a, Verdict> {
+    fn authorize<'a>(&'a self, who: &'a Identity, what: &'a AccessReview) -> ReviewFuture<'a, AccessDecision> {
         let fits = |right: &[String; 4]| {
             let [user, subresource, namespace, name] = right;
             *user == who.user
@@ -82,7 +82,7 @@ impl Reviewer for Reviews {
         };
         let allowed = self.rights.lock().unwrap().iter().any(fits);
         let reason = if allowed { String::new() } else { "no role says so".to_owned() };
-        Box::pin(async move { self.answer(Verdict { allowed, reason }) })
+        Box::pin(async move { self.answer(AccessDecision { allowed, reason }) })
     }
 }
 
@@ -173,7 +173,7 @@ impl Operator {
 
     pub(crate) fn set(&self, node: CatalogNode) {
         self.nodes.lock().unwrap().insert(node.node.clone(), node.clone());
-        // Nobody may listen yet: the snapshot has it then.
+        // Fails without receivers: the snapshot contains it then.
         let _ = self.changes.send(update(false, vec![node], &[], false));
     }
 

@@ -1,6 +1,6 @@
 //! An aggregator on a database of its own, an agent that feeds it, and a plain HTTP client.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod fake;
 
@@ -205,7 +205,7 @@ pub(crate) fn get(http: SocketAddr, method: &str, path: &str, headers: &[(&str, 
         .collect();
     let is_chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
     let bytes = if is_chunked { unchunk(&text[end + 4..]) } else { text[end + 4..].to_vec() };
-    // What is no text is looked at as bytes.
+    // A body that is no text is compared as bytes.
     Answer { status, headers, body: String::from_utf8_lossy(&bytes).into_owned(), bytes }
 }
 

@@ -87,7 +87,7 @@ fn a_wrong_byte_is_noticed() {
     let local = side("outgoing-all-messages", "local").peer(port).start().join(LONG);
     let remote = remote.join(LONG);
     assert!(!local.status.success() && !remote.status.success());
-    assert!(text(&remote.events("closed")[0], "error").contains("other bytes than expected"));
+    assert!(text(&remote.events("closed")[0], "error").contains("other bytes than recorded"));
 }
 
 #[test]

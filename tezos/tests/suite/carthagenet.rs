@@ -53,8 +53,8 @@ fn every_sent_message_is_decoded() {
 #[test]
 fn an_unknown_or_wrong_role_is_corrected() {
     let session = carthagenet();
-    for told in [None, Some(Role::Responder)] {
-        let mut recorder = Recorder::new(told, Limits::default(), session.identity.clone());
+    for role in [None, Some(Role::Responder)] {
+        let mut recorder = Recorder::new(role, Limits::default(), session.identity.clone());
         for (direction, payload) in session.payloads.iter().take(20) {
             recorder.next(*direction, payload);
         }
@@ -67,7 +67,7 @@ fn an_unknown_or_wrong_role_is_corrected() {
                 _ => None,
             })
             .collect();
-        assert_eq!(roles, [told, Some(Role::Initiator)]);
+        assert_eq!(roles, [role, Some(Role::Initiator)]);
         assert_eq!(recorder.conversation.stats().undecryptable, 0);
         assert_eq!(recorder.conversation.stats().gaps, 0);
     }

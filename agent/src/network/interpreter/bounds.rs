@@ -1,10 +1,11 @@
-//! Bounds on connections whose handshake is not complete: peers must not make the agent hold much.
+//! Bounds on connections whose handshake is not complete: peers cannot make the agent hold more.
 
 use chainscope_ebpf::network::{SocketId, Verdict};
 
-use super::{Interpreter, Sink, context};
+use super::{Interpreter, context};
+use crate::pillar::RecordSink;
 
-impl<S: Sink> Interpreter<S> {
+impl<S: RecordSink> Interpreter<S> {
     /// Brings the count of undecided connections up to date after an event of this socket.
     pub(super) fn settle(&mut self, pid: u32, socket: SocketId) {
         let (Some(session), Some(observed)) = (self.sessions.get_mut(&socket), self.targets.get_mut(&pid)) else {
@@ -18,7 +19,7 @@ impl<S: Sink> Interpreter<S> {
     pub(super) fn bound_undecided(&mut self, pid: u32) {
         loop {
             let Some(observed) = self.targets.get_mut(&pid) else { return };
-            // The queue is cleaned of settled and closed sockets, so that it stays as short as the count says.
+            // Settled and closed sockets are removed from the queue, so that its length stays near the count.
             let sessions = &self.sessions;
             if observed.undecided.len() > 2 * observed.undecided_count + 64 {
                 observed

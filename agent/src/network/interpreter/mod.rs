@@ -1,15 +1,15 @@
-//! From the probe's events to records: one conversation a socket, bounded in number and bytes.
+//! From the probe's events to records: one conversation per socket, bounded in number and bytes.
 //!
 //! ```text
 //!   Event ──▶ Session (Conversation) ──▶ outputs ──▶ Record ──▶ stream of the node
-//!                    │                                   
+//!                    │
 //!                    └─▶ Verdict: keep the socket, or leave it alone in the kernel
 //! ```
 //!
-//! No I/O but through the traits [`Sink`] and [`Keys`], so that tests feed it events without a kernel.
+//! No I/O but through the traits [`RecordSink`] and [`Keys`], so that tests feed it events without a kernel.
 //!
-//! A connection is told of in the records when it is known to be one of the node's protocol, or when it came in on the
-//! node's P2P port, whatever it said. Other sockets of the process (RPC, DNS) leave no record, only counted bytes.
+//! A connection is recorded when it is known to speak the node's protocol, or when it was accepted on the node's P2P
+//! port, whatever it carries. Other sockets of the process (RPC, DNS) leave no record, only counted bytes.
 
 mod bounds;
 mod observed;
@@ -27,7 +27,6 @@ use std::{
 use chainscope_ebpf::network::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{Journal, Record};
 use chainscope_tezos::Keyring;
-pub(crate) use observed::Tally;
 use observed::{ConnectionKeys, Observed};
 use session::{Context, Session};
 
@@ -36,24 +35,17 @@ use crate::{
     config::{Store, TargetLimits},
     network::account::{GIVEN_UP, UNKNOWN_SOCKET},
     network::journal::{self, Waiting},
-    targets::identity::{News, ProcessKeys, Source},
+    pillar::RecordSink,
+    targets::identity::{IdentityEvent, ProcessKeys, Source},
 };
-
-/// Where records go.
-pub(crate) trait Sink {
-    /// Takes a fact; false if there was no room.
-    fn push(&mut self, node: &str, record: Record) -> bool;
-    /// Takes a state record, which replaces the target's last one.
-    fn merge(&mut self, node: &str, record: Record);
-}
 
 /// Identities of one process.
 pub(crate) trait Keys: Keyring {
-    /// What is new since the last call.
-    fn take_news(&mut self) -> Vec<News>;
-    /// Looks whether there is an identity now.
-    fn look(&mut self) {}
-    /// Identities come from elsewhere from now on.
+    /// What happened since the last call.
+    fn take_events(&mut self) -> Vec<IdentityEvent>;
+    /// Reads whether there is an identity now.
+    fn reload(&mut self) {}
+    /// Changes the source of identities.
     fn set_source(&mut self, _source: Source) {}
     /// The peer id of the identity in use, or why there is none.
     fn state(&self) -> Result<&str, &str> {
@@ -62,12 +54,12 @@ pub(crate) trait Keys: Keyring {
 }
 
 impl Keys for ProcessKeys {
-    fn take_news(&mut self) -> Vec<News> {
-        Self::take_news(self)
+    fn take_events(&mut self) -> Vec<IdentityEvent> {
+        Self::take_events(self)
     }
 
-    fn look(&mut self) {
-        Self::look(self);
+    fn reload(&mut self) {
+        Self::reload(self);
     }
 
     fn set_source(&mut self, source: Source) {
@@ -82,7 +74,7 @@ impl Keys for ProcessKeys {
 /// A process under observation.
 pub(crate) struct Target {
     pub(crate) node: Arc<str>,
-    /// The process, for people.
+    /// The process as records show it.
     pub(crate) label: Arc<str>,
     pub(crate) pid: u32,
     pub(crate) p2p_port: Option<u16>,
@@ -99,19 +91,17 @@ pub(crate) struct Interpreter<S> {
     sessions: HashMap<SocketId, Session>,
     keys: BTreeMap<Arc<str>, ConnectionKeys>,
     waiting: Waiting,
-    /// Bytes of sockets whose opening is not told yet: told late where the ring was full.
-    orphans: HashMap<SocketId, u64>,
+    /// Bytes of unknown sockets: their opening has not arrived yet because the ring was full.
+    unknown_sockets: HashMap<SocketId, u64>,
     verdicts: Vec<(SocketId, Verdict)>,
-    /// Something was recorded since the last [`Self::take_activity`].
-    is_active: bool,
     /// The handshake of a session ended since the last [`Self::take_new_session`].
     has_new_session: bool,
 }
 
-/// Sockets without a told opening that are counted one by one.
-const MAX_ORPHANS: usize = 4096;
+/// Most unknown sockets that are counted one by one.
+const MAX_UNKNOWN_SOCKETS: usize = 4096;
 
-impl<S: Sink> Interpreter<S> {
+impl<S: RecordSink> Interpreter<S> {
     pub(crate) fn new(sink: S, clock: Clock, limits: TargetLimits, waiting: Waiting) -> Self {
         Self {
             sink,
@@ -121,9 +111,8 @@ impl<S: Sink> Interpreter<S> {
             sessions: HashMap::new(),
             keys: BTreeMap::new(),
             waiting,
-            orphans: HashMap::new(),
+            unknown_sockets: HashMap::new(),
             verdicts: Vec::new(),
-            is_active: false,
             has_new_session: false,
         }
     }
@@ -132,14 +121,9 @@ impl<S: Sink> Interpreter<S> {
         self.targets.contains_key(&pid)
     }
 
-    /// What the kernel is to do with sockets.
+    /// Verdicts for the kernel since the last call.
     pub(crate) fn take_verdicts(&mut self) -> Vec<(SocketId, Verdict)> {
         std::mem::take(&mut self.verdicts)
-    }
-
-    /// Whether anything was recorded since the last call.
-    pub(crate) fn take_activity(&mut self) -> bool {
-        std::mem::take(&mut self.is_active)
     }
 
     /// Whether a session began since the last call that the journal does not have yet.
@@ -164,14 +148,14 @@ impl<S: Sink> Interpreter<S> {
 
     fn opened(&mut self, opened: &Opened) {
         let Some(observed) = self.targets.get_mut(&opened.pid) else {
-            self.orphans.remove(&opened.socket);
+            self.unknown_sockets.remove(&opened.socket);
             self.verdicts.push((opened.socket, Verdict::LeaveAlone));
             return;
         };
         if self.sessions.contains_key(&opened.socket) {
             return;
         }
-        if let Some(bytes) = self.orphans.remove(&opened.socket) {
+        if let Some(bytes) = self.unknown_sockets.remove(&opened.socket) {
             *observed.totals.bytes_dropped.entry(UNKNOWN_SOCKET).or_default() += bytes;
         }
         let time = self.clock.real(opened.time_ns);
@@ -196,8 +180,10 @@ impl<S: Sink> Interpreter<S> {
 
     fn data(&mut self, data: &Data<'_>) {
         let Some(session) = self.sessions.get_mut(&data.header.socket) else {
-            if self.orphans.len() < MAX_ORPHANS || self.orphans.contains_key(&data.header.socket) {
-                *self.orphans.entry(data.header.socket).or_default() += data.bytes.len() as u64;
+            if self.unknown_sockets.len() < MAX_UNKNOWN_SOCKETS
+                || self.unknown_sockets.contains_key(&data.header.socket)
+            {
+                *self.unknown_sockets.entry(data.header.socket).or_default() += data.bytes.len() as u64;
             }
             return;
         };
@@ -210,14 +196,13 @@ impl<S: Sink> Interpreter<S> {
         let was_settled = session.is_settled();
         session.data(data, &mut context);
         self.has_new_session |= !was_settled && session.is_settled();
-        self.is_active = true;
         let pid = session.pid;
         self.settle(pid, data.header.socket);
-        self.tell_news(pid);
+        self.emit_identity_events(pid);
     }
 
     fn closed(&mut self, closed: &Closed) {
-        self.orphans.remove(&closed.socket);
+        self.unknown_sockets.remove(&closed.socket);
         let Some(mut session) = self.sessions.remove(&closed.socket) else { return };
         let pid = session.pid;
         if let Some(observed) = self.targets.get_mut(&pid) {
@@ -232,13 +217,12 @@ impl<S: Sink> Interpreter<S> {
             let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
             session.finish(ends, by, time, &mut context);
             observed.end(&mut session);
-            self.is_active = true;
         }
-        self.tell_news(pid);
+        self.emit_identity_events(pid);
     }
 
-    /// Ends the observation of everything at the end of this process. Sessions that the journal can go on with stay
-    /// open in the records.
+    /// Ends the observation of all targets when the agent ends. Sessions that can be resumed from the journal stay open
+    /// in the records.
     pub(crate) fn stop(&mut self) -> Journal {
         let journal = self.journal();
         let kept: HashSet<(String, u64)> =
@@ -251,7 +235,7 @@ impl<S: Sink> Interpreter<S> {
                 let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
                 session.finish(None, "capture ended", time, &mut context);
             }
-            // As it stands: pending bytes stay pending.
+            // Pending bytes stay pending.
             observed.end(&mut session);
         }
         let pids: Vec<u32> = self.targets.keys().copied().collect();
@@ -262,7 +246,7 @@ impl<S: Sink> Interpreter<S> {
         journal
     }
 
-    /// Sessions that could be gone on with after a restart, and those of the last run that were not seen yet.
+    /// Sessions that could be resumed after a restart, and those of the last run that were not seen yet.
     pub(crate) fn journal(&self) -> Journal {
         let live = self.sessions.values().filter_map(|session| {
             let observed = self.targets.get(&session.pid)?;
@@ -271,8 +255,8 @@ impl<S: Sink> Interpreter<S> {
         journal::assemble(live, &self.waiting)
     }
 
-    /// Drops waiting sessions of namespaces whose sockets are listed and do not hold them any more; their connections
-    /// ended unseen.
+    /// Drops the waiting sessions of a namespace whose sockets are not among `inodes`: their connections ended while no
+    /// agent ran.
     pub(crate) fn drop_vanished(&mut self, netns: u32, inodes: &HashSet<u64>) {
         let time = self.clock.now();
         for session in self.waiting.drop_vanished(netns, inodes) {
@@ -286,9 +270,8 @@ impl<S: Sink> Interpreter<S> {
         self.waiting.namespaces()
     }
 
-    /// A record that is not about one session.
+    /// Sends a record that is not about one session.
     pub(crate) fn push(&mut self, node: &str, record: Record) {
-        self.is_active = true;
         if !self.sink.push(node, record) {
             chainscope_hygiene::warn_limited!(node, "records are dropped: the aggregator is too slow or away");
         }
@@ -304,8 +287,8 @@ impl<S: Sink> Interpreter<S> {
     }
 }
 
-/// What a session needs of its surroundings for one event.
-fn context<'a, S: Sink>(
+/// What a session needs of the interpreter for one event.
+fn context<'a, S: RecordSink>(
     sink: &'a mut S,
     observed: &'a mut Observed,
     clock: &'a Clock,

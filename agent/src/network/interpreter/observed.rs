@@ -6,20 +6,7 @@ use chainscope_ebpf::network::{KernelAccount, SocketId};
 use chainscope_proto::v1::{NetworkAccount, ReasonCount};
 
 use super::{Target, session::Session};
-use crate::network::account::Totals;
-
-/// What is known of a target at one moment, for reports.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) messages: u64,
-    pub(crate) connections_open: u64,
-    pub(crate) bytes_seen: u64,
-    pub(crate) bytes_lost: u64,
-    pub(crate) records_lost: u64,
-    pub(crate) last_record_ns: i64,
-    pub(crate) peer_id: String,
-    pub(crate) identity_error: String,
-}
+use crate::{figures::Tally, network::account::Totals};
 
 /// A target with what is counted for it.
 pub(super) struct Observed {
@@ -69,7 +56,7 @@ impl Observed {
         }
     }
 
-    /// Counts a session in, anew or out, as it stands now.
+    /// Brings the count of undecided sessions up to date with one session.
     pub(super) fn recount(&mut self, session: &mut Session) {
         let before = session.counted.take();
         let after = (!session.is_settled()).then(|| session.account().pending);
@@ -89,14 +76,14 @@ impl Observed {
     }
 }
 
-/// Connection keys of a node: real-time nanoseconds of the start, each given once.
+/// Connection keys of a node: real-time nanoseconds of the start, each assigned once.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionKeys {
     given: HashSet<u64>,
     order: VecDeque<u64>,
 }
 
-/// Keys remembered a node. A clash needs two sockets in one nanosecond, or the clock set back to that very one.
+/// Keys remembered for each node. A collision needs two sockets in one nanosecond, or the clock set back to it.
 const REMEMBERED_KEYS: usize = 1 << 16;
 
 impl ConnectionKeys {

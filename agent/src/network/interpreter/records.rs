@@ -1,4 +1,4 @@
-//! Records of the wire, made from what the tezos crate puts out. Pure.
+//! Protobuf records, made from the outputs of the tezos crate. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,7 +6,7 @@ use chainscope_ebpf::network::KernelAccount;
 use chainscope_proto::v1::{self, Record, connection_event::Event as ConnectionKind, record::Kind};
 use chainscope_tezos::{Category, Chunk, ChunkState, Direction, Gap, Message, Role};
 
-/// Who connected.
+/// The side that opened the connection.
 pub(super) fn initiator(role: Option<Role>) -> v1::Initiator {
     match role {
         Some(Role::Initiator) => v1::Initiator::Local,
@@ -15,7 +15,7 @@ pub(super) fn initiator(role: Option<Role>) -> v1::Initiator {
     }
 }
 
-/// Of the family that the socket had: a v4-mapped address stays 16 bytes long.
+/// An address of the socket's family: a v4-mapped address stays 16 bytes long.
 pub(crate) fn address(address: SocketAddr) -> v1::SocketAddress {
     v1::SocketAddress { ip: ip_bytes(address.ip()), port: address.port().into() }
 }
@@ -44,20 +44,7 @@ pub(crate) fn target_event(time_ns: i64, target: &str, event: &str, pid: u32, de
     record(time_ns, target, Kind::TargetEvent(v1::TargetEvent { event: event.to_owned(), pid, detail }))
 }
 
-/// A time of which nothing is known.
-pub(crate) fn unknown_loss(reason: &str, from_ns: i64, to_ns: i64) -> Record {
-    let loss = v1::Loss {
-        stage: "agent".to_owned(),
-        reason: reason.to_owned(),
-        from_ns,
-        to_ns,
-        amount_unknown: true,
-        ..Default::default()
-    };
-    record(to_ns, "", Kind::Loss(loss))
-}
-
-/// What the kernel dropped from one account of a target to the next, a record a reason.
+/// What the kernel dropped between two accounts of a target, one record per reason.
 pub(super) fn kernel_losses(
     (from_ns, to_ns): (i64, i64),
     target: &str,
@@ -96,7 +83,7 @@ pub(super) fn chunk(
         ChunkState::Opened => v1::ChunkState::Opened,
         ChunkState::Undecryptable => v1::ChunkState::Undecryptable,
     };
-    // The wire bytes of what could not be opened are all there is of it; a clear chunk is short and kept too.
+    // A chunk that could not be opened has only its wire bytes; a clear chunk is short and kept too.
     let is_wire_kept = !is_plain_only || state != v1::ChunkState::Opened;
     let kind = v1::Chunk {
         connection,

@@ -6,15 +6,16 @@ use chainscope_ebpf::network::{self as ebpf, Data, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{self, ConnectionState, JournalSession, Record, connection_event::Event as ConnectionKind};
 use chainscope_tezos::{Conversation, Direction, Limits, Output, Piece, Protocol, Role, State, StreamStats};
 
-use super::{Sink, Target, records};
+use super::{Target, records};
 use crate::{
     clock::Clock,
     config::Store,
     network::account::{CHUNK_DROPPED, QUEUE_FULL, Totals},
     network::journal,
+    pillar::RecordSink,
 };
 
-/// Surroundings of a session during one event.
+/// The parts of the interpreter that a session uses during one event.
 pub(super) struct Context<'a, S> {
     pub(super) sink: &'a mut S,
     pub(super) target: &'a mut Target,
@@ -23,7 +24,7 @@ pub(super) struct Context<'a, S> {
     pub(super) verdicts: &'a mut Vec<(SocketId, Verdict)>,
 }
 
-impl<S: Sink> Context<'_, S> {
+impl<S: RecordSink> Context<'_, S> {
     fn push(&mut self, record: Record) -> bool {
         self.totals.last_record_ns = self.totals.last_record_ns.max(record.time_ns);
         self.sink.push(&self.target.node, record)
@@ -35,14 +36,14 @@ impl<S: Sink> Context<'_, S> {
     }
 }
 
-/// What is left of a session's conversation.
+/// The conversation of a session.
 enum Body {
     Live(Box<Conversation>),
     /// Given up: its account as it ended.
     Done(StreamStats),
 }
 
-/// Remarks kept of a connection that is not told of yet.
+/// Comments kept of a connection that is not announced yet.
 const MAX_EARLY: usize = 8;
 
 pub(super) struct Session {
@@ -56,11 +57,11 @@ pub(super) struct Session {
     local: SocketAddr,
     remote: SocketAddr,
     role: Option<Role>,
-    /// It came in where the node listens for peers.
+    /// It was accepted on the port on which the node listens for peers.
     is_on_p2p_port: bool,
-    /// The records know of it.
+    /// Its `opened` record was sent.
     is_announced: bool,
-    /// Remarks made before that.
+    /// Comments from before that.
     early: Vec<String>,
     protocol: &'static str,
     peer_id: String,
@@ -111,13 +112,13 @@ impl Session {
         Self::around(opened, key, started_ns, role, is_here, conversation)
     }
 
-    /// A session of the last run whose socket is still there; none if what was saved cannot be gone on with.
+    /// A session of the last run whose socket still exists; none if the saved state cannot be resumed.
     pub(super) fn resumed(opened: &Opened, saved: &JournalSession) -> Option<Self> {
         let conversation = journal::resume(saved)?;
         let role = Some(if saved.local_is_initiator { Role::Initiator } else { Role::Responder });
         let started = i64::try_from(saved.connection).unwrap_or(i64::MAX);
         let mut session = Self::around(opened, saved.connection, started, role, false, conversation);
-        // The last run told of it.
+        // The last run announced it.
         session.is_announced = true;
         Some(session)
     }
@@ -154,7 +155,7 @@ impl Session {
         }
     }
 
-    /// Takes over what the probe did not know when it told of the socket first.
+    /// Sets what the probe did not know when it reported the socket.
     pub(super) fn set_inode(&mut self, inode: u64) {
         self.inode = inode;
     }
@@ -170,12 +171,12 @@ impl Session {
         matches!(self.body, Body::Done(_))
     }
 
-    /// No longer a handshake that may never end.
+    /// Whether the handshake has ended.
     pub(super) fn is_settled(&self) -> bool {
         self.is_settled || self.is_given_up()
     }
 
-    pub(super) fn data<S: Sink>(&mut self, data: &Data<'_>, context: &mut Context<'_, S>) {
+    pub(super) fn data<S: RecordSink>(&mut self, data: &Data<'_>, context: &mut Context<'_, S>) {
         let Body::Live(conversation) = &mut self.body else { return };
         let Data { header, bytes } = *data;
         let direction = direction_of(header.direction);
@@ -201,7 +202,7 @@ impl Session {
     }
 
     /// The connection ended, with the final stream offsets if they are known.
-    pub(super) fn finish<S: Sink>(
+    pub(super) fn finish<S: RecordSink>(
         &mut self,
         ends: Option<(u64, u64)>,
         by: &str,
@@ -219,8 +220,8 @@ impl Session {
         }
     }
 
-    /// Stops to follow the conversation and frees what it holds.
-    pub(super) fn give_up<S: Sink>(&mut self, time: i64, context: &mut Context<'_, S>) {
+    /// Stops following the conversation and frees what it holds.
+    pub(super) fn give_up<S: RecordSink>(&mut self, time: i64, context: &mut Context<'_, S>) {
         if self.is_on_p2p_port || self.is_announced {
             self.comment("given up: too many open handshakes".to_owned(), time, context);
         }
@@ -228,7 +229,12 @@ impl Session {
         self.body = Body::Done(self.account());
     }
 
-    fn finish_conversation<S: Sink>(&mut self, ends: Option<(u64, u64)>, time: i64, context: &mut Context<'_, S>) {
+    fn finish_conversation<S: RecordSink>(
+        &mut self,
+        ends: Option<(u64, u64)>,
+        time: i64,
+        context: &mut Context<'_, S>,
+    ) {
         let Body::Live(conversation) = &mut self.body else { return };
         let mut outputs = Vec::new();
         let (sent, received) = (ends.map(|ends| ends.0), ends.map(|ends| ends.1));
@@ -238,7 +244,7 @@ impl Session {
         }
     }
 
-    fn output<S: Sink>(&mut self, output: Output, time: i64, is_net: bool, context: &mut Context<'_, S>) {
+    fn output<S: RecordSink>(&mut self, output: Output, time: i64, is_net: bool, context: &mut Context<'_, S>) {
         match output {
             Output::NotTezos { reason } => {
                 self.is_settled = true;
@@ -291,7 +297,7 @@ impl Session {
             }
             Output::Message(message) => {
                 self.announce(context);
-                // A message comes right after its last chunk. Without all of them it is nothing that can be shown.
+                // A message comes right after its last chunk. It cannot be shown without all of its chunks.
                 if self.dropped[index_of(message.direction)].is_some_and(|last| last >= message.first_chunk) {
                     *context.totals.messages_dropped.entry(CHUNK_DROPPED).or_default() += 1;
                     return;
@@ -319,7 +325,7 @@ impl Session {
         }
     }
 
-    fn comment<S: Sink>(&mut self, comment: String, time: i64, context: &mut Context<'_, S>) {
+    fn comment<S: RecordSink>(&mut self, comment: String, time: i64, context: &mut Context<'_, S>) {
         if self.is_on_p2p_port {
             self.announce(context);
         }
@@ -330,8 +336,8 @@ impl Session {
         }
     }
 
-    /// Tells the records of the connection, once.
-    fn announce<S: Sink>(&mut self, context: &mut Context<'_, S>) {
+    /// Sends the `opened` record, once.
+    fn announce<S: RecordSink>(&mut self, context: &mut Context<'_, S>) {
         if std::mem::replace(&mut self.is_announced, true) {
             return;
         }
@@ -346,8 +352,7 @@ impl Session {
         }
     }
 
-    /// What the journal keeps of it; none before its keys are known, or if its socket is not known well enough to be
-    /// recognised.
+    /// The journal's entry; none before the keys are known, or if the socket's inode is unknown.
     pub(super) fn journalled(&self, node: &str) -> Option<JournalSession> {
         let Body::Live(conversation) = &self.body else { return None };
         if self.inode == 0 {

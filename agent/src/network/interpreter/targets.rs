@@ -1,4 +1,4 @@
-//! Targets of the interpreter: their beginning and end, what changes about them, and their accounts.
+//! Targets of the interpreter: start, change, end, and their accounts.
 
 use std::sync::Arc;
 
@@ -6,14 +6,16 @@ use chainscope_ebpf::network::{KernelAccount, SocketId};
 use chainscope_proto::v1::{Record, record::Kind};
 use chainscope_tezos::StreamStats;
 
-use super::{Interpreter, Sink, Tally, Target, context, observed::Observed, records};
+use super::{Interpreter, Target, context, observed::Observed, records};
 use crate::{
     config::Store,
+    figures::Tally,
     network::account,
-    targets::identity::{News, Source},
+    pillar::RecordSink,
+    targets::identity::{IdentityEvent, Source},
 };
 
-impl<S: Sink> Interpreter<S> {
+impl<S: RecordSink> Interpreter<S> {
     /// Begins to observe a process.
     pub(crate) fn start_target(&mut self, target: Target) {
         let (node, pid) = (Arc::clone(&target.node), target.pid);
@@ -22,30 +24,30 @@ impl<S: Sink> Interpreter<S> {
         }
         let observed = Observed::new(target, self.clock.now());
         self.targets.insert(pid, observed);
-        self.tell_news(pid);
+        self.emit_identity_events(pid);
     }
 
-    /// A target is to be observed as something else from now on: of the same node.
+    /// Changes the options of a target; its node stays.
     pub(crate) fn update_target(&mut self, pid: u32, p2p_port: Option<u16>, store: Store, identity: Source) {
         let Some(observed) = self.targets.get_mut(&pid) else { return };
         (observed.target.p2p_port, observed.target.store) = (p2p_port, store);
         observed.target.keys.set_source(identity);
-        self.tell_news(pid);
+        self.emit_identity_events(pid);
     }
 
-    /// Looks for identities: of targets that have none, or of all, which may have changed.
-    pub(crate) fn look_for_identities(&mut self, all: bool) {
+    /// Reads the identities of targets that have none, or of all: files may have changed.
+    pub(crate) fn reload_identities(&mut self, all: bool) {
         let pids: Vec<u32> = self.targets.keys().copied().collect();
         for pid in pids {
             let Some(observed) = self.targets.get_mut(&pid) else { continue };
             if all || observed.target.keys.state().is_err() {
-                observed.target.keys.look();
-                self.tell_news(pid);
+                observed.target.keys.reload();
+                self.emit_identity_events(pid);
             }
         }
     }
 
-    /// Counts bytes of a target that were captured and thrown away before they came here.
+    /// Counts bytes of a target that were captured and dropped before they reached the interpreter.
     pub(crate) fn add_dropped(&mut self, pid: u32, reason: &'static str, bytes: u64) {
         if let Some(observed) = self.targets.get_mut(&pid)
             && bytes > 0
@@ -54,19 +56,19 @@ impl<S: Sink> Interpreter<S> {
         }
     }
 
-    /// What is known of a target, as of its last account.
+    /// The tally of a target, as of its last account.
     pub(crate) fn tally(&self, pid: u32) -> Option<Tally> {
         self.targets.get(&pid).map(Observed::tally)
     }
 
-    /// Tells something about a target.
-    pub(crate) fn tell(&mut self, pid: u32, event: &str, detail: String) {
+    /// Records an event of a target.
+    pub(crate) fn report(&mut self, pid: u32, event: &str, detail: String) {
         let Some(observed) = self.targets.get(&pid) else { return };
         let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
         self.push(&node, records::target_event(self.clock.now(), &label, event, pid, detail));
     }
 
-    /// Ends the observation of a process: its connections end with it. Returns what there was to know of it.
+    /// Ends the observation of a process and its connections. Returns its last tally.
     pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) -> Option<Tally> {
         let sockets: Vec<SocketId> =
             self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
@@ -118,18 +120,18 @@ impl<S: Sink> Interpreter<S> {
         self.sink.merge(&observed.target.node, record);
     }
 
-    /// Tells what is new about a target's identity.
-    pub(super) fn tell_news(&mut self, pid: u32) {
+    /// Records and logs the events of a target's identity.
+    pub(super) fn emit_identity_events(&mut self, pid: u32) {
         let Some(observed) = self.targets.get_mut(&pid) else { return };
         let (node, label) = (Arc::clone(&observed.target.node), Arc::clone(&observed.target.label));
-        for news in observed.target.keys.take_news() {
+        for event in observed.target.keys.take_events() {
             let time = self.clock.now();
-            let record = match news {
-                News::Found(peer_id) => {
+            let record = match event {
+                IdentityEvent::Found(peer_id) => {
                     tracing::info!(%node, pid, peer_id, "identity read");
                     records::target_event(time, &label, "identity", pid, peer_id)
                 }
-                News::Trouble(trouble) => {
+                IdentityEvent::Failed(trouble) => {
                     chainscope_hygiene::warn_limited!(%node, pid, "{trouble}");
                     records::target_event(time, &label, "identity error", pid, trouble)
                 }

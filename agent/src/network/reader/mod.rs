@@ -1,10 +1,10 @@
-//! The probe's thread: takes events from the ring as fast as they come and hands them on in batches.
+//! The reader's thread: takes events from the ring as fast as they arrive and passes them on in batches.
 //!
 //! Batches go through a bounded channel. When the interpreter is behind, this thread waits, the ring fills, and the
 //! kernel counts what does not fit: memory stays bounded and the observed process never waits.
 //!
-//! Accounts are read after the ring was drained and travel in the same channel as the events, so that whoever receives
-//! one has every event that came before it.
+//! Accounts are read after the ring was drained and travel in the same channel as the events, so that the
+//! receiver of an account has every event that came before it.
 
 #[cfg(test)]
 mod tests;
@@ -25,20 +25,20 @@ use chainscope_ebpf::network::{
 use chainscope_hygiene::warn_limited;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::Error;
+use crate::{Error, thread::Heartbeat};
 
 /// Payload bytes of a batch.
 const BATCH_BYTES: usize = 512 << 10;
 /// Events of a batch.
 const BATCH_EVENTS: usize = 2048;
-/// Batches on their way to the interpreter: with [`BATCH_BYTES`] 8 MiB.
+/// Batches in flight to the interpreter: with [`BATCH_BYTES`] 8 MiB.
 pub(crate) const BATCHES: usize = 16;
 /// How long a poll waits: also how long a command may wait, if nothing happens.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 /// How often accounts are read.
-const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
+const ACCOUNT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the probe is to do.
+/// A command to the probe: the control path from the worker into the kernel.
 #[derive(Debug)]
 pub(crate) enum Command {
     WatchPort {
@@ -60,11 +60,11 @@ pub(crate) enum Command {
         pid: u32,
         port: Option<u16>,
     },
-    /// A process ended. [`ProbeEvent::Settled`] follows everything that it did.
+    /// A process exited. [`ProbeEvent::Settled`] follows everything that it did.
     RemoveProcess {
         pid: u32,
     },
-    /// Stop to capture a process that goes on, and forget its sockets. [`ProbeEvent::Settled`] follows everything that it did.
+    /// Stop capturing a process that goes on, and forget its sockets. [`ProbeEvent::Settled`] follows its last event.
     ReleaseProcess {
         pid: u32,
     },
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Decide(SocketId, Verdict),
 }
 
-/// What a batch holds; payload lies in the batch.
+/// An event in a batch; payload is in the batch's buffer.
 #[derive(Debug)]
 enum Item {
     Listening { pid: u32, netns: u32, port: u16, time_ns: u64 },
@@ -88,7 +88,7 @@ enum Item {
     Settled { pid: u32, account: Option<KernelAccount> },
 }
 
-/// What the interpreter gets out of a batch.
+/// An event as the worker gets it from a batch.
 #[derive(Debug)]
 pub(crate) enum ProbeEvent<'a> {
     Event(Event<'a>),
@@ -113,7 +113,7 @@ pub(crate) enum ProbeEvent<'a> {
     },
 }
 
-/// Events in one piece of memory, to be used again.
+/// Events with their payload in one reusable buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     items: Vec<Item>,
@@ -168,11 +168,11 @@ impl Batch {
     }
 }
 
-/// The kernel part as the reader uses it.
+/// The probe as the reader uses it.
 pub(crate) trait Probe {
     fn poll(&mut self, timeout: Duration, take: &mut dyn FnMut(Event<'_>)) -> Result<usize, chainscope_ebpf::Error>;
     fn account(&self, pid: u32) -> Option<KernelAccount>;
-    fn obey(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error>;
+    fn apply(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error>;
 }
 
 impl Probe for NetworkProbe {
@@ -184,7 +184,7 @@ impl Probe for NetworkProbe {
         Self::account(self, pid)
     }
 
-    fn obey(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
+    fn apply(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
         match command {
             Command::WatchPort { netns, port } => self.watch_port(*netns, *port),
             Command::UnwatchPort { netns, port } => self.unwatch_port(*netns, *port),
@@ -211,9 +211,10 @@ pub(crate) struct Reader<P> {
     /// Processes whose accounts are read.
     pids: BTreeSet<u32>,
     stop: Arc<AtomicBool>,
+    heartbeat: Heartbeat,
 }
 
-/// Where batches go, and where used ones come back from.
+/// The channels of batches: full ones out, empty ones back.
 struct Outlet {
     batch: Batch,
     batches: Sender<Batch>,
@@ -256,36 +257,38 @@ impl<P: Probe> Reader<P> {
         batches: Sender<Batch>,
         spare: Receiver<Batch>,
         stop: Arc<AtomicBool>,
+        heartbeat: Heartbeat,
     ) -> Self {
         let out = Outlet { batch: Batch::default(), batches, spare, is_shut: false };
-        Self { probe, commands, out, pids: BTreeSet::new(), stop }
+        Self { probe, commands, out, pids: BTreeSet::new(), stop, heartbeat }
     }
 
-    /// Obeys what was ordered so far: afterwards the kernel watches the ports.
+    /// Applies the commands that were sent so far: afterwards the kernel watches the ports.
     pub(crate) fn prepare(&mut self) {
-        for end in self.obey() {
+        for end in self.apply() {
             self.settle(&end);
         }
     }
 
-    /// Runs until it is told to stop; then takes what the ring still holds and reads the accounts once more.
+    /// Runs until `stop` is set; then takes what the ring still holds and reads the accounts once more.
     ///
     /// # Errors
     /// The ring cannot be read.
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        let mut accounts_due = Instant::now() + ACCOUNT_EVERY;
+        let mut accounts_due = Instant::now() + ACCOUNT_INTERVAL;
         while !self.out.is_shut {
+            self.heartbeat.beat();
             let is_last = self.stop.load(Ordering::Acquire);
-            let removed = self.obey();
-            let patience = if is_last { Duration::ZERO } else { PATIENCE };
+            let removed = self.apply();
+            let timeout = if is_last { Duration::ZERO } else { POLL_TIMEOUT };
             let out = &mut self.out;
-            self.probe.poll(patience, &mut |event| out.event(&event))?;
+            self.probe.poll(timeout, &mut |event| out.event(&event))?;
             for end in removed {
                 self.settle(&end);
             }
             if is_last || Instant::now() >= accounts_due {
                 self.accounts();
-                accounts_due = Instant::now() + ACCOUNT_EVERY;
+                accounts_due = Instant::now() + ACCOUNT_INTERVAL;
             }
             self.out.flush();
             if is_last {
@@ -295,8 +298,8 @@ impl<P: Probe> Reader<P> {
         Ok(())
     }
 
-    /// Obeys the commands that wait; returns those that end the capture of a process, for when the ring is drained.
-    fn obey(&mut self) -> Vec<Command> {
+    /// Applies the waiting commands; returns those that end the capture of a process, for when the ring is drained.
+    fn apply(&mut self) -> Vec<Command> {
         let mut ends = Vec::new();
         while let Ok(command) = self.commands.try_recv() {
             if let Some(pid) = ended_by(&command) {
@@ -304,12 +307,12 @@ impl<P: Probe> Reader<P> {
                 ends.push(command);
                 continue;
             }
-            let result = self.probe.obey(&command);
+            let result = self.probe.apply(&command);
             if let Err(cause) = &result {
                 warn_limited!(?command, %cause, "the kernel part refused");
             }
             let Command::AddProcess { pid, .. } = command else { continue };
-            // Dismissed a moment ago, perhaps, and now meant after all.
+            // Released a moment ago, and a target again.
             ends.retain(|end| ended_by(end) != Some(pid));
             self.out.batch.items.push(match result {
                 Ok(()) => {
@@ -326,7 +329,7 @@ impl<P: Probe> Reader<P> {
         let Some(pid) = ended_by(end) else { return };
         let account = self.probe.account(pid);
         self.out.batch.items.push(Item::Settled { pid, account });
-        if let Err(cause) = self.probe.obey(end) {
+        if let Err(cause) = self.probe.apply(end) {
             warn_limited!(pid, %cause, "the kernel part did not forget a process");
         }
     }

@@ -1,4 +1,4 @@
-//! The reader on a probe made up for it.
+//! The reader on a fake probe.
 
 use std::{collections::VecDeque, sync::mpsc, thread};
 
@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// What the fake probe has and was told.
+/// State of the fake probe.
 #[derive(Default)]
 struct Kernel {
     /// Payloads in the ring, each of one socket.
     ring: VecDeque<Vec<u8>>,
     offset: u64,
-    obeyed: Vec<String>,
+    applied: Vec<String>,
     polls: usize,
 }
 
@@ -54,8 +54,8 @@ impl Probe for Fake {
         Some(KernelAccount { seen: captured, captured, ..KernelAccount::default() })
     }
 
-    fn obey(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
-        self.0.lock().obeyed.push(format!("{command:?}"));
+    fn apply(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
+        self.0.lock().applied.push(format!("{command:?}"));
         Ok(())
     }
 }
@@ -74,7 +74,7 @@ fn bench(depth: usize) -> Bench {
     let (sender, batches) = bounded(depth);
     let (_, spare) = bounded(1);
     let stop = Arc::new(AtomicBool::new(false));
-    let reader = Reader::new(kernel.clone(), orders, sender, spare, Arc::clone(&stop));
+    let reader = Reader::new(kernel.clone(), orders, sender, spare, Arc::clone(&stop), Heartbeat::new("test"));
     Bench { kernel, commands, batches, stop, thread: thread::spawn(move || reader.run()) }
 }
 
@@ -118,9 +118,9 @@ fn everything_arrives_in_order_and_accounts_after_what_they_count() {
     for (before, captured) in accounts {
         assert!(before as u64 <= captured, "{before} bytes came before an account of {captured}");
     }
-    // Whether the command was seen depends on which came first; if it was, it was obeyed to the end.
-    let obeyed = bench.kernel.0.lock().obeyed.clone();
-    assert_eq!(settled.len(), obeyed.iter().filter(|command| command.starts_with("RemoveProcess")).count());
+    // Whether the command was seen depends on which came first; if it was, it was applied to the end.
+    let applied = bench.kernel.0.lock().applied.clone();
+    assert_eq!(settled.len(), applied.iter().filter(|command| command.starts_with("RemoveProcess")).count());
 }
 
 #[test]
@@ -144,16 +144,16 @@ fn a_process_is_forgotten_only_after_all_that_it_did() {
 }
 
 #[test]
-fn a_process_that_is_meant_after_all_stays() {
+fn a_process_that_becomes_a_target_again_stays() {
     let kernel = Fake::default();
     let (commands, orders) = crossbeam_channel::unbounded();
     let (sender, _batches) = bounded(4);
     let (_, spare) = bounded(1);
-    let mut reader = Reader::new(kernel.clone(), orders, sender, spare, Arc::default());
+    let mut reader = Reader::new(kernel.clone(), orders, sender, spare, Arc::default(), Heartbeat::new("test"));
     commands.send(Command::RemoveProcess { pid: 7 }).unwrap();
     commands.send(Command::AddProcess { pid: 7, port: None, listens: vec![] }).unwrap();
-    assert!(reader.obey().is_empty());
-    assert!(kernel.0.lock().obeyed[0].starts_with("AddProcess"));
+    assert!(reader.apply().is_empty());
+    assert!(kernel.0.lock().applied[0].starts_with("AddProcess"));
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! Where a node's `identity.json` may be: from its command line, its environment and habit. Pure.
+//! Where a node's `identity.json` may be: from its command line, its environment and the usual directories. Pure.
 
 use std::path::{Component, Path, PathBuf};
 
-/// What of a process says where it keeps its data; strings are the process's own.
+/// Hints of a process about its data directory; paths are in the process's own root.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Habits {
+pub(crate) struct PathHints {
     /// Arguments, the program's name first.
     pub(crate) arguments: Vec<String>,
-    /// Current folder, as the process sees it.
+    /// Current directory, as the process sees it.
     pub(crate) cwd: Option<PathBuf>,
     /// `TEZOS_NODE_DIR` of its environment.
     pub(crate) node_dir: Option<PathBuf>,
@@ -15,7 +15,7 @@ pub(crate) struct Habits {
     pub(crate) home: Option<PathBuf>,
 }
 
-/// Folders where images and packages put the node's data.
+/// Directories where images and packages put the node's data.
 const USUAL: [&str; 5] = [
     "/var/tezos/node/data",
     "/var/run/tezos/node/data",
@@ -24,44 +24,44 @@ const USUAL: [&str; 5] = [
     "/var/lib/tezos/.tezos-node",
 ];
 
-/// What the command line says about the identity.
+/// Command-line arguments that locate the identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct CliArgs {
     /// TezEdge's `--identity-file`.
     pub(crate) file: Option<PathBuf>,
     /// `--data-dir`, `-d`, TezEdge's `--tezos-data-dir`.
     pub(crate) data_dir: Option<PathBuf>,
-    /// `--config-file`: its `data-dir` names the folder.
+    /// `--config-file`: its `data-dir` names the directory.
     pub(crate) config: Option<PathBuf>,
 }
 
-impl Habits {
-    /// What the arguments say, made absolute.
-    pub(crate) fn said(&self) -> Said {
-        let mut said = Said::default();
+impl PathHints {
+    /// The arguments, as absolute paths.
+    pub(crate) fn cli_args(&self) -> CliArgs {
+        let mut args = CliArgs::default();
         let mut arguments = self.arguments.iter();
         while let Some(argument) = arguments.next() {
             let (name, joined) = match argument.split_once('=') {
                 Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
                 _ => (argument.as_str(), None),
             };
-            let place = match name {
-                "--identity-file" => &mut said.file,
-                "--data-dir" | "-d" | "--tezos-data-dir" => &mut said.data_dir,
-                "--config-file" => &mut said.config,
+            let location = match name {
+                "--identity-file" => &mut args.file,
+                "--data-dir" | "-d" | "--tezos-data-dir" => &mut args.data_dir,
+                "--config-file" => &mut args.config,
                 _ => continue,
             };
-            *place = joined.or_else(|| arguments.next().cloned()).map(|path| self.absolute(Path::new(&path)));
+            *location = joined.or_else(|| arguments.next().cloned()).map(|path| self.absolute(Path::new(&path)));
         }
-        said
+        args
     }
 
-    /// Paths in the order in which they are looked at. `configured` is the folder named by the node's own
-    /// configuration file, if that could be read.
+    /// Paths in the order in which they are tried. `configured` is the directory from the node's own configuration
+    /// file, if that could be read.
     pub(crate) fn candidates(&self, configured: Option<&Path>) -> Vec<PathBuf> {
-        let said = self.said();
-        let folders = [said.data_dir.as_deref(), configured, self.node_dir.as_deref()];
-        let mut paths: Vec<PathBuf> = said.file.into_iter().collect();
+        let args = self.cli_args();
+        let folders = [args.data_dir.as_deref(), configured, self.node_dir.as_deref()];
+        let mut paths: Vec<PathBuf> = args.file.into_iter().collect();
         paths.extend(folders.into_iter().flatten().map(|folder| self.absolute(folder).join("identity.json")));
         let home = self.home.as_deref().map(|home| home.join(".tezos-node/identity.json"));
         paths.extend(home.filter(|path| path.is_absolute()));
@@ -91,16 +91,16 @@ pub(crate) fn data_dir_of_config(json: &[u8]) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn habits(arguments: &[&str]) -> Habits {
-        Habits {
+    fn hints(arguments: &[&str]) -> PathHints {
+        PathHints {
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             cwd: Some("/srv/node".into()),
-            ..Habits::default()
+            ..PathHints::default()
         }
     }
 
     fn first(arguments: &[&str]) -> PathBuf {
-        habits(arguments).candidates(None).remove(0)
+        hints(arguments).candidates(None).remove(0)
     }
 
     #[test]
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn configuration_environment_and_habit_follow_without_doubles() {
-        let habits = Habits {
+    fn configuration_environment_and_usual_directories_follow_without_duplicates() {
+        let hints = PathHints {
             node_dir: Some("/from/env".into()),
             home: Some("/home/tezos".into()),
-            ..habits(&["octez-node", "run", "--config-file", "/etc/tezos/config.json"])
+            ..hints(&["octez-node", "run", "--config-file", "/etc/tezos/config.json"])
         };
-        assert_eq!(habits.said().config.as_deref(), Some(Path::new("/etc/tezos/config.json")));
-        let paths = habits.candidates(Some(Path::new("/var/tezos/node/data")));
+        assert_eq!(hints.cli_args().config.as_deref(), Some(Path::new("/etc/tezos/config.json")));
+        let paths = hints.candidates(Some(Path::new("/var/tezos/node/data")));
         let text: Vec<_> = paths.iter().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(
             text,

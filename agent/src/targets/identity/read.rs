@@ -5,15 +5,15 @@ use std::{fs::File, io::Read as _, os::unix::fs::MetadataExt as _, path::Path};
 use zeroize::Zeroizing;
 
 pub(crate) use crate::targets::rooted::Root;
-use crate::{
-    targets::proc::Proc,
-    targets::rooted::{OpenError, open_regular},
+use crate::targets::{
+    proc::Proc,
+    rooted::{OpenError, open_regular},
 };
 
 /// Largest file that is read: an identity has about 300 bytes, a node's configuration a few thousand.
 pub(crate) const MAX_BYTES: u64 = 64 << 10;
 
-/// What tells one state of a file from the next.
+/// Distinguishes one version of a file from the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     device: u64,
@@ -45,7 +45,7 @@ impl From<OpenError> for ReadError {
     }
 }
 
-/// A file that is open and known to be a regular one of harmless size.
+/// An open regular file within the size limit.
 #[derive(Debug)]
 pub(crate) struct Opened {
     file: File,
@@ -64,9 +64,9 @@ pub(crate) fn open_in(proc: &Proc, root: Root, path: &Path) -> Result<Opened, Re
 }
 
 impl Opened {
-    /// The content; memory that held it is wiped, also that of an identity file which turns out to be none.
+    /// The content; its memory is wiped when dropped, also that of a file that is no valid identity.
     pub(crate) fn content(self) -> Result<Zeroizing<Vec<u8>>, ReadError> {
-        // Of full size from the start: growing would leave copies behind.
+        // Full capacity from the start: reallocation would leave copies behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES as usize + 1));
         self.file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|cause| ReadError::System(cause.to_string()))?;
         if bytes.len() as u64 > MAX_BYTES {

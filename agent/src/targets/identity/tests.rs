@@ -42,24 +42,24 @@ impl Files {
 #[test]
 fn an_identity_that_appears_late_is_found() {
     let mut files = Files::new();
-    files.keys.look();
-    assert_eq!(files.keys.take_news(), [], "not there yet is no news");
+    files.keys.reload();
+    assert_eq!(files.keys.take_events(), [], "a missing file is no event yet");
     let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
     assert_eq!(reason, format!("not found at {}", files.path.display()));
-    assert_eq!(files.keys.take_news(), [News::Trouble(reason.clone())]);
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Failed(reason.clone())]);
     assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap_err(), reason);
-    assert_eq!(files.keys.take_news(), [], "the same trouble is told once");
+    assert_eq!(files.keys.take_events(), [], "the same error is reported once");
     files.put(SYNTHETIC);
     assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
-    assert_eq!(files.keys.take_news(), [News::Found(peer_id(SYNTHETIC))]);
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
 }
 
 #[test]
 fn an_identity_that_changes_is_read_again_and_the_old_one_still_serves() {
     let mut files = Files::new();
     files.put(SYNTHETIC);
-    files.keys.look();
-    assert_eq!(files.keys.take_news(), [News::Found(peer_id(SYNTHETIC))]);
+    files.keys.reload();
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
     files.put(CARTHAGENET);
     assert_eq!(files.keys.identity(&public_key(CARTHAGENET)).unwrap().peer_id(), peer_id(CARTHAGENET));
     assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
@@ -72,15 +72,15 @@ fn the_identity_of_another_node_is_named() {
     let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
     let expected = format!("{} is of another node, {}", files.path.display(), peer_id(CARTHAGENET));
     assert_eq!(reason, expected);
-    assert_eq!(files.keys.take_news(), [News::Trouble(expected.clone())]);
-    // It stays so however often one looks, until the right one is there.
-    files.keys.look();
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Failed(expected.clone())]);
+    // The error stays until the right file is there.
+    files.keys.reload();
     assert_eq!(files.keys.state(), &Err(expected));
-    assert_eq!(files.keys.take_news(), []);
+    assert_eq!(files.keys.take_events(), []);
     files.put(SYNTHETIC);
-    files.keys.look();
+    files.keys.reload();
     assert_eq!(files.keys.state(), &Ok(peer_id(SYNTHETIC)));
-    assert_eq!(files.keys.take_news(), [News::Found(peer_id(SYNTHETIC))]);
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_malformed_identity_is_named_and_not_quoted() {
 fn keys_do_not_show_in_debug_output() {
     let mut files = Files::new();
     files.put(SYNTHETIC);
-    files.keys.look();
+    files.keys.reload();
     let secret: serde_json::Value = serde_json::from_str(SYNTHETIC).unwrap();
     let secret = secret["secret_key"].as_str().unwrap();
     assert!(!format!("{:?}", files.keys).contains(&secret[..8]));

@@ -5,9 +5,11 @@ use std::{cell::RefCell, path::Path, rc::Rc, sync::atomic::AtomicBool, sync::ato
 use chainscope_proto::v1::{HostUpdate, MemoryOptions, NetworkOptions, ObservedPod};
 
 use super::*;
-use crate::{
-    operator::pods::tests::{OTHER_UID, UID, place, pod, snapshot},
-    targets::{Change, ContainerId, Life, Plan, Roster, System},
+use crate::targets::{
+    ContainerId, Plan, TargetChange,
+    pod_map::tests::{OTHER_UID, UID, location, pod, snapshot},
+    system::{ExitWatch, System},
+    table::TargetTable,
 };
 
 type Processes = BTreeMap<u32, (ProcessFacts, Arc<AtomicBool>)>;
@@ -15,10 +17,10 @@ type Processes = BTreeMap<u32, (ProcessFacts, Arc<AtomicBool>)>;
 #[derive(Clone, Default)]
 struct Fake(Rc<RefCell<Processes>>);
 
-struct FakeLife(Arc<AtomicBool>);
+struct FakeExit(Arc<AtomicBool>);
 
-impl Life for FakeLife {
-    fn is_over(&self) -> bool {
+impl ExitWatch for FakeExit {
+    fn has_exited(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -40,22 +42,22 @@ impl System for Fake {
         Vec::new()
     }
 
-    fn watch(&self, pid: u32) -> Option<Box<dyn Life>> {
-        Some(Box::new(FakeLife(Arc::clone(&self.0.borrow().get(&pid)?.1))))
+    fn watch(&self, pid: u32) -> Option<Box<dyn ExitWatch>> {
+        Some(Box::new(FakeExit(Arc::clone(&self.0.borrow().get(&pid)?.1))))
     }
 }
 
 struct Bench {
     machine: Fake,
-    roster: Roster<Fake>,
+    table: TargetTable<Fake>,
     map: PodMap,
 }
 
 impl Bench {
     fn new() -> Self {
         let machine = Fake::default();
-        let roster = Roster::new(machine.clone(), Plan::Pods(PodPlan::new(Watch::default())));
-        Self { machine, roster, map: PodMap::default() }
+        let table = TargetTable::new(machine.clone(), Plan::pods(Watch::default(), Arc::default()));
+        Self { machine, table, map: PodMap::default() }
     }
 
     fn with(pods: Vec<ObservedPod>) -> Self {
@@ -64,25 +66,25 @@ impl Bench {
         bench
     }
 
-    fn configure(&mut self, pods: Vec<ObservedPod>) -> Vec<Change> {
+    fn configure(&mut self, pods: Vec<ObservedPod>) -> Vec<TargetChange> {
         let update: HostUpdate = snapshot(self.map.generation + 1, pods);
         self.map.apply(update, true).unwrap();
         let map = Arc::new(self.map.clone());
-        self.roster.replan(|plan| {
+        self.table.replan(|plan| {
             if let Plan::Pods(pods) = plan {
                 pods.set(map)
             }
         })
     }
 
-    fn process(&self, pid: u32, exe: &str, place: Place) {
+    fn process(&self, pid: u32, exe: &str, location: ContainerLocation) {
         let facts = ProcessFacts {
             pid,
             start: u64::from(pid),
             exe: Path::new("/usr/local/bin").join(exe),
             netns: 1,
-            container: Some(place.container.clone()),
-            place: Some(place),
+            container: Some(location.container.clone()),
+            location: Some(location),
             parent: 1,
             argument: exe.to_owned(),
             listens: BTreeSet::new(),
@@ -100,13 +102,13 @@ impl Bench {
     }
 
     fn plan(&self) -> &PodPlan {
-        let Plan::Pods(plan) = self.roster.plan() else { panic!() };
+        let Plan::Pods(plan) = self.table.plan() else { panic!() };
         plan
     }
 }
 
-fn started(change: Option<Change>) -> (u32, String, bool) {
-    let Some(Change::Start(found)) = change else { panic!("{change:?}") };
+fn started(change: Option<TargetChange>) -> (u32, String, bool) {
+    let Some(TargetChange::Started(found)) = change else { panic!("{change:?}") };
     assert_eq!(found.owner, Owner::Pod(UID.to_owned()));
     (found.facts.pid, found.assignment.node.to_string(), found.was_held)
 }
@@ -118,52 +120,52 @@ fn node() -> String {
 #[test]
 fn a_process_of_a_configured_pod_is_observed_at_its_execution() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
-    assert!(bench.roster.is_incomplete());
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    assert_eq!(started(bench.roster.executed(10)), (10, node(), false));
-    assert_eq!(bench.roster.executed(10), None, "known already");
-    assert!(!bench.roster.is_incomplete());
-    assert!(bench.roster.scan().is_empty());
+    assert!(bench.table.is_incomplete());
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    assert_eq!(started(bench.table.executed(10)), (10, node(), false));
+    assert_eq!(bench.table.executed(10), None, "known already");
+    assert!(!bench.table.is_incomplete());
+    assert!(bench.table.scan().is_empty());
 }
 
 #[test]
-fn what_is_not_meant_is_dismissed() {
+fn a_process_without_a_match_is_dismissed() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
-    bench.process(10, "octez-client", place('a', Some(UID)));
-    bench.process(11, "octez-node", place('a', Some(OTHER_UID)));
+    bench.process(10, "octez-client", location('a', Some(UID)));
+    bench.process(11, "octez-node", location('a', Some(OTHER_UID)));
     bench.edit(11, |facts| facts.exe = "/usr/bin/else".into());
     bench.edit(11, |facts| facts.argument.clear());
-    bench.process(12, "octez-node", place('a', Some(UID)));
-    bench.edit(12, |facts| facts.place = None);
+    bench.process(12, "octez-node", location('a', Some(UID)));
+    bench.edit(12, |facts| facts.location = None);
     for pid in [10, 11, 12, 99] {
-        assert_eq!(bench.roster.executed(pid), Some(Change::Dismiss(pid)), "{pid}");
+        assert_eq!(bench.table.executed(pid), Some(TargetChange::Dismissed(pid)), "{pid}");
     }
 }
 
 #[test]
 fn a_program_may_be_known_by_its_first_argument() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
-    bench.process(10, "octez-node-v20", place('a', Some(UID)));
+    bench.process(10, "octez-node-v20", location('a', Some(UID)));
     bench.edit(10, |facts| facts.argument = "octez-node".to_owned());
-    assert_eq!(started(bench.roster.executed(10)).0, 10);
+    assert_eq!(started(bench.table.executed(10)).0, 10);
 }
 
 #[test]
-fn a_part_of_the_node_s_work_is_not_the_node() {
+fn a_child_of_the_node_is_not_the_node() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    started(bench.roster.executed(10));
-    bench.process(11, "octez-node", place('a', Some(UID)));
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    started(bench.table.executed(10));
+    bench.process(11, "octez-node", location('a', Some(UID)));
     bench.edit(11, |facts| facts.parent = 10);
-    assert_eq!(bench.roster.executed(11), Some(Change::Dismiss(11)));
-    assert!(bench.roster.scan().is_empty());
+    assert_eq!(bench.table.executed(11), Some(TargetChange::Dismissed(11)));
+    assert!(bench.table.scan().is_empty());
 }
 
 #[test]
 fn a_process_is_held_until_it_is_configured() {
     let mut bench = Bench::new();
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    assert!(matches!(bench.roster.executed(10), Some(Change::Hold(facts)) if facts.pid == 10));
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    assert!(matches!(bench.table.executed(10), Some(TargetChange::Held(facts)) if facts.pid == 10));
     assert_eq!(bench.configure(vec![pod(OTHER_UID, 'b')]), [], "not yet");
     let changes = bench.configure(vec![pod(UID, 'a')]);
     assert_eq!(changes.len(), 1);
@@ -173,49 +175,49 @@ fn a_process_is_held_until_it_is_configured() {
 #[test]
 fn a_known_port_holds_a_process_of_any_name() {
     let mut bench = Bench::new();
-    bench.process(10, "my-node", place('a', Some(UID)));
-    assert_eq!(bench.roster.executed(10), Some(Change::Dismiss(10)));
-    assert!(matches!(bench.roster.listening(10, 1, 9732), Some(Change::Hold(_))));
+    bench.process(10, "my-node", location('a', Some(UID)));
+    assert_eq!(bench.table.executed(10), Some(TargetChange::Dismissed(10)));
+    assert!(matches!(bench.table.listening(10, 1, 9732), Some(TargetChange::Held(_))));
     let named = ObservedPod { process: "my-node".to_owned(), ..pod(UID, 'a') };
     let changes = bench.configure(vec![named]);
     assert_eq!(started(changes.into_iter().next()), (10, node(), true));
     // From now on its name is known to the kernel too.
-    assert!(bench.roster.watched_programs().contains("my-node"));
+    assert!(bench.table.watch_list().process_names.contains("my-node"));
 }
 
 #[test]
-fn a_process_that_nobody_configures_is_let_go_and_not_held_again() {
+fn a_process_that_is_never_configured_is_released_and_not_held_again() {
     let mut bench = Bench::new();
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    bench.roster.executed(10);
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    bench.table.executed(10);
     let now = std::time::Instant::now();
     let hold = Watch::default().hold;
-    assert_eq!(bench.roster.overdue(now), []);
-    assert_eq!(bench.roster.overdue(now + hold), [Change::Discard(10)]);
-    assert_eq!(bench.roster.settled(10), None);
-    assert!(bench.roster.scan().is_empty());
-    assert_eq!(bench.roster.overdue(now + 2 * hold), []);
+    assert_eq!(bench.table.overdue(now), []);
+    assert_eq!(bench.table.overdue(now + hold), [TargetChange::Discarded(10)]);
+    assert_eq!(bench.table.settled(10), None);
+    assert!(bench.table.scan().is_empty());
+    assert_eq!(bench.table.overdue(now + 2 * hold), []);
     // It is observed when it is configured after all, from then on.
     let changes = bench.configure(vec![pod(UID, 'a')]);
     assert_eq!(started(changes.into_iter().next()), (10, node(), false));
 }
 
 #[test]
-fn a_held_process_that_ended_is_interpreted_all_the_same() {
+fn a_held_process_that_exited_is_still_interpreted() {
     let mut bench = Bench::new();
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    bench.roster.executed(10);
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    bench.table.executed(10);
     bench.stop(10);
-    let ended = bench.roster.ended();
+    let ended = bench.table.ended();
     assert_eq!(ended.iter().map(|ended| (ended.pid, ended.was_observed)).collect::<Vec<_>>(), [(10, false)]);
-    assert!(bench.roster.ended().is_empty());
+    assert!(bench.table.ended().is_empty());
     let changes = bench.configure(vec![pod(UID, 'a')]);
-    assert!(matches!(&changes[..], [Change::Start(found)] if found.is_gone && found.was_held));
-    assert!(bench.roster.is_incomplete(), "it is gone");
+    assert!(matches!(&changes[..], [TargetChange::Started(found)] if found.has_exited && found.was_held));
+    assert!(bench.table.is_incomplete(), "it is gone");
 }
 
 #[test]
-fn with_its_identity_on_the_way_again_a_node_is_held_for_a_while() {
+fn a_node_is_held_until_its_identity_arrives_again() {
     let json = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));
     let secret = || ObservedPod {
         identity: Some(chainscope_proto::v1::observed_pod::Identity::IdentityJson(json.as_bytes().to_vec())),
@@ -225,8 +227,8 @@ fn with_its_identity_on_the_way_again_a_node_is_held_for_a_while() {
         bench.map.apply(snapshot(1, vec![secret()]), true).unwrap();
         let bare = bench.map.bare();
         assert_eq!(bench.configure(bare.pods), []);
-        bench.process(10, "octez-node", place('a', Some(UID)));
-        assert!(matches!(bench.roster.scan()[..], [Change::Hold(_)]));
+        bench.process(10, "octez-node", location('a', Some(UID)));
+        assert!(matches!(bench.table.scan()[..], [TargetChange::Held(_)]));
     };
     let mut bench = Bench::new();
     kept(&mut bench);
@@ -236,49 +238,52 @@ fn with_its_identity_on_the_way_again_a_node_is_held_for_a_while() {
     let mut bench = Bench::new();
     kept(&mut bench);
     let now = std::time::Instant::now();
-    assert_eq!(bench.roster.overdue(now), []);
-    let changes = bench.roster.overdue(now + Watch::default().hold);
+    assert_eq!(bench.table.overdue(now), []);
+    let changes = bench.table.overdue(now + Watch::default().hold);
     assert_eq!(changes.len(), 1);
     assert_eq!(started(changes.into_iter().next()), (10, node(), true));
 }
 
 #[test]
-fn a_container_that_is_restarted_is_held_until_its_id_is_told() {
+fn a_restarted_container_is_held_until_its_id_arrives() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
-    bench.process(10, "octez-node", place('b', Some(UID)));
-    assert!(matches!(bench.roster.executed(10), Some(Change::Hold(_))));
+    bench.process(10, "octez-node", location('b', Some(UID)));
+    assert!(matches!(bench.table.executed(10), Some(TargetChange::Held(_))));
     let both = ObservedPod { container_ids: vec!["b".repeat(64)], ..pod(UID, 'a') };
     let changes = bench.configure(vec![both]);
     assert_eq!(started(changes.into_iter().next()), (10, node(), true));
 }
 
 #[test]
-fn a_node_that_is_no_longer_wanted_is_released_and_found_again() {
+fn a_node_that_is_removed_is_released_and_found_again() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    bench.roster.executed(10);
-    assert_eq!(bench.configure(vec![]), [Change::Release(10)]);
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    bench.table.executed(10);
+    assert_eq!(bench.configure(vec![]), [TargetChange::Released(10)]);
     assert_eq!(bench.configure(vec![pod(UID, 'a')]), [], "not before the kernel has forgotten it");
-    assert_eq!(started(bench.roster.settled(10)), (10, node(), false));
+    assert_eq!(started(bench.table.settled(10)), (10, node(), false));
     // The pod becomes another node's.
     let other = ObservedPod { node: "default/other".to_owned(), ..pod(UID, 'a') };
-    assert_eq!(bench.configure(vec![other]), [Change::Release(10)]);
-    assert_eq!(started(bench.roster.settled(10)), (10, "default/other".to_owned(), false));
+    assert_eq!(bench.configure(vec![other]), [TargetChange::Released(10)]);
+    assert_eq!(started(bench.table.settled(10)), (10, "default/other".to_owned(), false));
 }
 
 #[test]
-fn options_change_without_a_new_beginning() {
+fn options_change_without_a_restart_of_the_capture() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    bench.roster.executed(10);
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    bench.table.executed(10);
     assert_eq!(bench.configure(vec![pod(UID, 'a')]), [], "nothing new");
     let network = Some(NetworkOptions { enabled: true, plain_only: true });
     let changes = bench.configure(vec![ObservedPod { network, p2p_port: Some(19732), ..pod(UID, 'a') }]);
-    let [Change::Update(10, assignment)] = &changes[..] else { panic!("{changes:?}") };
-    assert_eq!((assignment.p2p_port, assignment.store), (Some(19732), chainscope_spec::Stored::Plain));
+    let [TargetChange::Changed(10, assignment)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(
+        (assignment.p2p_port, assignment.observe.network.map(|network| network.store)),
+        (Some(19732), Some(chainscope_spec::Stored::Plain))
+    );
     let network = Some(NetworkOptions { enabled: false, plain_only: false });
-    assert_eq!(bench.configure(vec![ObservedPod { network, ..pod(UID, 'a') }]), [Change::Release(10)]);
-    assert!(!bench.roster.is_incomplete(), "nothing is wanted of it");
+    assert_eq!(bench.configure(vec![ObservedPod { network, ..pod(UID, 'a') }]), [TargetChange::Released(10)]);
+    assert!(!bench.table.is_incomplete(), "none of its pillars is enabled");
 }
 
 #[test]
@@ -288,18 +293,20 @@ fn memory_is_observed_without_the_network() {
         memory: Some(MemoryOptions { enabled: true }),
         ..pod(UID, 'a')
     };
-    let observed = |change: Option<Change>| match change {
-        Some(Change::Start(found)) => (found.assignment.network, found.assignment.memory),
+    let observed = |change: Option<TargetChange>| match change {
+        Some(TargetChange::Started(found)) => {
+            (found.assignment.observe.network.is_some(), found.assignment.observe.memory)
+        }
         other => panic!("{other:?}"),
     };
     let mut bench = Bench::with(vec![asked(false)]);
-    assert!(bench.roster.is_incomplete());
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    assert_eq!(observed(bench.roster.executed(10)), (false, true));
+    assert!(bench.table.is_incomplete());
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    assert_eq!(observed(bench.table.executed(10)), (false, true));
     // What the kernel captures begins and ends: so does the observation.
     for network in [true, false] {
-        assert_eq!(bench.configure(vec![asked(network)]), [Change::Release(10)]);
-        assert_eq!(observed(bench.roster.settled(10)), (network, true));
+        assert_eq!(bench.configure(vec![asked(network)]), [TargetChange::Released(10)]);
+        assert_eq!(observed(bench.table.settled(10)), (network, true));
     }
 }
 
@@ -308,32 +315,32 @@ fn restarts_inside_the_container_are_followed() {
     let mut bench = Bench::with(vec![pod(UID, 'a')]);
     let map = Arc::clone(bench.plan().map());
     let pod = &map.pods[UID];
-    assert!(!bench.plan().has_container(pod));
+    assert!(!bench.plan().pods_with_container().contains(&pod.uid));
     // The shell that runs the node in a loop.
-    bench.process(5, "sh", place('a', Some(UID)));
-    assert!(bench.roster.scan().is_empty());
-    assert!(bench.plan().has_container(pod));
+    bench.process(5, "sh", location('a', Some(UID)));
+    assert!(bench.table.scan().is_empty());
+    assert!(bench.plan().pods_with_container().contains(&pod.uid));
     for pid in 10..13 {
-        bench.process(pid, "octez-node", place('a', Some(UID)));
-        assert_eq!(started(bench.roster.executed(pid)).0, pid);
+        bench.process(pid, "octez-node", location('a', Some(UID)));
+        assert_eq!(started(bench.table.executed(pid)).0, pid);
         bench.stop(pid);
-        assert!(bench.roster.ended().iter().all(|ended| ended.pid == pid && ended.was_observed));
-        assert!(bench.roster.is_incomplete());
+        assert!(bench.table.ended().iter().all(|ended| ended.pid == pid && ended.was_observed));
+        assert!(bench.table.is_incomplete());
     }
     bench.stop(5);
-    bench.roster.scan();
-    assert!(!bench.plan().has_container(pod));
+    bench.table.scan();
+    assert!(!bench.plan().pods_with_container().contains(&pod.uid));
 }
 
 #[test]
 fn a_process_number_that_is_used_again_is_another_process() {
     let mut bench = Bench::new();
-    bench.process(10, "octez-node", place('a', Some(UID)));
-    bench.roster.executed(10);
+    bench.process(10, "octez-node", location('a', Some(UID)));
+    bench.table.executed(10);
     bench.stop(10);
-    bench.roster.ended();
-    bench.process(10, "octez-node", place('b', Some(OTHER_UID)));
+    bench.table.ended();
+    bench.process(10, "octez-node", location('b', Some(OTHER_UID)));
     bench.edit(10, |facts| facts.start = 99);
-    assert!(matches!(bench.roster.executed(10), Some(Change::Hold(facts)) if facts.start == 99));
+    assert!(matches!(bench.table.executed(10), Some(TargetChange::Held(facts)) if facts.start == 99));
     assert_eq!(bench.configure(vec![pod(UID, 'a')]), [], "the pod's process is gone, and this one is another's");
 }

@@ -1,69 +1,73 @@
-//! `/v1/flamegraph`.
-
-use std::sync::Arc;
+//! `/v1/flamegraph`: the tree as an SVG.
 
 use axum::{
     body::Body,
-    extract::State,
     http::{HeaderValue, header},
-    response::{IntoResponse as _, Response},
+    response::Response,
 };
 use chainscope_profile::{FlameGraphOptions, Measure, Tree, TreeOptions, flame_graph};
+use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
     super::{
-        app::{App, Asked},
+        app::AuthorizedNode,
+        params::{NodeParameters, Params, boolean, number},
         problem::Problem,
+        response,
     },
-    ask::{Ask, MemoryParameters},
+    selection::{DEFAULT_THRESHOLD, MemoryParameters},
 };
+use crate::access::permission::ReadMemory;
 
-/// Its own script and nothing else.
+/// Allows the script and style of the graph itself, and nothing else.
 const POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'");
 
 /// How the flame graph is drawn.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
 #[into_params(parameter_in = Query)]
-#[allow(dead_code)] // documentation of what is read by hand
 pub(super) struct FlameParameters {
-    /// Kibibytes that a box holds at least. [default: 256]
+    /// Minimum size of a box, in kibibytes. Default: 256.
+    #[serde(deserialize_with = "number")]
     threshold: Option<u64>,
-    /// `true`: outermost frames are at the bottom; `false`: innermost ones. [default: true]
+    /// `true`: outermost frames are at the bottom; `false`: innermost ones. Default: true.
+    #[serde(deserialize_with = "boolean")]
     reverse: Option<bool>,
 }
 
 /// The tree as a flame graph. With `since` the width is what is held now, and the colour how it changed: red for growth,
 /// blue for the opposite.
-#[utoipa::path(get, path = "/v1/flamegraph", params(FlameParameters, MemoryParameters), responses(
+#[utoipa::path(get, path = "/v1/flamegraph", params(NodeParameters, FlameParameters, MemoryParameters), responses(
     (status = 200, description = "The flame graph.", body = String, content_type = "image/svg+xml"),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem),
-    (status = 503, description = "Too much is going on.", body = Problem),
+    (status = 503, description = "Overloaded.", body = Problem),
 ))]
-pub(crate) async fn flamegraph(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let ask = Ask::read(&asked.form())?;
-    let svg = ask.answer(&app, &asked, |ask, found, is_over| {
+pub(crate) async fn flamegraph(
+    Params(FlameParameters { threshold, reverse }): Params<FlameParameters>,
+    Params(parameters): Params<MemoryParameters>,
+    node: AuthorizedNode<ReadMemory>,
+) -> Result<Response, Problem> {
+    let svg = parameters.respond(&node, move |parameters, found, is_exhausted| {
+        let is_compared = parameters.is_compared();
         let options = TreeOptions {
-            reverse: ask.reverse.unwrap_or(true),
-            threshold: ask.threshold,
-            kinds: ask.kinds,
-            measure: if ask.is_compared() { Measure::Both } else { Measure::Now },
+            reverse: reverse.unwrap_or(true),
+            threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
+            kinds: parameters.kinds(),
+            measure: if is_compared { Measure::Both } else { Measure::Now },
         };
-        let tree = Tree::new(&found.stacks, &options, is_over)?;
+        let tree = Tree::new(&found.stacks, &options, is_exhausted)?;
         let what: Vec<&str> = found.now.iter().map(|data| data.target.as_str()).take(4).collect();
         let more = if found.now.len() > what.len() { ", …" } else { "" };
         let title = match what.as_slice() {
             [] => "memory".to_owned(),
             what => format!("memory of {}{more}", what.join(", ")),
         };
-        Ok(flame_graph(&tree, &FlameGraphOptions { title: &title, is_compared: ask.is_compared() }))
+        Ok(flame_graph(&tree, &FlameGraphOptions { title: &title, is_compared }))
     });
-    let mut response = Body::from(svg.await?).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("image/svg+xml"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);
+    let mut response = response::uncached(Body::from(svg.await?), "image/svg+xml");
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, POLICY);
     Ok(response)
 }

@@ -1,4 +1,4 @@
-//! What `/metrics` says of the memory of nodes: sums over the processes that are shown, by kind.
+//! Metrics of the memory pillar: sums over the observed processes of a node, by kind.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::super::app::App;
-use crate::memory::{Standing, Target};
+use super::super::{app::OperationsAccess, scrape::NodeLabels};
+use crate::memory::{ProcessState, Target};
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct KindLabels {
@@ -18,21 +18,17 @@ struct KindLabels {
     kind: &'static str,
 }
 
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct NodeLabels {
-    node: String,
-}
-
 type ByKind = Family<KindLabels, Gauge>;
 type ByNode = Family<NodeLabels, Gauge>;
 
-/// Adds the memory of all nodes.
-pub(crate) fn scrape(app: &App, registry: &mut Registry) {
+/// Registers the metrics of all nodes.
+pub(crate) fn scrape(registry: &mut Registry, access: &OperationsAccess) {
+    let memory = access.memory();
     let (attributed, before, unattributed) = (ByKind::default(), ByKind::default(), ByKind::default());
     let (targets, stacks, lost) = (ByNode::default(), ByNode::default(), ByNode::default());
-    for node in app.memory.nodes().into_iter().filter(|node| app.nodes.knows(node)) {
-        let mut all = app.memory.targets(&node);
-        all.retain(|target| target.standing != Standing::Ended);
+    for node in memory.nodes().into_iter().filter(|node| access.nodes().knows(node)) {
+        let mut all = memory.targets(&node);
+        all.retain(|target| target.state != ProcessState::Ended);
         let shown: Vec<&ProfileData> = all.iter().map(|target| &*target.data).collect();
         for kind in Kind::ALL {
             let labels = KindLabels { node: node.clone(), kind: kind.name() };
@@ -63,7 +59,7 @@ pub(crate) fn scrape(app: &App, registry: &mut Registry) {
     registry.register("memory_lost", "Pages or events that could not be accounted for, on the hosts of the node", lost);
 }
 
-/// What is lost is counted for a host: each of its processes says the same, or what it said last.
+/// Losses are counted by host: each of its processes reports the same number, or an older one.
 fn lost_on_hosts(targets: &[Target]) -> u64 {
     let mut hosts: BTreeMap<&str, u64> = BTreeMap::new();
     for target in targets {

@@ -1,34 +1,36 @@
-//! `/v1/snapshots`.
+//! `/v1/snapshots`: the moments that `at` and `since` may name.
 
-use std::sync::Arc;
-
-use axum::{body::Body, extract::State, response::Response};
+use axum::{body::Body, response::Response};
 use chainscope_store::MemorySnapshot;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::{
-    app::{App, Asked},
+    app::AuthorizedNode,
     list,
+    params::{NodeParameters, Params, number},
     problem::Problem,
-    query::{nanoseconds, shown_time},
+    response,
+    time::{NS_PER_MS, first_shown_after, nanoseconds, shown_time},
 };
+use crate::access::permission::ReadMemory;
 
-/// Snapshots in an answer, if nothing is said.
-const LIMIT: u64 = 1000;
+/// Default of `limit`.
+const DEFAULT_LIMIT: u64 = 1000;
 
 /// Which snapshots.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
 #[into_params(parameter_in = Query)]
-#[allow(dead_code)] // documentation of what is read by hand
 pub(super) struct SnapshotParameters {
-    /// As for `/v1/tree`.
-    node_name: Option<String>,
-    /// Least time, included, since 1970: seconds below 10^11, milliseconds below 10^14, else nanoseconds.
+    /// Minimum time, included, since 1970: seconds below 10^11, milliseconds below 10^14, else nanoseconds.
+    #[serde(deserialize_with = "number")]
     from: Option<u64>,
-    /// Greatest time, included; units as for `from`.
+    /// Maximum time, included; units as for `from`.
+    #[serde(deserialize_with = "number")]
     to: Option<u64>,
-    /// Snapshots at most. [default: 1000]
+    /// Maximum number of snapshots. Default: 1000.
+    #[serde(deserialize_with = "number")]
     limit: Option<u64>,
 }
 
@@ -47,38 +49,34 @@ pub(crate) struct SnapshotView {
     targets: u32,
     /// Distinct stacks that hold something.
     stacks: u64,
-    /// Bytes that it takes, before compression.
+    /// Size in bytes, before compression.
     bytes: u64,
 }
 
 impl From<&MemorySnapshot> for SnapshotView {
     fn from(head: &MemorySnapshot) -> Self {
         let MemorySnapshot { time_ns, parts: _, bytes, anon_kib, cache_kib, kernel_kib, targets, stacks } = *head;
-        let time = time_ns.div_euclid(1_000_000);
+        let time = time_ns.div_euclid(NS_PER_MS);
         Self { time, anon: anon_kib, cache: cache_kib, kernel: kernel_kib, targets, stacks, bytes }
     }
 }
 
 /// Snapshots of the node's memory, newest first.
-#[utoipa::path(get, path = "/v1/snapshots", params(SnapshotParameters), responses(
+#[utoipa::path(get, path = "/v1/snapshots", params(NodeParameters, SnapshotParameters), responses(
     (status = 200, description = "The snapshots; possibly none.", body = Vec<SnapshotView>),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
     (status = 404, description = "There is no such node.", body = Problem),
 ))]
-pub(crate) async fn snapshots(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let form = asked.form();
-    let from = form.number("from")?.map_or(i64::MIN, |time| shown_time(nanoseconds(time)));
-    let to = form.number("to")?.map_or(i64::MAX, |time| shown_time(nanoseconds(time)).saturating_add(1_000_000));
-    let limit = usize::try_from(form.number("limit")?.unwrap_or(LIMIT)).unwrap_or(usize::MAX);
-    let node = asked.node(&app, &form).await?;
-    let text = app.read(move |store, _| {
-        let heads = store.memory_snapshots(&node, from, to)?;
-        let mut text = vec![b'['];
-        for (number, head) in heads.iter().rev().take(limit).enumerate() {
-            list::push(&mut text, number == 0, &SnapshotView::from(head));
-        }
-        text.push(b']');
-        Ok(text)
+pub(crate) async fn snapshots(
+    Params(parameters): Params<SnapshotParameters>,
+    node: AuthorizedNode<ReadMemory>,
+) -> Result<Response, Problem> {
+    let from = parameters.from.map_or(i64::MIN, |time| shown_time(nanoseconds(time)));
+    let to = parameters.to.map_or(i64::MAX, |time| first_shown_after(nanoseconds(time)));
+    let limit = usize::try_from(parameters.limit.unwrap_or(DEFAULT_LIMIT)).unwrap_or(usize::MAX);
+    let json = node.read(move |store, node, _| {
+        let heads = store.memory_snapshots(node, from, to)?;
+        Ok(list::array(heads.iter().rev().take(limit).map(SnapshotView::from)))
     });
-    Ok(list::json(Body::from(text.await?)))
+    Ok(response::json(Body::from(json.await?)))
 }

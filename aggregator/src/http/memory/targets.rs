@@ -1,20 +1,18 @@
-//! `/v1/pid`, `/v1/targets`: which processes are observed, and how well.
+//! `/v1/pid`, `/v1/targets`: the observed processes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use axum::{body::Body, extract::State, response::Response};
+use axum::{body::Body, response::Response};
 use chainscope_profile::Kind;
 use chainscope_proto::v1::ReasonCount;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::super::{
-    app::{App, Asked},
-    list,
-    openapi::NodeParameter,
-    problem::Problem,
+use super::super::{app::AuthorizedNode, list, params::NodeParameters, problem::Problem, response};
+use crate::{
+    access::permission::ReadMemory,
+    memory::{ProcessState, Target},
 };
-use crate::memory::{Standing, Target};
 
 /// An observed process.
 #[derive(Debug, Serialize, ToSchema)]
@@ -74,7 +72,7 @@ pub(crate) struct ControlView {
 
 impl From<&Target> for ProcessView {
     fn from(target: &Target) -> Self {
-        let Target { agent, standing, data, .. } = target;
+        let Target { agent, state, data, .. } = target;
         let (process, totals) = (&data.process, &data.totals);
         let time = |ns: i64| (ns != 0).then(|| ns.div_euclid(1_000_000));
         let (attributed, before, unattributed) = (data.attributed(), data.before_attach(), data.unattributed());
@@ -86,8 +84,8 @@ impl From<&Target> for ProcessView {
             target: data.target.clone(),
             pid: process.pid,
             name: process.name.clone(),
-            state: standing.name(),
-            ended_by: (*standing == Standing::Ended && !process.ended_by.is_empty()).then(|| process.ended_by.clone()),
+            state: state.name(),
+            ended_by: (*state == ProcessState::Ended && !process.ended_by.is_empty()).then(|| process.ended_by.clone()),
             agent: String::from(&**agent),
             started: time(process.started_ns),
             attached: time(i64::try_from(data.profile).unwrap_or(i64::MAX)),
@@ -119,36 +117,27 @@ fn by_reason(counts: &[ReasonCount]) -> BTreeMap<String, u64> {
 }
 
 /// The node's process: of several that run the oldest. 0 while none is known to run.
-#[utoipa::path(get, path = "/v1/pid", params(NodeParameter), responses(
+#[utoipa::path(get, path = "/v1/pid", params(NodeParameters), responses(
     (status = 200, description = "A process id in the PID namespace of its host.", body = u32),
     (status = 400, description = "Several nodes are meant.", body = Problem),
     (status = 404, description = "There is no such node.", body = Problem),
 ))]
-pub(crate) async fn pid(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let node = asked.node(&app, &asked.form()).await?;
-    let targets = app.memory.targets(&node);
-    let running = targets.iter().filter(|target| target.standing != Standing::Ended);
-    // Those that are told of now go before those whose agent is away.
-    let oldest = running.min_by_key(|target| target.standing).map_or(0, |target| target.data.process.pid);
-    Ok(list::json(Body::from(oldest.to_string())))
+pub(crate) async fn pid(node: AuthorizedNode<ReadMemory>) -> Result<Response, Problem> {
+    let targets = node.memory().targets(node.name());
+    let running = targets.iter().filter(|target| target.state != ProcessState::Ended);
+    // Processes whose agent is connected come before those whose agent is not.
+    let oldest = running.min_by_key(|target| target.state).map_or(0, |target| target.data.process.pid);
+    Ok(response::json(Body::from(oldest.to_string())))
 }
 
 /// All observed processes of the node, the oldest first.
-#[utoipa::path(get, path = "/v1/targets", params(NodeParameter), responses(
+#[utoipa::path(get, path = "/v1/targets", params(NodeParameters), responses(
     (status = 200, description = "The processes; possibly none.", body = Vec<ProcessView>),
     (status = 400, description = "Several nodes are meant.", body = Problem),
     (status = 404, description = "There is no such node.", body = Problem),
 ))]
-pub(crate) async fn targets(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let node = asked.node(&app, &asked.form()).await?;
-    let memory = Arc::clone(&app.memory);
-    let text = app.read(move |_, _| {
-        let mut text = vec![b'['];
-        for (number, target) in memory.targets(&node).iter().enumerate() {
-            list::push(&mut text, number == 0, &ProcessView::from(target));
-        }
-        text.push(b']');
-        Ok(text)
-    });
-    Ok(list::json(Body::from(text.await?)))
+pub(crate) async fn targets(node: AuthorizedNode<ReadMemory>) -> Result<Response, Problem> {
+    let memory = node.memory();
+    let json = node.read(move |_, node, _| Ok(list::array(memory.targets(node).iter().map(ProcessView::from))));
+    Ok(response::json(Body::from(json.await?)))
 }

@@ -1,42 +1,46 @@
-//! `/v1/tree`.
+//! `/v1/tree`: memory by stack, as nested JSON.
 
 use std::{collections::BTreeMap, convert::Infallible, io::Write as _, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
-    extract::State,
     response::Response,
 };
 use chainscope_profile::{Kind, Kinds, Measure, ProfileData, Tree, TreeOptions};
 use chainscope_proto::v1::MemoryMapping;
 use futures::{StreamExt as _, stream};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
     super::{
-        app::{App, Asked},
-        json, list,
+        app::AuthorizedNode,
+        params::{NodeParameters, Params, boolean, number},
         problem::Problem,
+        response,
     },
-    ask::{Ask, Found, MemoryParameters},
-    text::TreeText,
+    selection::{DEFAULT_THRESHOLD, MemoryParameters, Selected},
+    tree_json::TreeWriter,
 };
+use crate::{access::permission::ReadMemory, json};
 
-/// Bytes of an answer that are made before it begins.
-const AT_ONCE: usize = 4 << 20;
+/// Bytes of a response that are made before it begins.
+const HEAD_BYTES: usize = 4 << 20;
 
 /// How the tree is shown.
-#[derive(Debug, IntoParams)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
 #[into_params(parameter_in = Query)]
-#[allow(dead_code)] // documentation of what is read by hand
 pub(super) struct TreeParameters {
-    /// Kibibytes that a node holds at least; the others of a parent are its child `underThreshold`. [default: 256]
+    /// Minimum size of a node, in kibibytes; smaller children are summed as the child `underThreshold`. Default: 256.
+    #[serde(deserialize_with = "number")]
     threshold: Option<u64>,
     /// `true`: children of the root are outermost frames (entry points, thread starts) instead of innermost ones.
-    /// [default: false]
+    /// Default: false.
+    #[serde(deserialize_with = "boolean")]
     reverse: Option<bool>,
-    /// `true`: four totals instead of the tree; other parameters are not looked at.
+    /// `true`: four totals instead of the tree; `threshold` and `reverse` have no effect.
+    #[serde(deserialize_with = "boolean")]
     short: Option<bool>,
 }
 
@@ -44,7 +48,6 @@ pub(super) struct TreeParameters {
 /// itself.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code)] // written by hand; this is its documentation
 pub(crate) struct TreeView {
     /// A frame, or the name of what is none: `underThreshold`, `unknown`, `[resident before attach]`, `[unattributed]`.
     #[schema(value_type = Option<FrameView>)]
@@ -59,14 +62,13 @@ pub(crate) struct TreeView {
     /// Of `[resident before attach]` only: how it was distributed then.
     at_attach: Option<Vec<MappingView<'static>>>,
     /// Of `[resident before attach]` only: how what is left of its anonymous part is distributed, page by page. Absent where
-    /// the agent is not told page frames, for which it needs `CAP_SYS_ADMIN`.
+    /// the agent cannot read page frame numbers, which needs `CAP_SYS_ADMIN`.
     now: Option<Vec<MappingView<'static>>>,
 }
 
 /// A frame.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code)] // written by hand; this is its documentation
 pub(crate) struct FrameView {
     /// File offset of the return address, the last 32 bits of it in hexadecimal digits.
     #[schema(example = "0001297a")]
@@ -98,37 +100,36 @@ pub(crate) struct ShortReport {
 }
 
 /// Which code holds the node's memory.
-#[utoipa::path(get, path = "/v1/tree", params(TreeParameters, MemoryParameters), responses(
+#[utoipa::path(get, path = "/v1/tree", params(NodeParameters, TreeParameters, MemoryParameters), responses(
     (status = 200, description = "The tree, in kibibytes; empty while nothing is known.", body = TreeView),
     (status = 400, description = "A parameter is malformed, several nodes are meant, or the tree is too large.", body = Problem),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem),
-    (status = 503, description = "Too much is going on.", body = Problem),
+    (status = 503, description = "Overloaded.", body = Problem),
 ))]
-pub(crate) async fn tree(State(app): State<Arc<App>>, asked: Asked) -> Result<Response, Problem> {
-    let form = asked.form();
-    let is_short = form.boolean("short")?.unwrap_or(false);
-    let ask = Ask::read(&form)?;
-    if is_short {
-        let report = ask.answer(&app, &asked, |_, found, _| Ok(short(&found))).await?;
-        let mut text = Vec::new();
-        // Writing numbers to memory does not fail.
-        let _ = json::write(&mut text, &report);
-        return Ok(list::json(Body::from(text)));
+pub(crate) async fn tree(
+    Params(TreeParameters { threshold, reverse, short }): Params<TreeParameters>,
+    Params(parameters): Params<MemoryParameters>,
+    node: AuthorizedNode<ReadMemory>,
+) -> Result<Response, Problem> {
+    if short.unwrap_or(false) {
+        let report = parameters.respond(&node, |_, selected, _| Ok(short_report(&selected))).await?;
+        return Ok(response::json_of(&report));
     }
-    let (head, rest) = ask
-        .answer(&app, &asked, |ask, found, is_over| {
+    let (head, rest) = parameters
+        .respond(&node, move |parameters, selected, is_exhausted| {
+            let is_compared = parameters.is_compared();
             let options = TreeOptions {
-                reverse: ask.reverse.unwrap_or(false),
-                threshold: ask.threshold,
-                kinds: ask.kinds,
-                measure: if ask.is_compared() { Measure::Growth } else { Measure::Now },
+                reverse: reverse.unwrap_or(false),
+                threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
+                kinds: parameters.kinds(),
+                measure: if is_compared { Measure::Growth } else { Measure::Now },
             };
-            let tree = Tree::new(&found.stacks, &options, is_over)?;
-            let before = if ask.is_compared() { Vec::new() } else { before(&found.now, ask.kinds) };
-            let mut text = TreeText::new(tree, before);
+            let tree = Tree::new(&selected.stacks, &options, is_exhausted)?;
+            let before = if is_compared { Vec::new() } else { before(&selected.now, options.kinds) };
+            let mut text = TreeWriter::new(tree, before);
             let mut head = Vec::new();
             let mut bytes = 0;
-            while bytes < AT_ONCE
+            while bytes < HEAD_BYTES
                 && let Some(block) = text.block()
             {
                 bytes += block.len();
@@ -137,24 +138,24 @@ pub(crate) async fn tree(State(app): State<Arc<App>>, asked: Asked) -> Result<Re
             Ok((head, text))
         })
         .await?;
-    Ok(list::json(body(head, rest)))
+    Ok(response::json(body(head, rest)))
 }
 
 /// The blocks that are there, then the others as the client takes them.
-fn body(head: Vec<Bytes>, rest: TreeText) -> Body {
+fn body(head: Vec<Bytes>, rest: TreeWriter) -> Body {
     let rest = stream::unfold(rest, |mut text| async move { text.block().map(|block| (block, text)) });
     Body::from_stream(stream::iter(head).chain(rest).map(Ok::<_, Infallible>))
 }
 
-fn short(found: &Found) -> ShortReport {
-    let (rest, _) = found.stacks.non_stack();
+fn short_report(selected: &Selected) -> ShortReport {
+    let (rest, _) = selected.stacks.non_stack();
     let sum = |kind: Kind| {
-        let held = found.now.iter().map(|data| data.attributed()[kind.index()]).fold(0, u64::saturating_add);
+        let held = selected.now.iter().map(|data| data.attributed()[kind.index()]).fold(0, u64::saturating_add);
         let beside = rest.before_attach[kind.index()].saturating_add(rest.unattributed[kind.index()].max(0));
         held.saturating_add_signed(beside)
     };
     let (anon, cache) = (sum(Kind::Anon), sum(Kind::Cache));
-    let control = found.now.iter().map(|data| data.kib(data.totals.control_anon)).fold(0, u64::saturating_add);
+    let control = selected.now.iter().map(|data| data.kib(data.totals.control_anon)).fold(0, u64::saturating_add);
     ShortReport { total: anon.saturating_add(cache), cache, anon, system_report_anon: control }
 }
 

@@ -34,7 +34,7 @@ impl Default for Collected {
     }
 }
 
-impl Sink for Collected {
+impl RecordSink for Collected {
     fn push(&mut self, node: &str, record: Record) -> bool {
         let is_chunk = |record: &Record| matches!(record.kind, Some(Kind::Chunk(_)));
         let nth = || self.records.iter().filter(|(_, known)| is_chunk(known)).count();
@@ -64,7 +64,7 @@ impl Keyring for OneKey {
 }
 
 impl Keys for OneKey {
-    fn take_news(&mut self) -> Vec<News> {
+    fn take_events(&mut self) -> Vec<IdentityEvent> {
         Vec::new()
     }
 }

@@ -1,0 +1,57 @@
+//! Counts of the targets, as pillars keep them and as reports and metrics show them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+/// What is known of one target, or of several together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) messages: u64,
+    pub(crate) connections_open: u64,
+    pub(crate) bytes_seen: u64,
+    pub(crate) bytes_lost: u64,
+    pub(crate) records_lost: u64,
+    /// Time of the newest record, nanoseconds since 1970.
+    pub(crate) last_record_ns: i64,
+    /// Peer id of the identity in use; empty if there is none.
+    pub(crate) peer_id: String,
+    /// Why there is no identity; empty if there is one.
+    pub(crate) identity_error: String,
+}
+
+impl Tally {
+    /// Both tallies added up; of identities the one of `later`, if it has any.
+    pub(crate) fn sum(&self, later: &Self) -> Self {
+        let has_identity = !later.peer_id.is_empty() || !later.identity_error.is_empty();
+        let identity = if has_identity { later } else { self };
+        Self {
+            messages: self.messages + later.messages,
+            connections_open: self.connections_open + later.connections_open,
+            bytes_seen: self.bytes_seen + later.bytes_seen,
+            bytes_lost: self.bytes_lost + later.bytes_lost,
+            records_lost: self.records_lost + later.records_lost,
+            last_record_ns: self.last_record_ns.max(later.last_record_ns),
+            peer_id: identity.peer_id.clone(),
+            identity_error: identity.identity_error.clone(),
+        }
+    }
+}
+
+/// What a pillar says about the targets since the last time it was asked.
+#[derive(Debug, Default)]
+pub(crate) struct TargetTallies {
+    /// Live targets by process id.
+    pub(crate) live: BTreeMap<u32, LiveTally>,
+    /// Targets of pods that ended since the last call, by pod uid.
+    pub(crate) ended: Vec<(String, Tally)>,
+    /// Targets of pods that the kernel refused since the last call: pod uid and cause.
+    pub(crate) refused: Vec<(String, String)>,
+}
+
+/// The tally of a live target.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveTally {
+    pub(crate) node: Arc<str>,
+    /// Uid of its pod, on a cluster.
+    pub(crate) pod: Option<String>,
+    pub(crate) tally: Tally,
+}

@@ -1,0 +1,69 @@
+//! A pillar: one kind of observation (network, memory), as the agent handles all of them.
+//!
+//! ```text
+//!   discovery ── TargetChange ──▶ inbox │ pillar: probe, accounting, bounds │ ──▶ RecordSink (facts)
+//!                  ◀── Notice ──────────┤                                   ├──▶ profile store (state)
+//!                                       │                                   └──▶ PillarStatus: metrics, reports
+//! ```
+//!
+//! A pillar owns its probe, its accounting and its bounds. It puts facts into record streams or keeps state for the
+//! uplink, and knows neither the other pillars nor where records go. `agent.rs` has the list; shutdown, heartbeats,
+//! metrics and reports go through it. A new pillar is a directory that implements these traits, and a line in that list.
+
+use std::{fmt, sync::Arc};
+
+use chainscope_proto::v1::Record;
+use prometheus_client::registry::Registry;
+
+use crate::{Error, figures::TargetTallies, thread::Heartbeat};
+
+/// A running pillar.
+pub(crate) trait Pillar: fmt::Debug + Send {
+    /// What metrics and reports show of it.
+    fn status(&self) -> Arc<dyn PillarStatus>;
+
+    /// Ends the capture, and returns when everything that was captured is processed. Discovery is still running and
+    /// answers notices.
+    ///
+    /// # Errors
+    /// Why the pillar ended before, or what it could not save.
+    fn drain(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Waits for the threads that end with the pillar's inbox.
+    fn join(&mut self) {}
+}
+
+/// What a pillar shows of itself. Shared with the threads that serve metrics and reports.
+pub(crate) trait PillarStatus: fmt::Debug + Send + Sync {
+    /// Registers the pillar's metrics, with the values of this moment.
+    fn register(&self, registry: &mut Registry);
+
+    /// When each of its threads made progress last.
+    fn heartbeats(&self) -> Vec<Heartbeat> {
+        Vec::new()
+    }
+
+    /// Changes when there is something that a report should show soon.
+    fn version(&self) -> u64 {
+        0
+    }
+
+    /// Adds what it counted for each target. What it says of ended targets it says once.
+    fn tally(&self, _tallies: &mut TargetTallies) {}
+
+    /// Why it observes nothing although it should.
+    fn error(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Where a pillar puts its records.
+pub(crate) trait RecordSink: Send {
+    /// Takes a fact; false if it was dropped for want of space.
+    fn push(&mut self, node: &str, record: Record) -> bool;
+
+    /// Takes a state record, which replaces the target's last one that is not on its way yet.
+    fn merge(&mut self, node: &str, record: Record);
+}

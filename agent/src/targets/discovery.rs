@@ -1,0 +1,302 @@
+//! The discovery thread: finds targets, notices their exits, and puts every change into the inboxes of the pillars.
+//!
+//! Everything that reads other processes to decide what is observed runs here, apart from identities: a process or daemon
+//! that does not answer delays new targets and leaves the recording of known ones alone.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use chainscope_hygiene::EscapedTruncated;
+use crossbeam_channel::{Receiver, never, select};
+use parking_lot::Mutex;
+
+use super::{
+    Inbox, Notice, Plan, StartedTarget, TargetChange, TargetsView, WatchList, pod_map::PodMap, system::System,
+    table::TargetTable,
+};
+use crate::{Error, clock::Clock, thread::Heartbeat};
+
+/// How often exits of processes are polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How often every process of the machine is matched while a node has none.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is while every node has one.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The thread's state.
+pub(crate) struct Discovery<S> {
+    table: TargetTable<S>,
+    inboxes: Vec<Box<dyn Inbox>>,
+    notices: Receiver<Notice>,
+    /// Pod maps of the operator, numbered.
+    maps: Receiver<(u64, Arc<PodMap>)>,
+    view: Arc<Mutex<TargetsView>>,
+    watch_list: WatchList,
+    polled: Instant,
+    scanned: Instant,
+    heartbeat: Heartbeat,
+}
+
+impl<S: System> Discovery<S> {
+    pub(crate) fn new(
+        system: S,
+        plan: Plan,
+        inboxes: Vec<Box<dyn Inbox>>,
+        notices: Receiver<Notice>,
+        maps: Option<Receiver<(u64, Arc<PodMap>)>>,
+    ) -> Self {
+        let now = Instant::now();
+        let discovery = Self {
+            table: TargetTable::new(system, plan),
+            inboxes,
+            notices,
+            maps: maps.unwrap_or_else(never),
+            view: Arc::default(),
+            watch_list: WatchList::default(),
+            polled: now,
+            scanned: now,
+            heartbeat: Heartbeat::new("discovery"),
+        };
+        discovery.publish(|_| ());
+        discovery
+    }
+
+    /// What reports show of the targets.
+    pub(crate) fn view(&self) -> Arc<Mutex<TargetsView>> {
+        Arc::clone(&self.view)
+    }
+
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        self.heartbeat.clone()
+    }
+
+    /// Runs until [`Notice::Stop`] arrives, or no pillar is left that could send one.
+    ///
+    /// # Errors
+    /// A target cannot be observed because of the agent's data directory.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        let (notices, mut maps) = (self.notices.clone(), self.maps.clone());
+        loop {
+            self.heartbeat.beat();
+            let pause = POLL_INTERVAL.saturating_sub(self.polled.elapsed());
+            select! {
+                recv(notices) -> notice => match notice {
+                    Ok(Notice::Stop) | Err(_) => return Ok(()),
+                    Ok(notice) => self.notice(notice)?,
+                },
+                recv(maps) -> map => match map {
+                    Ok((serial, map)) => self.configure(serial, &map)?,
+                    // The client ended: its last configuration holds.
+                    Err(_) => maps = never(),
+                },
+                default(pause) => {}
+            }
+            if self.polled.elapsed() >= POLL_INTERVAL {
+                self.poll()?;
+            }
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) -> Result<(), Error> {
+        let (pid, change) = match notice {
+            Notice::Listening { pid, netns, port } => (pid, self.table.listening(pid, netns, port)),
+            Notice::Executed { pid } | Notice::UnknownSocket { pid } => (pid, self.table.executed(pid)),
+            Notice::Settled { pid } => {
+                let change = self.table.settled(pid);
+                return self.emit(change);
+            }
+            Notice::Stop => return Ok(()),
+        };
+        // Every notice but the last kind is answered: a pillar may keep events until then.
+        self.emit(Some(change.unwrap_or(TargetChange::Unchanged(pid))))
+    }
+
+    /// The operator's configuration changed.
+    fn configure(&mut self, serial: u64, map: &Arc<PodMap>) -> Result<(), Error> {
+        let changes = self.table.replan(|plan| {
+            if let Plan::Pods(pods) = plan {
+                pods.set(Arc::clone(map));
+            }
+        });
+        self.emit(changes)?;
+        self.update_watch_list()?;
+        // Processes that matched nothing are not in the table: they are looked for again.
+        if self.table.is_incomplete() {
+            self.scan()?;
+        }
+        self.publish(|view| view.serial = serial);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<(), Error> {
+        self.polled = Instant::now();
+        for ended in self.table.ended() {
+            tracing::info!(pid = ended.pid, observed = ended.was_observed, "the process exited");
+            self.emit([TargetChange::Exited(ended.pid)])?;
+        }
+        let overdue = self.table.overdue(self.polled);
+        self.emit(overdue)?;
+        let interval = if self.table.is_incomplete() { SEARCH_INTERVAL } else { RESCAN_INTERVAL };
+        if self.scanned.elapsed() >= interval {
+            self.update_watch_list()?;
+            self.scan()?;
+        }
+        Ok(())
+    }
+
+    /// Sends the watch list if it changed: a configuration may name other ports, and a named namespace may have appeared.
+    pub(crate) fn update_watch_list(&mut self) -> Result<(), Error> {
+        let watch_list = self.table.watch_list();
+        if watch_list != self.watch_list {
+            self.watch_list = watch_list.clone();
+            self.emit([TargetChange::Watch(Arc::new(watch_list))])?;
+        }
+        Ok(())
+    }
+
+    /// Matches every process of the machine.
+    pub(crate) fn scan(&mut self) -> Result<(), Error> {
+        let changes = self.table.scan();
+        self.scanned = Instant::now();
+        self.emit(changes)?;
+        self.publish(|_| ());
+        Ok(())
+    }
+
+    /// Puts changes into all inboxes, and into the view.
+    fn emit(&mut self, changes: impl IntoIterator<Item = TargetChange>) -> Result<(), Error> {
+        for change in changes {
+            self.inboxes.iter_mut().try_for_each(|inbox| inbox.put(&change))?;
+            self.note(&change);
+        }
+        Ok(())
+    }
+
+    fn note(&self, change: &TargetChange) {
+        match change {
+            TargetChange::Started(target) => {
+                let StartedTarget { facts, assignment, cause, was_held, .. } = &**target;
+                let exe = EscapedTruncated(&facts.exe.to_string_lossy()).to_string();
+                let (node, pid, netns, event) = (&assignment.node, facts.pid, facts.netns, cause.name());
+                tracing::info!(%node, pid, exe, netns, event, held = was_held, "observing");
+                let has_exited = target.has_exited;
+                if let Some(uid) = target.owner.pod() {
+                    let started_ns = Clock::of_ticks(target.facts.start);
+                    self.publish(|view| {
+                        view.started(uid, target.facts.pid, started_ns);
+                        if has_exited {
+                            view.ended(target.facts.pid);
+                        }
+                    });
+                } else {
+                    self.publish(|_| ());
+                }
+            }
+            TargetChange::Exited(pid) | TargetChange::Released(pid) => self.publish(|view| view.ended(*pid)),
+            TargetChange::Held(_) | TargetChange::Discarded(_) => self.publish(|_| ()),
+            _ => {}
+        }
+    }
+
+    fn publish(&self, edit: impl FnOnce(&mut TargetsView)) {
+        let mut view = self.view.lock();
+        edit(&mut view);
+        view.version += 1;
+        view.nodes = self.table.nodes();
+        if let Plan::Pods(plan) = self.table.plan() {
+            view.with_container = plan.pods_with_container();
+            view.map = Some(Arc::clone(plan.map()));
+        }
+        view.prune();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crossbeam_channel::{Sender, unbounded};
+
+    use super::{super::system::ExitWatch, super::*, *};
+    use crate::config::NodeConfig;
+
+    /// A machine whose only process cannot be read until it is allowed, as one whose `mmap_lock` is held.
+    struct Stuck {
+        allowed: Receiver<()>,
+        facts: ProcessFacts,
+    }
+
+    struct Running;
+
+    impl ExitWatch for Running {
+        fn has_exited(&self) -> bool {
+            false
+        }
+    }
+
+    impl System for Stuck {
+        fn facts(&self, _: u32) -> Option<ProcessFacts> {
+            let _ = self.allowed.recv();
+            Some(self.facts.clone())
+        }
+
+        fn scan(&self, _: &std::collections::BTreeSet<u16>) -> Vec<ProcessFacts> {
+            Vec::new()
+        }
+
+        fn netns(&self, _: &Path) -> Option<u32> {
+            None
+        }
+
+        fn containers(&self, _: &str) -> Vec<ContainerId> {
+            Vec::new()
+        }
+
+        fn watch(&self, _: u32) -> Option<Box<dyn ExitWatch>> {
+            Some(Box::new(Running))
+        }
+    }
+
+    fn start(allowed: Receiver<()>) -> (Sender<Notice>, Receiver<TargetChange>, std::thread::JoinHandle<()>) {
+        let facts = ProcessFacts {
+            pid: 10,
+            start: 10,
+            exe: "/usr/bin/octez-node".into(),
+            netns: 1,
+            container: None,
+            location: None,
+            parent: 1,
+            argument: String::new(),
+            listens: [].into(),
+        };
+        let node = NodeConfig { name: "n".to_owned(), p2p_port: Some(9732), ..NodeConfig::default() };
+        let (notices, noticed) = unbounded();
+        let (inbox, changes) = unbounded();
+        let plan = Plan::entries(&[node]);
+        let mut discovery = Discovery::new(Stuck { allowed, facts }, plan, vec![Box::new(inbox)], noticed, None);
+        discovery.update_watch_list().unwrap();
+        let thread = std::thread::spawn(move || discovery.run().unwrap());
+        (notices, changes, thread)
+    }
+
+    #[test]
+    fn every_notice_is_answered_in_order_and_stop_ends_the_thread() {
+        let (allow, allowed) = unbounded();
+        let (notices, changes, thread) = start(allowed);
+        assert!(matches!(changes.recv().unwrap(), TargetChange::Watch(list) if list.ports == [(None, 9732)].into()));
+        notices.send(Notice::UnknownSocket { pid: 10 }).unwrap();
+        notices.send(Notice::Listening { pid: 10, netns: 1, port: 9732 }).unwrap();
+        notices.send(Notice::Listening { pid: 10, netns: 1, port: 9732 }).unwrap();
+        // Who waits for an answer finds the inbox empty, not a blocked sender.
+        assert!(changes.try_recv().is_err());
+        drop(allow);
+        assert_eq!(changes.recv().unwrap(), TargetChange::Unchanged(10));
+        let TargetChange::Started(target) = changes.recv().unwrap() else { panic!() };
+        assert_eq!((target.facts.pid, target.cause), (10, StartCause::Started));
+        assert_eq!(changes.recv().unwrap(), TargetChange::Unchanged(10));
+        notices.send(Notice::Stop).unwrap();
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,34 @@
+//! Facts about a process, as discovery reads them.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use super::{ContainerId, ContainerLocation};
+
+/// Facts about a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProcessFacts {
+    /// Process (thread group) id as the host sees it.
+    pub(crate) pid: u32,
+    /// Clock ticks from boot to its start: distinguishes a process from a later one with the same id.
+    pub(crate) start: u64,
+    /// Its executable, as a path in its own root, without the kernel's " (deleted)".
+    pub(crate) exe: PathBuf,
+    /// Inode of its network namespace.
+    pub(crate) netns: u32,
+    pub(crate) container: Option<ContainerId>,
+    /// Container and pod, in so far as the process cannot forge them.
+    pub(crate) location: Option<ContainerLocation>,
+    /// Process id of its parent.
+    pub(crate) parent: u32,
+    /// Its first argument without the directory.
+    pub(crate) argument: String,
+    /// TCP ports on which it listens in that namespace.
+    pub(crate) listens: BTreeSet<u16>,
+}
+
+impl ProcessFacts {
+    /// Whether its executable or its first argument has this file name.
+    pub(crate) fn is_program(&self, name: &str) -> bool {
+        self.exe.file_name().is_some_and(|file| file == name) || self.argument == name
+    }
+}

@@ -1,0 +1,70 @@
+//! Permissions: `get` on a subresource of `tezosnodes`, one for each kind of data.
+
+/// A subresource of `tezosnodes` that a caller may be allowed to `get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Permission {
+    Messages,
+    Connections,
+    Chunks,
+    Stats,
+    Memory,
+}
+
+impl Permission {
+    /// Name of the subresource.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::Connections => "connections",
+            Self::Chunks => "chunks",
+            Self::Stats => "stats",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// A permission as a type, so that the signature of a handler states what its route requires.
+pub(crate) trait AccessPolicy: Send + Sync + 'static {
+    /// The permission that the caller needs for each node that the response is about.
+    const PERMISSION: Permission;
+}
+
+/// Requires [`Permission::Messages`].
+#[derive(Debug)]
+pub(crate) struct ReadMessages;
+
+impl AccessPolicy for ReadMessages {
+    const PERMISSION: Permission = Permission::Messages;
+}
+
+/// Requires [`Permission::Connections`].
+#[derive(Debug)]
+pub(crate) struct ReadConnections;
+
+impl AccessPolicy for ReadConnections {
+    const PERMISSION: Permission = Permission::Connections;
+}
+
+/// Requires [`Permission::Chunks`].
+#[derive(Debug)]
+pub(crate) struct ReadChunks;
+
+impl AccessPolicy for ReadChunks {
+    const PERMISSION: Permission = Permission::Chunks;
+}
+
+/// Requires [`Permission::Stats`].
+#[derive(Debug)]
+pub(crate) struct ReadStats;
+
+impl AccessPolicy for ReadStats {
+    const PERMISSION: Permission = Permission::Stats;
+}
+
+/// Requires [`Permission::Memory`].
+#[derive(Debug)]
+pub(crate) struct ReadMemory;
+
+impl AccessPolicy for ReadMemory {
+    const PERMISSION: Permission = Permission::Memory;
+}

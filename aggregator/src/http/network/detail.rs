@@ -1,0 +1,286 @@
+//! `/v2/p2p/{id}`, `/v3/message/{id}`: one message with its bytes.
+//!
+//! Bytes are arrays of two-digit hex strings, five characters a byte: a message of 100 MiB makes a gigabyte of JSON. A small
+//! response is built in memory on a thread of the query pool; a large one is written block by block by one of a few threads
+//! that may wait for the client.
+
+use std::{
+    io::{self, Write},
+    ops::ControlFlow,
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::Path,
+    http::StatusCode,
+    response::Response,
+};
+use chainscope_proto::v1::{Chunk, Message, Record, record::Kind};
+use chainscope_store::{Error as StoreError, Store};
+use serde::Serialize;
+use tokio::{runtime::Handle, sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use utoipa::ToSchema;
+
+use super::{
+    super::{
+        app::AuthorizedNode,
+        params::{NodeParameters, Params, is_decimal},
+        problem::Problem,
+        response,
+    },
+    params::MessageParameters,
+};
+use crate::{access::permission::ReadMessages, json, network::decode};
+
+/// Plain bytes up to which a response is built in memory.
+const MAX_BUFFERED: u64 = 256 << 10;
+/// Size of a block of a large response.
+const BLOCK: usize = 64 << 10;
+/// Blocks that may wait for the client.
+const MAX_BLOCKS: usize = 4;
+
+/// One message.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Detail {
+    /// Position among the node's messages.
+    id: u64,
+    /// The decoded message; null if it cannot be decoded.
+    message: Option<serde_json::Value>,
+    /// The bytes of its chunks as on the wire, two hex digits each.
+    #[schema(example = json!(["00", "12", "9c"]))]
+    original_bytes: Vec<String>,
+    /// The decrypted bytes, two hex digits each.
+    #[schema(example = json!(["00", "00"]))]
+    decrypted_bytes: Vec<String>,
+    /// Why it could not be decoded.
+    error: Option<String>,
+}
+
+/// One message, decoded, with its bytes; `null` if there is none with this id, or no longer.
+#[utoipa::path(get, path = "/v2/p2p/{id}", params(("id" = u64, Path, description = "Id of the message."), NodeParameters), responses(
+    (status = 200, description = "The message, or null.", body = Option<Detail>),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
+    (status = 404, description = "There is no such node.", body = Problem),
+))]
+pub(crate) async fn message(
+    Path(id): Path<String>,
+    // As in the original, the parameters of lists are checked and have no effect.
+    Params(_): Params<MessageParameters>,
+    node: AuthorizedNode<ReadMessages>,
+) -> Result<Response, Problem> {
+    let id = parse_id(&id)?;
+    match node.read(move |store, node, _| buffered(store, node, id)).await? {
+        Found::Nothing => Ok(response::json(Body::from("null"))),
+        Found::Buffered(json) => Ok(response::json(Body::from(json))),
+        Found::Large(message) => streamed(&node, id, *message),
+    }
+}
+
+/// The id of a message at the end of a path; anything else is no resource.
+fn parse_id(text: &str) -> Result<u64, Problem> {
+    is_decimal(text)
+        .then(|| text.parse().ok())
+        .flatten()
+        .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "the path does not end in the id of a message"))
+}
+
+/// One message: the same as `/v2/p2p/{id}`.
+#[utoipa::path(get, path = "/v3/message/{id}", params(("id" = u64, Path, description = "Id of the message."), NodeParameters), responses(
+    (status = 200, description = "The message, or null.", body = Option<Detail>),
+    (status = 404, description = "There is no such node.", body = Problem),
+))]
+pub(crate) async fn message_v3(
+    path: Path<String>,
+    parameters: Params<MessageParameters>,
+    node: AuthorizedNode<ReadMessages>,
+) -> Result<Response, Problem> {
+    message(path, parameters, node).await
+}
+
+enum Found {
+    Nothing,
+    Buffered(Vec<u8>),
+    Large(Box<Message>),
+}
+
+fn buffered(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
+    let Some(Record { kind: Some(Kind::Message(message)), .. }) = store.message(node, id)? else {
+        return Ok(Found::Nothing);
+    };
+    if message.length > MAX_BUFFERED {
+        return Ok(Found::Large(Box::new(message)));
+    }
+    let mut json = Vec::new();
+    match write(store, node, id, &message, &mut json) {
+        Ok(()) => Ok(Found::Buffered(json)),
+        Err(WriteError::Store(error)) => Err(error),
+        // Memory takes everything.
+        Err(WriteError::Io(error)) => Err(StoreError::Corrupt(error.to_string())),
+    }
+}
+
+fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64, message: Message) -> Result<Response, Problem> {
+    let (blocks, body) = mpsc::channel(MAX_BLOCKS);
+    let mut out = BlockWriter {
+        block: Vec::with_capacity(BLOCK),
+        blocks,
+        runtime: node.app().runtime().clone(),
+        timeout: node.app().limits().client_timeout,
+    };
+    node.spawn_bulk(move |store, node| {
+        let written = write(store, node, id, &message, &mut out).and_then(|()| Ok(out.flush()?));
+        if let Err(error) = written {
+            out.abort(error.into());
+        }
+    })?;
+    Ok(response::json(Body::from_stream(ReceiverStream::new(body))))
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<WriteError> for io::Error {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Io(error) => error,
+            WriteError::Store(error) => Self::other(error),
+        }
+    }
+}
+
+fn write(store: &Store, node: &str, id: u64, message: &Message, out: &mut dyn Write) -> Result<(), WriteError> {
+    write!(out, "{{\"id\":{id},\"message\":")?;
+    let error = write_message(store, node, id, message, out)?;
+    out.write_all(b",\"original_bytes\":[")?;
+    write_bytes(store, node, id, out, |chunk| &chunk.wire)?;
+    out.write_all(b"],\"decrypted_bytes\":[")?;
+    write_bytes(store, node, id, out, |chunk| &chunk.plain)?;
+    out.write_all(b"],\"error\":")?;
+    json::write(out, &error)?;
+    out.write_all(b"}")?;
+    Ok(())
+}
+
+/// Writes the decoded message, or null; returns the reason for null.
+fn write_message(
+    store: &Store,
+    node: &str,
+    id: u64,
+    message: &Message,
+    out: &mut dyn Write,
+) -> Result<Option<String>, WriteError> {
+    let mut plain = Vec::new();
+    let mut chunks = 0;
+    each_chunk(store, node, id, &mut |chunk| {
+        plain.extend_from_slice(&chunk.plain);
+        chunks += 1;
+        Ok(())
+    })?;
+    let error = match decode::write_json(message, &plain, out)? {
+        Ok(()) => return Ok(None),
+        Err(error) => error,
+    };
+    out.write_all(b"null")?;
+    let wanted = message.last_chunk.saturating_sub(message.first_chunk).saturating_add(1);
+    if chunks < wanted {
+        return Ok(Some(format!("{chunks} of its {wanted} chunks are stored: {error}")));
+    }
+    Ok(Some(error))
+}
+
+/// Writes bytes of all chunks as `"00","12",…`.
+fn write_bytes(
+    store: &Store,
+    node: &str,
+    id: u64,
+    out: &mut dyn Write,
+    of: impl Fn(&Chunk) -> &[u8],
+) -> Result<(), WriteError> {
+    let mut is_first = true;
+    let mut text = Vec::with_capacity(5 * 4096);
+    each_chunk(store, node, id, &mut |chunk| {
+        for bytes in of(chunk).chunks(4096) {
+            text.clear();
+            for byte in bytes {
+                let digits = [b"0123456789abcdef"[usize::from(byte >> 4)], b"0123456789abcdef"[usize::from(byte & 15)]];
+                text.extend_from_slice(if is_first { b"\"" } else { b",\"" });
+                text.extend_from_slice(&digits);
+                text.push(b'"');
+                is_first = false;
+            }
+            out.write_all(&text)?;
+        }
+        Ok(())
+    })
+}
+
+fn each_chunk(
+    store: &Store,
+    node: &str,
+    id: u64,
+    each: &mut dyn FnMut(&Chunk) -> io::Result<()>,
+) -> Result<(), WriteError> {
+    let mut failed = None;
+    store.each_message_chunk(node, id, &mut |record| {
+        if let Some(Kind::Chunk(chunk)) = &record.kind
+            && let Err(error) = each(chunk)
+        {
+            failed = Some(error);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Writes into a response body, block by block.
+struct BlockWriter {
+    block: Vec<u8>,
+    blocks: mpsc::Sender<io::Result<Bytes>>,
+    runtime: Handle,
+    /// Longest wait for the client to take a block.
+    timeout: Duration,
+}
+
+impl BlockWriter {
+    fn send(&self, block: io::Result<Bytes>) -> io::Result<()> {
+        let sent = self.runtime.block_on(async { timeout(self.timeout, self.blocks.send(block)).await });
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")),
+        }
+    }
+
+    /// Ends the body with an error, so that the client does not take a part for the whole.
+    fn abort(&self, error: io::Error) {
+        tracing::debug!(%error, "a large response was aborted");
+        // Fails if the client is gone.
+        let _ = self.send(Err(error));
+    }
+}
+
+impl Write for BlockWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.block.extend_from_slice(bytes);
+        if self.block.len() >= BLOCK {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK));
+        self.send(Ok(Bytes::from(block)))
+    }
+}

@@ -1,0 +1,56 @@
+//! Routes of the network pillar: messages, connections, chunks and the conservation table.
+
+mod chunks;
+mod connections;
+mod detail;
+mod messages;
+mod params;
+mod scrape;
+mod stats;
+mod stream;
+mod wire;
+
+use std::sync::Arc;
+
+use axum::{Router, routing::get};
+use utoipa::OpenApi;
+
+pub(super) use self::scrape::scrape;
+use super::{app::App, problem::Problem};
+
+/// All routes; each needs the layer [`super::app::authenticate`].
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v2/p2p", get(messages::messages))
+        .route("/v2/p2p/stream", get(stream::messages))
+        .route("/v2/p2p/{id}", get(detail::message))
+        .route("/v2/stats", get(stats::stats))
+        .route("/v3/connections", get(connections::connections))
+        .route("/v3/chunks", get(chunks::chunks))
+        .route("/v3/chunk/{key}", get(chunks::chunk))
+        .route("/v3/messages", get(messages::messages_v3))
+        .route("/v3/message/{id}", get(detail::message_v3))
+}
+
+/// Description of the routes.
+#[derive(OpenApi)]
+#[openapi(
+    paths(
+        messages::messages,
+        detail::message,
+        stream::messages,
+        stats::stats,
+        messages::messages_v3,
+        detail::message_v3,
+        connections::connections,
+        chunks::chunks,
+        chunks::chunk,
+    ),
+    components(schemas(Problem, params::SourceType, wire::ClosedView))
+)]
+pub(super) struct Api;
+
+/// Description of the routes that the original's network recorder has, too.
+#[derive(OpenApi)]
+#[openapi(paths(messages::messages, detail::message), components(schemas(Problem, params::SourceType)))]
+pub(super) struct RecorderApi;

@@ -1,0 +1,364 @@
+//! `/v2/stats`: the conservation table.
+//!
+//! For each node, target and epoch every term of the conservation equations (`NetworkAccount` in `record.proto`) and whether
+//! they hold, what is stored, what was lost where and why, and errors that agents reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::response::Response;
+use chainscope_proto::v1::{NetworkAccount, ReasonCount, Record, record::Kind};
+use chainscope_store::{Account, Error as StoreError, FactQuery, NodeInfo, Order, Store};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::super::{
+    app::{AuthorizedNodes, SelectedNodes},
+    params::NodeParameters,
+    problem::Problem,
+    response,
+};
+use crate::{access::permission::ReadStats, clock::now_ns, ingest::AgentInfo, network::losses::LossStats};
+
+/// Events of targets that are read.
+const MAX_EVENTS: u64 = 1000;
+
+/// The whole answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Stats {
+    /// Time of the response, nanoseconds since 1970.
+    time: i64,
+    /// Build of the aggregator.
+    build: String,
+    /// Why records cannot be stored; null if they can.
+    trouble: Option<String>,
+    disk: DiskStats,
+    ingest: IngestStats,
+    agents: Vec<AgentStats>,
+    nodes: Vec<NodeStats>,
+}
+
+/// The disk that the database is on.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct DiskStats {
+    /// The last write was refused because the disk is full.
+    full: bool,
+    free_bytes: u64,
+    /// Ballast that is released for evictions on a full disk.
+    reserve_bytes: u64,
+}
+
+/// Ingest since the start of the aggregator, resent records included.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct IngestStats {
+    sessions: i64,
+    session_errors: u64,
+    batches: u64,
+    records: u64,
+    bytes: u64,
+    /// Records of a kind that this build does not know: acknowledged, not shown.
+    unknown_kinds: u64,
+    store_errors: u64,
+}
+
+/// An agent that connected since the start of the aggregator.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AgentStats {
+    name: String,
+    build: String,
+    /// Version of the record protocol.
+    version: u32,
+    /// Of its latest session, in hex.
+    epoch: String,
+    /// Open sessions.
+    sessions: u64,
+    /// By how many nanoseconds this clock is ahead of the agent's; the time that its hello took is part of it.
+    clock_skew: i64,
+    /// Time of its last message, nanoseconds since 1970.
+    last: i64,
+    batches: u64,
+    records: u64,
+    bytes: u64,
+    /// Nodes whose records it delivered.
+    nodes: BTreeSet<String>,
+}
+
+/// A node.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NodeStats {
+    name: String,
+    stored: Stored,
+    /// Since its database was made.
+    totals: Totals,
+    accounts: Vec<AccountStats>,
+    losses: Vec<LossStats>,
+    findings: Vec<Finding>,
+}
+
+/// What is stored of a node.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Stored {
+    /// Id of the oldest message that is kept.
+    first_id: u64,
+    /// Id that the next message will get.
+    next_id: u64,
+    messages: u64,
+    bytes: u64,
+    segments: u64,
+    /// Least time of what is kept, nanoseconds since 1970.
+    first_time: Option<i64>,
+    /// Greatest time of what is kept.
+    last_time: Option<i64>,
+}
+
+/// What was stored of a node since its database was made.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct Totals {
+    messages: u64,
+    chunks: u64,
+    connection_events: u64,
+    losses: u64,
+    target_events: u64,
+    unknown_kinds: u64,
+    /// Records that came again and were recognised.
+    duplicates: u64,
+    evicted_messages: u64,
+    lost_records: u64,
+    lost_bytes: u64,
+}
+
+/// Running totals of one target in one epoch of an agent, and the conservation equations.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AccountStats {
+    agent: String,
+    /// In hex; accounts of different epochs count different stretches of time.
+    epoch: String,
+    target: String,
+    /// Time of the counts, nanoseconds since 1970.
+    time: i64,
+    bytes_seen: u64,
+    bytes_captured: u64,
+    bytes_left_alone: u64,
+    bytes_in_ring: u64,
+    bytes_dropped: Vec<Count>,
+    bytes_in_chunks: u64,
+    bytes_not_protocol: u64,
+    bytes_skipped: u64,
+    bytes_pending: u64,
+    chunks: u64,
+    chunks_opened: u64,
+    chunks_undecryptable: u64,
+    chunks_dropped: u64,
+    /// Bytes on the wire of the chunks that were dropped; they are among `bytes_in_chunks`.
+    chunk_bytes_dropped: u64,
+    messages: u64,
+    messages_sent: u64,
+    messages_dropped: Vec<Count>,
+    gaps: u64,
+    connections: u64,
+    connections_open: u64,
+    equations: Vec<Equation>,
+}
+
+/// A count by reason.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Count {
+    reason: String,
+    count: u64,
+}
+
+/// An equation, and the values of its sides.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Equation {
+    #[schema(example = "chunks = chunks_opened + chunks_undecryptable")]
+    equation: &'static str,
+    left: u64,
+    right: u64,
+    holds: bool,
+}
+
+/// An error that an agent reported and that was not resolved since.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Finding {
+    time: i64,
+    target: String,
+    #[schema(example = "identity error")]
+    event: String,
+    pid: u32,
+    detail: String,
+}
+
+/// The conservation table.
+#[utoipa::path(get, path = "/v2/stats", params(NodeParameters), responses(
+    (status = 200, description = "All nodes, or the one that is named.", body = Stats),
+    (status = 404, description = "There is no such node.", body = Problem),
+))]
+pub(crate) async fn stats(SelectedNodes(nodes): SelectedNodes<ReadStats>) -> Result<Response, Problem> {
+    Ok(response::json_of(&nodes.read(gather).await?))
+}
+
+fn gather(nodes: &AuthorizedNodes<ReadStats>, store: &Store) -> Result<Stats, StoreError> {
+    let stored: BTreeMap<_, _> = store.nodes().into_iter().map(|node| (node.name.clone(), node)).collect();
+    let of_nodes = nodes.names().iter().map(|name| node(nodes, store, name, stored.get(name)));
+    let ingest = &nodes.app().metrics().ingest;
+    let disk = store.disk()?;
+    Ok(Stats {
+        time: now_ns(),
+        build: nodes.app().build().to_owned(),
+        trouble: nodes.ingest_trouble(),
+        disk: DiskStats { full: disk.full, free_bytes: disk.free_bytes, reserve_bytes: disk.ballast_bytes },
+        ingest: IngestStats {
+            sessions: ingest.sessions.get(),
+            session_errors: ingest.session_errors.get(),
+            batches: ingest.batches.get(),
+            records: ingest.records.get(),
+            bytes: ingest.bytes.get(),
+            unknown_kinds: ingest.unknown_kinds.get(),
+            store_errors: ingest.store_errors.get(),
+        },
+        agents: nodes.agents().into_iter().map(agent).collect(),
+        nodes: of_nodes.collect::<Result<_, _>>()?,
+    })
+}
+
+fn agent((name, info): (String, AgentInfo)) -> AgentStats {
+    AgentStats {
+        name,
+        build: info.build,
+        version: info.version,
+        epoch: hex::encode(info.epoch),
+        sessions: info.sessions,
+        clock_skew: info.skew_ns,
+        last: info.last_ns,
+        batches: info.batches,
+        records: info.records,
+        bytes: info.bytes,
+        nodes: info.nodes,
+    }
+}
+
+fn node(
+    nodes: &AuthorizedNodes<ReadStats>,
+    store: &Store,
+    name: &str,
+    info: Option<&NodeInfo>,
+) -> Result<NodeStats, StoreError> {
+    Ok(NodeStats {
+        name: name.to_owned(),
+        stored: info.map(stored).unwrap_or_default(),
+        totals: info.map(totals).unwrap_or_default(),
+        accounts: store.accounts(name)?.into_iter().filter_map(account).collect(),
+        losses: nodes.losses(store, name)?,
+        findings: findings(store, name)?,
+    })
+}
+
+fn stored(info: &NodeInfo) -> Stored {
+    Stored {
+        first_id: info.first_id,
+        next_id: info.next_id,
+        messages: info.rows,
+        bytes: info.bytes,
+        segments: info.segments,
+        first_time: info.first_time_ns,
+        last_time: info.last_time_ns,
+    }
+}
+
+fn totals(info: &NodeInfo) -> Totals {
+    let totals = &info.totals;
+    Totals {
+        messages: totals.messages,
+        chunks: totals.chunks,
+        connection_events: totals.connection_events,
+        losses: totals.losses,
+        target_events: totals.target_events,
+        unknown_kinds: totals.unknown_kinds,
+        duplicates: totals.duplicates,
+        evicted_messages: totals.evicted_rows,
+        lost_records: totals.lost_records,
+        lost_bytes: totals.lost_bytes,
+    }
+}
+
+fn account(account: Account) -> Option<AccountStats> {
+    let Account { agent, epoch, record } = account;
+    let Record { time_ns, target, kind: Some(Kind::NetworkAccount(terms)) } = record else { return None };
+    let equations = equations(&terms);
+    Some(AccountStats {
+        agent,
+        epoch: hex::encode(epoch),
+        target,
+        time: time_ns,
+        bytes_seen: terms.bytes_seen,
+        bytes_captured: terms.bytes_captured,
+        bytes_left_alone: terms.bytes_left_alone,
+        bytes_in_ring: terms.bytes_in_ring,
+        bytes_dropped: counts(terms.bytes_dropped),
+        bytes_in_chunks: terms.bytes_in_chunks,
+        bytes_not_protocol: terms.bytes_not_protocol,
+        bytes_skipped: terms.bytes_skipped,
+        bytes_pending: terms.bytes_pending,
+        chunks: terms.chunks,
+        chunks_opened: terms.chunks_opened,
+        chunks_undecryptable: terms.chunks_undecryptable,
+        chunks_dropped: terms.chunks_dropped,
+        chunk_bytes_dropped: terms.chunk_bytes_dropped,
+        messages: terms.messages,
+        messages_sent: terms.messages_sent,
+        messages_dropped: counts(terms.messages_dropped),
+        gaps: terms.gaps,
+        connections: terms.connections,
+        connections_open: terms.connections_open,
+        equations,
+    })
+}
+
+fn counts(counts: Vec<ReasonCount>) -> Vec<Count> {
+    counts.into_iter().map(|ReasonCount { reason, count }| Count { reason, count }).collect()
+}
+
+/// The equations of `record.proto`, evaluated.
+fn equations(terms: &NetworkAccount) -> Vec<Equation> {
+    let sum = |terms: &[u64]| terms.iter().fold(0, |sum: u64, term| sum.saturating_add(*term));
+    let dropped = |counts: &[ReasonCount]| counts.iter().fold(0, |sum: u64, each| sum.saturating_add(each.count));
+    let equation = |equation, left, right| Equation { equation, left, right, holds: left == right };
+    vec![
+        equation(
+            "bytes_seen = bytes_captured + bytes_left_alone + bytes_dropped + bytes_in_ring",
+            terms.bytes_seen,
+            sum(&[terms.bytes_captured, terms.bytes_left_alone, dropped(&terms.bytes_dropped), terms.bytes_in_ring]),
+        ),
+        equation(
+            "bytes_captured = bytes_in_chunks + bytes_not_protocol + bytes_skipped + bytes_pending",
+            terms.bytes_captured,
+            sum(&[terms.bytes_in_chunks, terms.bytes_not_protocol, terms.bytes_skipped, terms.bytes_pending]),
+        ),
+        equation(
+            "chunks = chunks_opened + chunks_undecryptable",
+            terms.chunks,
+            sum(&[terms.chunks_opened, terms.chunks_undecryptable]),
+        ),
+        equation(
+            "messages = messages_sent + messages_dropped",
+            terms.messages,
+            sum(&[terms.messages_sent, dropped(&terms.messages_dropped)]),
+        ),
+    ]
+}
+
+/// The latest event of each kind and target, if it is an error.
+fn findings(store: &Store, node: &str) -> Result<Vec<Finding>, StoreError> {
+    let query = FactQuery { cursor: None, limit: MAX_EVENTS, order: Order::NewestFirst };
+    let mut seen = BTreeSet::new();
+    let mut findings = Vec::new();
+    for (_, record) in store.target_events(node, &query)? {
+        let Record { time_ns, target, kind: Some(Kind::TargetEvent(event)) } = record else { continue };
+        let matter = event.event.strip_suffix(" error").unwrap_or(&event.event).to_owned();
+        let is_error = matter.len() < event.event.len();
+        if seen.insert((target.clone(), matter)) && is_error {
+            let (event, pid, detail) = (event.event, event.pid, event.detail);
+            findings.push(Finding { time: time_ns, target, event, pid, detail });
+        }
+    }
+    Ok(findings)
+}

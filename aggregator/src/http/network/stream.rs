@@ -1,0 +1,246 @@
+//! `/v2/p2p/stream`: messages as they are recorded, as server-sent events whose `id:` is the cursor.
+//!
+//! A stream is a list without an end, oldest first: it reads a page, sends it, and waits for new rows when there are none.
+//! Rows are read only as fast as the client takes them, so that a slow client costs nothing but its connection. After a
+//! disconnect `Last-Event-ID` resumes after the last event, without gaps and duplicates.
+//!
+//! A permission that may be withdrawn is checked again every minute. A stream whose caller lost it ends with an event called
+//! `error`; while the check cannot be made, nothing is sent.
+
+use std::{convert::Infallible, ops::ControlFlow, sync::atomic::Ordering, time::Duration};
+
+use axum::{
+    http::{HeaderMap, HeaderName, HeaderValue, header},
+    response::{
+        IntoResponse as _, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use chainscope_proto::v1::record::Kind;
+use chainscope_store::{MessageQuery, Order};
+use futures::{StreamExt as _, stream};
+use prometheus_client::metrics::gauge::Gauge;
+use serde::Serialize;
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    super::{
+        app::AuthorizedNode,
+        params::{NodeParameters, Params, is_decimal, shown},
+        problem::Problem,
+    },
+    params::MessageParameters,
+    wire::Row,
+};
+use crate::{
+    access::{Refusal, permission::ReadMessages},
+    json,
+};
+
+/// Rows read at a time.
+const PAGE: u64 = 256;
+
+/// Time between two attempts to check the permission while the reviewer is unavailable.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Messages of a node as they are recorded.
+///
+/// Server-sent events: `id` is the message's, `data` a row as in `/v2/p2p`. Begins with the next message, or at `cursor`; the
+/// header `Last-Event-ID` resumes after that message. `limit` ends the stream after that number of events.
+#[utoipa::path(get, path = "/v2/p2p/stream", params(NodeParameters, MessageParameters), responses(
+    (status = 200, description = "The events.", content_type = "text/event-stream", body = String),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
+    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 503, description = "Too many streams are open.", body = Problem),
+))]
+pub(crate) async fn messages(
+    headers: HeaderMap,
+    Params(parameters): Params<MessageParameters>,
+    node: AuthorizedNode<ReadMessages>,
+) -> Result<Response, Problem> {
+    let left = parameters.limit.unwrap_or(u64::MAX);
+    let query = MessageQuery { order: Order::OldestFirst, ..parameters.query()? };
+    let next = match last_event_id(&headers)?.map(|id| id.saturating_add(1)).or(query.cursor) {
+        Some(cursor) => cursor,
+        None => node.read(|store, node, _| Ok(store.visible(node).1)).await?,
+    };
+    let permit = node.app().streams().clone().try_acquire_owned().map_err(|_| {
+        node.app().metrics().http.refused.inc();
+        Problem::busy("too many streams are open")
+    })?;
+    let heartbeat = node.app().limits().heartbeat_interval;
+    let open = OpenStream::new(node.app().metrics().http.streams.clone(), permit);
+    let visible = node.app().visible();
+    let feed = Feed { node, query, next, left, visible, authorized: Instant::now(), has_ended: false, _open: open };
+    // The first bytes are sent at once: the client sees that the stream is open before there is an event.
+    let opened = stream::iter([Event::default().comment("open")]);
+    let events = stream::unfold(feed, |mut feed| async move { feed.next().await.map(|events| (events, feed)) });
+    let events = opened.chain(events.flat_map(stream::iter)).map(Ok::<_, Infallible>);
+    let keep_alive = KeepAlive::new().interval(heartbeat).text("still here");
+    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Disables nginx's buffering of the response.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// The id in `Last-Event-ID`.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    if text.is_empty() {
+        // Sent by browsers that have received no event yet.
+        return Ok(None);
+    }
+    let id = is_decimal(text).then(|| text.parse().ok()).flatten();
+    id.map(Some).ok_or_else(|| Problem::parameter("Last-Event-ID", format!("{} is no message's id", shown(text))))
+}
+
+/// An open stream, counted as long as this exists.
+struct OpenStream {
+    streams: Gauge,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl OpenStream {
+    fn new(streams: Gauge, permit: OwnedSemaphorePermit) -> Self {
+        streams.inc();
+        Self { streams, _permit: permit }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.streams.dec();
+    }
+}
+
+/// The source of a stream's events.
+struct Feed {
+    node: AuthorizedNode<ReadMessages>,
+    query: MessageQuery,
+    /// Id of the first message that was not read.
+    next: u64,
+    /// Events that are still to be sent.
+    left: u64,
+    visible: watch::Receiver<u64>,
+    /// When the permission was checked.
+    authorized: Instant,
+    /// The last event was sent.
+    has_ended: bool,
+    _open: OpenStream,
+}
+
+impl Feed {
+    /// The next events, at least one; none at the end.
+    async fn next(&mut self) -> Option<Vec<Event>> {
+        let stop = self.node.app().stop().clone();
+        loop {
+            if self.left == 0 || self.has_ended {
+                return None;
+            }
+            if stop.is_cancelled() {
+                return self.end(Event::default().comment("the aggregator ends"));
+            }
+            match self.reauthorize().await {
+                Ok(()) => {}
+                Err(refusal @ Refusal::Unavailable(_)) => {
+                    tracing::debug!(%refusal, "a stream is suspended");
+                    tokio::select! {
+                        () = sleep(RETRY_INTERVAL.min(self.node.app().limits().heartbeat_interval)) => {}
+                        () = stop.cancelled() => {}
+                    }
+                    continue;
+                }
+                Err(refusal) => return self.end(error_event(refusal)),
+            }
+            self.visible.mark_unchanged();
+            let events = tokio::select! {
+                events = self.read() => events,
+                () = stop.cancelled() => continue,
+            };
+            match events {
+                Ok(events) if !events.is_empty() => return Some(events),
+                Ok(_) => {}
+                // The store is overloaded: the next attempt follows.
+                Err(problem) => tracing::debug!(detail = problem.detail, "a stream could not be read"),
+            }
+            let limits = self.node.app().limits();
+            let pause = match self.node.is_revocable() {
+                true => limits.reauthorize_interval.saturating_sub(self.authorized.elapsed()),
+                false => limits.heartbeat_interval,
+            };
+            tokio::select! {
+                changed = timeout(pause.min(limits.heartbeat_interval), self.visible.changed()) => {
+                    if matches!(changed, Ok(Err(_))) {
+                        return None;
+                    }
+                }
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Checks the permission again if the last check is too long ago.
+    async fn reauthorize(&mut self) -> Result<(), Refusal> {
+        if self.node.is_revocable() && self.authorized.elapsed() >= self.node.app().limits().reauthorize_interval {
+            self.node.reauthorize().await?;
+            self.authorized = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, last: Event) -> Option<Vec<Event>> {
+        self.has_ended = true;
+        Some(vec![last])
+    }
+
+    /// Reads the next events; none if there are no new ones.
+    async fn read(&mut self) -> Result<Vec<Event>, Problem> {
+        let limit = self.left.min(PAGE);
+        let mut query = MessageQuery { cursor: Some(self.next), limit, ..self.query.clone() };
+        let (events, next) = self
+            .node
+            .read(move |store, node, budget| {
+                query.budget = budget;
+                // Before the read, so that rows that become visible meanwhile are read next time.
+                let (_, end) = store.visible(node);
+                let (mut events, mut rows, mut last) = (Vec::new(), 0, None);
+                store.each_message(node, &query, &mut |id, record| {
+                    if let Some(Kind::Message(message)) = &record.kind {
+                        events.push(with_data(Event::default().id(id.to_string()), &Row::new(id, &record, message)));
+                    }
+                    rows += 1;
+                    last = Some(id);
+                    ControlFlow::Continue(())
+                })?;
+                let seen = last.map_or(0, |id| id.saturating_add(1));
+                // Fewer rows than the limit: everything up to the end was read.
+                let next = if rows < limit { seen.max(end) } else { seen };
+                Ok((events, next))
+            })
+            .await?;
+        let sent = events.len() as u64;
+        self.next = self.next.max(next);
+        self.left = self.left.saturating_sub(sent);
+        self.node.app().metrics().http.streamed.fetch_add(sent, Ordering::Relaxed);
+        Ok(events)
+    }
+}
+
+/// Adds the JSON of a value.
+fn with_data(event: Event, value: &impl Serialize) -> Event {
+    let mut text = Vec::new();
+    // Writing to memory does not fail, and the JSON is UTF-8 without line breaks.
+    let _ = json::write(&mut text, value);
+    event.data(String::from_utf8(text).unwrap_or_default())
+}
+
+/// The end of a stream whose caller lost the permission.
+fn error_event(refusal: Refusal) -> Event {
+    with_data(Event::default().event("error"), &Problem::from(refusal))
+}

@@ -1,0 +1,54 @@
+//! Times in parameters and responses.
+//!
+//! Responses show whole milliseconds, so times are compared as whole milliseconds: a row is in `from..=to` exactly if the
+//! time that it shows is.
+
+/// Nanoseconds of a millisecond.
+pub(crate) const NS_PER_MS: i64 = 1_000_000;
+
+/// Numbers below are seconds.
+const SECONDS_BELOW: u64 = 100_000_000_000;
+/// Numbers below (that are not seconds) are milliseconds, others nanoseconds.
+const MILLIS_BELOW: u64 = 100_000_000_000_000;
+
+/// A time in a unit that follows from its magnitude, as nanoseconds since 1970.
+pub(crate) fn nanoseconds(time: u64) -> i64 {
+    let factor = match time {
+        0..SECONDS_BELOW => 1_000_000_000,
+        SECONDS_BELOW..MILLIS_BELOW => 1_000_000,
+        _ => 1,
+    };
+    i64::try_from(u128::from(time) * factor).unwrap_or(i64::MAX)
+}
+
+/// The time that a response shows: rounded down to whole milliseconds.
+pub(crate) fn shown_time(time_ns: i64) -> i64 {
+    time_ns.div_euclid(NS_PER_MS).saturating_mul(NS_PER_MS)
+}
+
+/// The first time that is shown as `time_ns` or later.
+pub(crate) fn first_shown_at_least(time_ns: i64) -> i64 {
+    let rounded = shown_time(time_ns);
+    if rounded == time_ns { time_ns } else { rounded.saturating_add(NS_PER_MS) }
+}
+
+/// The first time that is shown as later than `time_ns`.
+pub(crate) fn first_shown_after(time_ns: i64) -> i64 {
+    shown_time(time_ns).saturating_add(NS_PER_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nanoseconds;
+
+    #[test]
+    fn the_unit_of_a_time_is_inferred() {
+        assert_eq!(nanoseconds(1_626_264_123), 1_626_264_123_000_000_000);
+        assert_eq!(nanoseconds(1_626_264_123_456), 1_626_264_123_456_000_000);
+        assert_eq!(nanoseconds(1_626_264_123_456_789_000), 1_626_264_123_456_789_000);
+        assert_eq!(nanoseconds(99_999_999_999), i64::MAX);
+        assert_eq!(nanoseconds(100_000_000_000), 100_000_000_000_000_000);
+        assert_eq!(nanoseconds(100_000_000_000_000), 100_000_000_000_000);
+        assert_eq!(nanoseconds(u64::MAX), i64::MAX);
+    }
+}

@@ -1,0 +1,85 @@
+//! Compact JSON that is safe to print on a terminal: control characters above U+001F and bidirectional formatting
+//! characters, which JSON does not require to be escaped, are escaped too. Strings in it come from peers.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter, Serializer};
+
+/// Formatter of compact JSON that escapes control and bidirectional formatting characters.
+struct EscapingFormatter;
+
+impl Formatter for EscapingFormatter {
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, character)) = rest.char_indices().find(|(_, character)| must_escape(*character)) {
+            let (before, from) = rest.split_at(at);
+            out.write_all(before.as_bytes())?;
+            // All of them are in the Basic Multilingual Plane.
+            write!(out, "\\u{:04x}", u32::from(character))?;
+            rest = from.get(character.len_utf8()..).unwrap_or_default();
+        }
+        CompactFormatter.write_string_fragment(out, rest)
+    }
+}
+
+fn must_escape(character: char) -> bool {
+    character >= '\u{7f}'
+        && (character.is_control()
+            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+}
+
+/// Writes a value as compact JSON.
+pub(crate) fn write(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
+    Ok(value.serialize(&mut Serializer::with_formatter(out, EscapingFormatter))?)
+}
+
+/// Writes a string as [`write`] does; copies a string that needs no escapes, as most names.
+pub(crate) fn write_text(out: &mut Vec<u8>, text: &str) {
+    // Without early exit, so that the loop is vectorised.
+    let is_plain = text
+        .bytes()
+        .fold(true, |is_plain, byte| is_plain & matches!(byte, b' '..=b'~') & (byte != b'"') & (byte != b'\\'));
+    if is_plain {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        // Writing to memory does not fail.
+        let _ = write(out, &text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{write, write_text};
+
+    fn text(value: &str) -> String {
+        let mut out = Vec::new();
+        write(&mut out, &value).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn control_and_bidirectional_characters_are_escaped() {
+        assert_eq!(text("a\u{1b}\u{7f}\u{9b}é\u{202e}\"\n"), r#""a\u001b\u007f\u009bé\u202e\"\n""#);
+    }
+
+    proptest! {
+        #[test]
+        fn both_writers_agree(value in "[ -~]*|.*|[\u{0}-\u{a0}]*") {
+            let mut out = Vec::new();
+            write_text(&mut out, &value);
+            prop_assert_eq!(String::from_utf8(out).unwrap(), text(&value));
+        }
+
+        #[test]
+        fn escaped_json_parses_to_the_same_string(value in any::<String>()) {
+            let text = text(&value);
+            prop_assert!(!text.chars().any(char::is_control));
+            prop_assert_eq!(serde_json::from_str::<String>(&text).unwrap(), value);
+        }
+    }
+}

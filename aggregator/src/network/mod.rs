@@ -1,0 +1,4 @@
+//! The network pillar without HTTP: decoding of messages, and sums of losses.
+
+pub(crate) mod decode;
+pub(crate) mod losses;

@@ -1,0 +1,9 @@
+//! Tests that must not share a process: a global subscriber, a full disk.
+
+#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod audit_log;
+mod disk;

@@ -1,0 +1,21 @@
+//! The aggregator over real sockets and a real database.
+
+#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod access;
+mod api;
+mod decoding;
+mod explorer;
+mod filters;
+mod ingest;
+mod memory;
+mod messages;
+mod openapi;
+mod operation;
+#[cfg(feature = "kubernetes")]
+mod reviews;
+mod stream;
+mod trust;
