@@ -125,7 +125,7 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
                 });
                 // As a consumer does who has seen the first bytes.
                 if let Some(socket) = opened.take() {
-                    probe.decide(socket, Verdict::Keep).expect("room for one");
+                    probe.set_verdict(socket, Verdict::Keep).expect("room for one");
                 }
                 if last && events.expect("the ring") == 0 {
                     break;

@@ -1,44 +1,44 @@
-//! What this host offers: the self-check at start, and the names in error messages.
+//! Checks of the host: kernel, BTF, tracepoints and capabilities.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use crate::error::Error;
 
-/// Where the kernel's type information is.
+/// BTF of the running kernel.
 pub(crate) const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 /// The tracepoints that [`CaptureMode::Sock`](crate::network::CaptureMode::Sock) needs (Linux 6.3).
 pub(crate) const SOCK_TRACEPOINTS: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 const LIFE_TRACEPOINTS: [&str; 3] = ["inet_sock_set_state", "tcp_destroy_sock", "sys_exit"];
-/// The newest helper that the programs need, without `bpf_`. Vendors put it into older kernels, too.
+/// The newest helper that the programs need, without `bpf_`. Vendors backport it to older kernels.
 const NEWEST_HELPER: &str = "loop";
-/// From this release on every kernel has it.
+/// First release with this helper.
 const SURE_KERNEL: (u32, u32) = (5, 17);
-/// The same for people.
+/// The same, for messages.
 pub(crate) const KERNELS: &str = "Linux 5.17 or later, or an older one with it backported,";
 
 /// One line of [`self_check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at, for example `capability CAP_BPF`.
+    /// The checked item, for example `capability CAP_BPF`.
     pub name: String,
-    /// Whether it is as needed.
+    /// Whether the check passed.
     pub ok: bool,
-    /// Whether nodes can be recorded without it.
+    /// Whether recording works without it.
     pub optional: bool,
-    /// What was found, and what follows if it is not as needed.
+    /// The result, and the consequence of a failure.
     pub detail: String,
 }
 
 impl Finding {
-    /// Whether nothing can be recorded because of it.
+    /// Whether recording is impossible because of it.
     #[must_use]
     pub fn is_obstacle(&self) -> bool {
         !self.ok && !self.optional
     }
 }
 
-/// A line for people.
+/// Formats the finding as one line.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = match (self.ok, self.optional) {
@@ -50,8 +50,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at everything that [`NetworkProbe::load`](crate::network::NetworkProbe::load) and
-/// [`MemoryProbe::load`](crate::memory::MemoryProbe::load) need, without loading anything.
+/// Checks the requirements of [`NetworkProbe::load`](crate::network::NetworkProbe::load) and
+/// [`MemoryProbe::load`](crate::memory::MemoryProbe::load) without loading anything.
 #[must_use]
 pub fn self_check() -> Vec<Finding> {
     let btf = std::fs::read(BTF_PATH).map_err(|error| error.to_string());
@@ -66,10 +66,10 @@ pub fn self_check() -> Vec<Finding> {
     findings
 }
 
-/// What a kernel of this release and BTF (or the reason why there is none) offers.
+/// Findings for a kernel of this release and BTF; or the reason why BTF is missing.
 fn kernel(release: &str, btf: Result<&[u8], &String>) -> Vec<Finding> {
     let names = btf.map(names_of).unwrap_or_default();
-    // Without BTF nothing is known of helpers, and that is said below.
+    // Without BTF the helpers are unknown; the missing BTF is a finding of its own.
     let lacking = btf.ok().and_then(|_| missing_helper(release, &names));
     let detail = match lacking {
         Some(helper) => format!("{release} lacks {helper}; {KERNELS} is needed"),
@@ -121,7 +121,7 @@ fn effective_capabilities() -> Option<u64> {
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-/// For the error message of a refusal.
+/// Names of the missing capabilities, for the message of a refusal.
 pub(crate) fn missing_capabilities() -> String {
     let mask = effective_capabilities().unwrap_or(0);
     let missing: Vec<&str> =
@@ -137,7 +137,7 @@ pub(crate) fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Refuses a kernel without the helpers that every program needs.
+/// Refuses a kernel without the helpers that all programs need.
 pub(crate) fn require_helpers(release: &str, names: &HashSet<&str>) -> Result<(), Error> {
     match missing_helper(release, names) {
         Some(need) => Err(Error::KernelTooOld { release: release.to_owned(), need }),
@@ -154,12 +154,12 @@ fn has_helper(names: &HashSet<&str>, helper: &str) -> bool {
     names.contains(format!("bpf_{helper}").as_str()) || names.contains(format!("BPF_FUNC_{helper}").as_str())
 }
 
-/// Whether the release alone is no proof that the helpers are there.
+/// Whether the release does not guarantee the helpers.
 fn is_older(release: &str) -> bool {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) < SURE_KERNEL,
-        // A release that is not a number is no proof of age; loading will tell.
+        // Unknown version scheme: loading the programs shows whether the helpers exist.
         _ => false,
     }
 }

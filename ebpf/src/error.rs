@@ -1,4 +1,4 @@
-//! What can go wrong, each in one sentence for the person who starts the program.
+//! Errors of loading and using a probe; each message is one sentence that names the cause.
 
 use std::io;
 
@@ -13,80 +13,80 @@ pub enum Error {
     /// The kernel has no type information.
     #[error("the kernel has no BTF ({path}: {cause}): it must be built with CONFIG_DEBUG_INFO_BTF")]
     NoBtf {
-        /// Where it was looked for.
+        /// Path of the BTF file.
         path: &'static str,
         /// Why it could not be read.
         cause: String,
     },
-    /// The kernel lacks something that every mode needs.
+    /// The kernel lacks a helper that all programs need.
     #[error("kernel {release} lacks {need}: {} is needed", crate::check::KERNELS)]
     KernelTooOld {
         /// `uname -r`.
         release: String,
-        /// The missing piece.
+        /// Name of the helper.
         need: &'static str,
     },
-    /// The forced mode is not possible here.
+    /// The kernel does not support the requested capture mode.
     #[error(
         "capture at sockets was asked for, but kernel {release} has no tracepoint {tracepoint} (Linux 6.3 or later)"
     )]
     NoSockTracepoints {
         /// `uname -r`.
         release: String,
-        /// The missing one.
+        /// Name of the missing tracepoint.
         tracepoint: &'static str,
     },
-    /// A tracepoint that the probe cannot do without.
+    /// A required tracepoint is missing.
     #[error("kernel {release} has no tracepoint {tracepoint}: it is built without it, or too old")]
     NoTracepoint {
         /// `uname -r`.
         release: String,
-        /// The missing one.
+        /// Name of the missing tracepoint.
         tracepoint: &'static str,
     },
-    /// A process that is to be watched is not there, or has ended.
+    /// The process to watch does not exist or has exited.
     #[error("there is no process {pid}")]
     NoProcess {
-        /// Its number.
+        /// Process id.
         pid: u32,
     },
-    /// The process lacks rights.
+    /// This process lacks a capability.
     #[error("not permitted to {action}: CAP_BPF and CAP_PERFMON are needed, missing here: {missing}")]
     NotPermitted {
-        /// What was refused.
+        /// Action that was refused.
         action: String,
-        /// Names of the missing capabilities, or why they may be there and not suffice.
+        /// Names of the missing capabilities, or another possible reason.
         missing: String,
     },
     /// The kernel could not allocate a map.
     #[error("not enough memory to {action} (the ring has {ring_bytes} bytes)")]
     NoMemory {
-        /// What was refused.
+        /// Action that was refused.
         action: String,
-        /// The ring's size.
+        /// Size of the ring.
         ring_bytes: u32,
     },
-    /// An option has a value that cannot be.
+    /// The ring size is invalid.
     #[error("ring size of {0} bytes is not a power of two times the page size")]
     RingSize(u32),
     /// The verifier refused a program.
     #[error("the kernel refused the program {program}: {cause}")]
     Refused {
-        /// The program's name.
+        /// Name of the program.
         program: String,
-        /// The system's error and the last lines of the verifier's log.
+        /// The error number and the last lines of the verifier log.
         cause: String,
     },
-    /// A table of the kernel is full.
+    /// A map of the kernel is full.
     #[error("the kernel's table of {table} is full")]
     TableFull {
-        /// Which table.
+        /// Name of the table.
         table: &'static str,
     },
-    /// Anything else that the loader reports.
+    /// Any other error of the loader.
     #[error("cannot {action}: {cause}")]
     Load {
-        /// What was being done.
+        /// Action that failed.
         action: String,
         /// Why it failed.
         cause: String,
@@ -97,7 +97,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of the loader, in its own words but without the verifier's log of thousands of lines.
+    /// Converts an error of the loader, without the thousands of lines of the verifier log.
     pub(crate) fn from_loader(action: String, error: &(dyn std::error::Error + 'static), ring_bytes: u32) -> Self {
         match system_error(error).and_then(io::Error::raw_os_error) {
             Some(code) if code == rustix::io::Errno::PERM.raw_os_error() => {
@@ -116,7 +116,7 @@ impl Error {
     }
 }
 
-/// The system's error at the bottom of a loader's error, if there is one.
+/// The I/O error at the end of the chain of sources, if there is one.
 fn system_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -158,7 +158,7 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// The verifier states its reason in the last lines of its log, before the statistics.
+/// The last lines of the verifier log before the statistics, which have its reason.
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log
         .lines()

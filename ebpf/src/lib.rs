@@ -14,6 +14,7 @@ mod check;
 mod error;
 mod load;
 pub mod memory;
+mod mmap_array;
 pub mod network;
 mod ring;
 

@@ -1,14 +1,51 @@
-//! Loads programs though signals come meanwhile.
+//! Loading of BPF objects: BTF of the running kernel, programs, maps of an object.
 
+use std::collections::HashSet;
+
+use aya::maps::{Map, MapError};
 use aya::programs::ProgramError;
+use aya::{Btf, Ebpf};
 use rustix::io::Errno;
 
-/// As libbpf does (`PROG_LOAD_ATTEMPTS`), and some more: a large program is checked for up to a second.
-const ATTEMPTS: u32 = 10;
+use crate::check;
+use crate::error::Error;
 
-/// The kernel gives up checking a program with EAGAIN when its thread gets a signal, whatever that is about.
-pub(crate) fn in_spite_of_signals(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
-    for _ in 1..ATTEMPTS {
+/// Maximum number of attempts to load a program. libbpf makes 5 (`PROG_LOAD_ATTEMPTS`); verifying a large program takes up
+/// to a second, so a signal is more likely here.
+const MAX_LOAD_ATTEMPTS: u32 = 10;
+
+/// The running kernel, as far as loading depends on it.
+pub(crate) struct Kernel {
+    /// `uname -r`.
+    pub(crate) release: String,
+    /// Types for CO-RE relocations.
+    pub(crate) btf: Btf,
+    raw_btf: Vec<u8>,
+}
+
+impl Kernel {
+    /// Reads BTF and checks that the kernel has the helpers that all programs need.
+    ///
+    /// # Errors
+    /// [`Error::NoBtf`], [`Error::KernelTooOld`].
+    pub(crate) fn read() -> Result<Self, Error> {
+        let no_btf = |cause: String| Error::NoBtf { path: check::BTF_PATH, cause };
+        let release = check::kernel_release();
+        let raw_btf = std::fs::read(check::BTF_PATH).map_err(|error| no_btf(error.to_string()))?;
+        check::require_helpers(&release, &check::names_of(&raw_btf))?;
+        let btf = Btf::from_sys_fs().map_err(|error| no_btf(error.to_string()))?;
+        Ok(Self { release, btf, raw_btf })
+    }
+
+    /// Names of the types, functions and enumerators in BTF.
+    pub(crate) fn names(&self) -> HashSet<&str> {
+        check::names_of(&self.raw_btf)
+    }
+}
+
+/// Loads a program, again after EAGAIN: the verifier returns it when the thread has a pending signal.
+pub(crate) fn retry_eagain(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    for _ in 1..MAX_LOAD_ATTEMPTS {
         match load() {
             Err(ProgramError::LoadError { io_error, .. })
                 if io_error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => {}
@@ -16,4 +53,18 @@ pub(crate) fn in_spite_of_signals(mut load: impl FnMut() -> Result<(), ProgramEr
         }
     }
     load()
+}
+
+/// Takes a typed map out of a loaded object.
+///
+/// # Errors
+/// [`Error::Load`]: the object has no such map, or one of another type.
+pub(crate) fn take_map<T: TryFrom<Map, Error = MapError>>(bpf: &mut Ebpf, name: &str) -> Result<T, Error> {
+    let map = bpf.take_map(name).ok_or_else(|| missing_map(name))?;
+    T::try_from(map).map_err(|error| Error::Load { action: format!("use the map {name}"), cause: error.to_string() })
+}
+
+/// The error for a map that the object does not have.
+pub(crate) fn missing_map(name: &str) -> Error {
+    Error::Load { action: format!("find the map {name}"), cause: "it is not in the object".to_owned() }
 }

@@ -1,15 +1,17 @@
-//! Reader of a BPF ring buffer (Linux 5.8, `Documentation/bpf/ringbuf.rst`).
+//! Reader of a BPF ring buffer (`Documentation/bpf/ringbuf.rst`).
+//!
+//! Minimum kernel: 5.8.
 //!
 //! ```text
 //!  page 0            page 1             pages 2 ..                 the same again
 //!  consumer position producer position  data, a power of two bytes mapped twice, so no record wraps
-//!  (ours, writable)  (read only)        (read only)
+//!  (writable)        (read only)        (read only)
 //! ```
 //!
-//! Our own reader because the position is handed back in steps of 64 KiB, not after every record: the kernel reads it
-//! whenever it reserves room, and each change costs the watched process a cache miss. For the same reason waiting is
-//! edge-triggered: the reader sleeps until the kernel says that much is pending, or until it is time, although there
-//! already is something to read.
+//! It replaces `aya::maps::RingBuf` because it advances the consumer position in steps of 64 KiB, not after every record:
+//! the kernel reads the position at every reservation, and each change costs the watched process a cache miss. For the
+//! same reason waiting is edge-triggered: the reader sleeps until the kernel wakes it for a large backlog, or until its
+//! timeout, although there may be records to read.
 
 use std::fmt;
 use std::io;
@@ -24,7 +26,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
 const RECORD_HEADER: u64 = 8;
-const HAND_BACK: u64 = 64 << 10;
+/// Bytes after which the consumer position is advanced.
+const COMMIT_BYTES: u64 = 64 << 10;
 
 /// Memory shared with the kernel, unmapped on drop.
 struct Mapping {
@@ -34,7 +37,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(fd: BorrowedFd<'_>, offset: u64, length: usize, access: ProtFlags) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice aliases no Rust object.
+        // SAFETY: a new mapping at an address chosen by the kernel aliases no Rust object.
         let start = unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, fd, offset)? };
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Self { start, length })
@@ -43,20 +46,20 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever borrowed from it borrowed from `self`.
-        // An error would mean that the arguments are not those of a mapping; nothing can be done about it here.
+        // SAFETY: the mapping belongs to `self`, and all borrows from it are borrows from `self`.
+        // munmap fails only for invalid arguments; there is nothing to recover.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
 
-/// The reading end.
+/// The consumer of a ring buffer.
 pub(crate) struct Ring {
     consumer: Mapping,
     producer: Mapping,
     page: usize,
     size: u64,
     position: u64,
-    handed_back: u64,
+    committed: u64,
     epoll: OwnedFd,
     /// Keeps the map alive.
     _map: OwnedFd,
@@ -82,15 +85,15 @@ impl Ring {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &map, epoll::EventData::new_u64(0), edge)?;
-        Ok(Self { consumer, producer, page, size: u64::from(size), position: 0, handed_back: 0, epoll, _map: map })
+        Ok(Self { consumer, producer, page, size: u64::from(size), position: 0, committed: 0, epoll, _map: map })
     }
 
-    /// Bytes that the kernel has reserved and we have not read.
+    /// Bytes that the kernel has reserved and that have not been read.
     pub(crate) fn backlog(&self) -> u64 {
         self.produced().saturating_sub(self.position)
     }
 
-    /// Sleeps until the kernel wakes us because much is pending, or for `timeout`.
+    /// Waits until the kernel wakes the reader, or for `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<()> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
         let timeout = rustix::event::Timespec {
@@ -103,11 +106,11 @@ impl Ring {
         }
     }
 
-    /// Gives `f` every record up to what was there when called. Stops early at one that is still being written, and for
-    /// good at a length that cannot be (`false`).
+    /// Passes every record up to the current producer position to `f`. Stops early at a record that is still being written.
+    /// Returns `false` at an invalid length; the rest of the records is then skipped.
     pub(crate) fn drain(&mut self, f: &mut dyn FnMut(&[u8])) -> bool {
         let end = self.produced();
-        let mut sound = true;
+        let mut is_valid = true;
         while self.position < end {
             let at = self.position & (self.size - 1);
             let header = self.header(at);
@@ -117,7 +120,7 @@ impl Ring {
             let length = u64::from(header & !(BUSY | DISCARD));
             let step = (RECORD_HEADER + length).next_multiple_of(RECORD_HEADER);
             if step > end - self.position || step > self.size {
-                sound = false;
+                is_valid = false;
                 self.position = end;
                 break;
             }
@@ -125,12 +128,12 @@ impl Ring {
                 f(self.record(at, length));
             }
             self.position += step;
-            if self.position - self.handed_back >= HAND_BACK {
-                self.hand_back();
+            if self.position - self.committed >= COMMIT_BYTES {
+                self.commit();
             }
         }
-        self.hand_back();
-        sound
+        self.commit();
+        is_valid
     }
 
     fn produced(&self) -> u64 {
@@ -138,12 +141,12 @@ impl Ring {
         unsafe { self.producer.start.cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire)
     }
 
-    fn hand_back(&mut self) {
-        if self.handed_back != self.position {
-            // SAFETY: the consumer page begins with a 64-bit position, page-aligned, that only we write.
+    fn commit(&mut self) {
+        if self.committed != self.position {
+            // SAFETY: the consumer page begins with a 64-bit position, page-aligned, that only this reader writes.
             let consumer = unsafe { self.consumer.start.cast::<AtomicU64>().as_ref() };
             consumer.store(self.position, Ordering::Release);
-            self.handed_back = self.position;
+            self.committed = self.position;
         }
     }
 
@@ -157,7 +160,7 @@ impl Ring {
 
     fn record(&self, at: u64, length: u64) -> &[u8] {
         // SAFETY: `at < size` and `length <= size`, and the data is mapped twice in a row, so the range is within the
-        // mapping. The kernel does not write to a record again before the position is handed back, which needs `&mut self`.
+        // mapping. The kernel does not write to a record again before `commit`, which needs `&mut self`.
         unsafe {
             let start = self.producer.start.add(self.page + at as usize + RECORD_HEADER as usize);
             std::slice::from_raw_parts(start.as_ptr(), length as usize)

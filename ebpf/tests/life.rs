@@ -232,7 +232,7 @@ fn a_connection_that_is_to_be_left_alone(mode: CaptureMode) {
         assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
         let opened = recorder.until_opened(puppet.pid(), count);
         let verdict = if count == 1 { Verdict::LeaveAlone } else { Verdict::Keep };
-        recorder.probe.decide(opened.socket, verdict).expect("room for one");
+        recorder.probe.set_verdict(opened.socket, verdict).expect("room for one");
         assert_eq!(puppet.must(&format!("send {fd} 1 100 900 1 write")), 900);
         puppet.must(&format!("close {fd}"));
         let closed = recorder.until_closed(opened.socket);

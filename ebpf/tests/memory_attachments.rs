@@ -28,7 +28,7 @@ fn a_hundred_attachments_leave_nothing() {
             life.tell("one 0 50");
             assert!(Answer::all(&mut probe).anon(target) >= 50);
             life.tell("unmap 0");
-            probe.forget(target);
+            probe.unwatch(target);
         }
     };
     cycle();

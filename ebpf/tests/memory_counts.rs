@@ -355,7 +355,7 @@ fn a_deep_recursion_is_cut_and_says_so() {
     let deepest = answer.reading.counts.iter().map(|count| answer.stack(count.node)).max_by_key(Vec::len);
     let deepest = deepest.expect("a stack");
     assert!(deepest.len() > 255, "{}", deepest.len());
-    assert_eq!(deepest.last(), Some(&Frame::Incomplete(StackEnd::Cut)));
+    assert_eq!(deepest.last(), Some(&Frame::Incomplete(StackEnd::Truncated)));
     assert_near(answer.inside(target, Kind::Anonymous, life.path(), "hold_one"), 350);
     life.end();
     assert_gone(&mut probe, target);

@@ -67,7 +67,7 @@ fn signals_do_not_stop_the_start() {
 
 #[test]
 fn what_is_forgotten_makes_room() {
-    let options = MemoryOptions { nodes: 1024, check: true, ..MemoryOptions::default() };
+    let options = MemoryOptions { nodes: 1024, verify_stacks: true, ..MemoryOptions::default() };
     let mut probe = MemoryProbe::load(&options).expect("root");
     let mut life = Program::life();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("forgotten");
@@ -84,7 +84,7 @@ fn what_is_forgotten_makes_room() {
         assert_eq!(answer.reading.health.mismatches, 0);
         assert!(answer.reading.health.nodes_used < 300, "{:?}", answer.reading.health);
         life.tell("unmap 0");
-        probe.forget(target);
+        probe.unwatch(target);
         for _ in 0..3 {
             drain(&mut probe);
             let reading = probe.read(Scope::All).expect("a reading");
@@ -107,7 +107,7 @@ fn a_life_with_more_children_than_there_is_room_for_at_once() {
         wait::until_true("their ends", || {
             for event in drain(&mut probe) {
                 if let MemoryEvent::Exited { target: child, .. } = event {
-                    probe.forget(child);
+                    probe.unwatch(child);
                     children += 1;
                 }
             }
@@ -150,7 +150,7 @@ fn a_child_that_is_watched_for_itself_is_followed_once() {
 
 #[test]
 fn a_full_tree_is_counted() {
-    let options = MemoryOptions { nodes: 1024, check: false, ..MemoryOptions::default() };
+    let options = MemoryOptions { nodes: 1024, verify_stacks: false, ..MemoryOptions::default() };
     let mut probe = MemoryProbe::load(&options).expect("root");
     let program = compile("gcc", "vary.c", "vary-full", &["-O2", "-pthread", "-fomit-frame-pointer"]);
     let mut vary = Program::start(&program, &["3000"]);

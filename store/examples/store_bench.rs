@@ -191,7 +191,7 @@ fn pages(dir: &Path, count: u64) -> Vec<(&'static str, Page)> {
     let store = Store::open(dir, StoreOptions::default()).expect("opens");
     let mut rng = SmallRng::seed_from_u64(2);
     let started = Instant::now();
-    let mut mark = store.mark(NODE, "host", b"epoch");
+    let mut mark = store.high_water_mark(NODE, "host", b"epoch");
     while mark < count {
         let rows: Vec<Record> = (mark..count.min(mark + BATCH)).map(|id| message(id, &mut rng)).collect();
         mark = store.append(NODE, "host", b"epoch", mark, &rows).expect("appends");

@@ -1,12 +1,13 @@
-//! The block of messages that is being filled: its zone and postings in memory, written when something changed.
+//! The block of ids that is being filled, of one kind of fact: its zone and postings in memory, written when they changed.
 
 use std::collections::HashMap;
 
-use chainscope_proto::v1::Message;
+use chainscope_proto::v1::Record;
 
 use crate::{
     engine::Batch,
-    index, keys,
+    keys,
+    kind::FactKind,
     meta::Zone,
     posting::{Bits, block_of},
 };
@@ -19,16 +20,19 @@ struct Posting {
 
 /// Zone and postings of one block within one segment.
 pub(crate) struct Block {
+    kind: &'static FactKind,
     start: u64,
     zone: Zone,
     changed: bool,
-    postings: [HashMap<Box<[u8]>, Posting>; keys::INDEXES.len()],
+    /// Of each index, by value.
+    postings: Vec<HashMap<Box<[u8]>, Posting>>,
 }
 
 impl Block {
     /// The block that `id` will go into.
-    pub(crate) fn at(id: u64) -> Self {
-        Self { start: block_of(id), zone: Zone::NONE, changed: false, postings: Default::default() }
+    pub(crate) fn at(kind: &'static FactKind, id: u64) -> Self {
+        let postings = kind.indexes.iter().map(|_| HashMap::new()).collect();
+        Self { kind, start: block_of(id), zone: Zone::NONE, changed: false, postings }
     }
 
     /// Whether `id` belongs to it.
@@ -36,19 +40,21 @@ impl Block {
         block_of(id) == self.start
     }
 
-    pub(crate) fn add(&mut self, id: u64, time_ns: i64, target: &str, message: &Message) {
-        self.zone.add(time_ns);
+    pub(crate) fn add(&mut self, id: u64, record: &Record) {
+        self.zone.add((self.kind.time)(record));
         self.changed = true;
-        index::values(target, message, |table, value| {
-            let Some(postings) = self.postings.get_mut(table) else { return };
-            // Looked up first: nearly always the value is known, and its key need not be copied.
-            let posting = match postings.get_mut(value) {
-                Some(posting) => posting,
-                None => postings.entry(value.into()).or_default(),
-            };
-            posting.bits.insert(id);
-            posting.changed = true;
-        });
+        for (index, postings) in self.kind.indexes.iter().zip(&mut self.postings) {
+            (index.values)(record, &mut |value| {
+                let value = keys::cut(value);
+                // Looked up first: nearly always the value is known, and its key need not be copied.
+                let posting = match postings.get_mut(value) {
+                    Some(posting) => posting,
+                    None => postings.entry(value.into()).or_default(),
+                };
+                posting.bits.insert(id);
+                posting.changed = true;
+            });
+        }
     }
 
     /// Puts what changed into a batch.
@@ -56,11 +62,11 @@ impl Block {
         if !std::mem::take(&mut self.changed) {
             return;
         }
-        batch.put(&keys::row(keys::ZONE, node, segment, self.start), &self.zone.encode());
-        for (table, postings) in keys::INDEXES.into_iter().zip(&mut self.postings) {
+        batch.put(&keys::row(node, segment, self.kind.zones(), self.start), &self.zone.encode());
+        for (index, postings) in self.postings.iter_mut().enumerate() {
             for (value, posting) in postings {
                 if std::mem::take(&mut posting.changed) {
-                    let mut key = keys::posting_prefix(table, node, segment, value);
+                    let mut key = keys::posting_prefix(node, segment, self.kind.index_table(index), value);
                     key.extend_from_slice(&self.start.to_be_bytes());
                     batch.put_with(&key, |out| posting.bits.encode(out));
                 }
@@ -69,7 +75,7 @@ impl Block {
     }
 
     /// Marks everything as written: for a block that was read back.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn mark_written(&mut self) {
         self.changed = false;
         self.postings.iter_mut().flat_map(HashMap::values_mut).for_each(|posting| posting.changed = false);
     }

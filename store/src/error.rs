@@ -14,7 +14,7 @@ pub enum Error {
     },
     /// The database was written by a newer build.
     #[error(
-        "the database in {} has schema version {found}, this build knows version {known} and older: use a newer build",
+        "the database in {} has schema version {found}, this build reads version {known}: use a newer build",
         path.display()
     )]
     NewerSchema {
@@ -22,7 +22,21 @@ pub enum Error {
         path: PathBuf,
         /// Version that the database says.
         found: u32,
-        /// Greatest version that this build reads.
+        /// Version that this build reads.
+        known: u32,
+    },
+    /// The database was written by an older build.
+    #[error(
+        "the database in {} has schema version {found}, this build reads version {known} only: move the directory away to \
+         start with an empty database",
+        path.display()
+    )]
+    OlderSchema {
+        /// Its directory.
+        path: PathBuf,
+        /// Version that the database says.
+        found: u32,
+        /// Version that this build reads.
         known: u32,
     },
     /// There is a RocksDB database, but it is not one of this store.
@@ -40,10 +54,10 @@ pub enum Error {
         /// Bytes that an unprivileged writer may still use.
         free_bytes: u64,
     },
-    /// Records of a lane are missing between what is stored and what was given.
-    #[error("a hole in the lane of node {node}: expected sequence {expected}, found {found}")]
+    /// Records of a stream are missing between what is stored and what was given.
+    #[error("a hole in the stream of node {node}: expected sequence {expected}, found {found}")]
     Hole {
-        /// The lane's node.
+        /// The stream's node.
         node: String,
         /// The sequence that should have come next.
         expected: u64,

@@ -1,17 +1,15 @@
-//! Retention: whole segments go, oldest first.
+//! Eviction: whole segments are dropped, oldest first.
 //!
-//! An eviction publishes the views without the old segments, then deletes their keys by one range a table. The files
-//! that hold nothing else are given back at once, but only when no reader is left whose view still names the segments.
+//! An eviction publishes the views without the old segments, then deletes their keys by one range. The files that hold
+//! nothing else are deleted at once, but only when no reader is left whose view still names the segments.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use crate::{
-    Error, Retention,
-    engine::{Batch, Engine},
-    keys,
+    Error, Retention, keys,
+    kind::RetentionClass,
     meta::SegmentMeta,
-    node::Node,
-    view::{NodeView, Views},
+    node::{Node, segment_key},
     writer::{Urgency, Writer},
 };
 
@@ -20,186 +18,226 @@ use crate::{
 pub struct Evicted {
     /// Segments, of all nodes.
     pub segments: u64,
-    /// Messages in them.
+    /// Rows in them that count against [`Retention::rows`]: messages.
     pub rows: u64,
     /// Bytes in them, before compression.
     pub bytes: u64,
 }
 
-/// Key ranges whose space can be given back when an era is over.
+/// Key ranges whose space can be reclaimed when a reclamation epoch is over.
 pub(crate) struct Expired {
-    era: Arc<()>,
+    epoch: Arc<()>,
     ranges: Vec<Range<Vec<u8>>>,
 }
 
-/// How many of the oldest segments a node has to let go. The last one, which is open, always stays.
-pub(crate) fn too_many(segments: &[SegmentMeta], retention: &Retention, now_ns: i64) -> usize {
-    let Some((_, closed)) = segments.split_last() else { return 0 };
+/// The oldest segments of a class that have to be evicted, of the node at a position.
+pub(crate) struct Due {
+    pub(crate) node: usize,
+    pub(crate) class: RetentionClass,
+    pub(crate) count: usize,
+}
+
+/// How many of the oldest segments are beyond the limits. One that is open always stays; by bytes and rows, so does the
+/// last one.
+pub(crate) fn excess(segments: &[Arc<SegmentMeta>], retention: &Retention, now_ns: i64) -> usize {
+    let Some((_, older)) = segments.split_last() else { return 0 };
     let by_age = retention.age_ns().map_or(0, |age| {
         let limit = now_ns.saturating_sub(age);
-        // A clock that was wrong may have left times in the future: no record is newer than its segment's end.
-        let newest = |segment: &SegmentMeta| match segment.facts {
-            0 => segment.closed_ns,
-            _ => segment.greatest_ns.min(segment.closed_ns),
-        };
-        closed.iter().take_while(|segment| newest(segment) < limit).count()
+        segments.iter().take_while(|segment| segment.closed_ns != 0 && segment.newest_ns() < limit).count()
     });
     let by_size = |limit: Option<u64>, size: fn(&SegmentMeta) -> u64| {
-        let mut excess = segments.iter().map(size).sum::<u64>().saturating_sub(limit.unwrap_or(u64::MAX));
-        closed
-            .iter()
-            .take_while(|segment| {
-                let drop = excess > 0;
-                excess = excess.saturating_sub(size(segment));
-                drop
-            })
-            .count()
+        let sum = segments.iter().map(|segment| size(segment)).sum::<u64>();
+        let mut excess = sum.saturating_sub(limit.unwrap_or(u64::MAX));
+        let is_excess = |segment: &&Arc<SegmentMeta>| {
+            let drop = excess > 0;
+            excess = excess.saturating_sub(size(segment));
+            drop
+        };
+        older.iter().take_while(is_excess).count()
     };
     by_age.max(by_size(retention.rows, |segment| segment.rows)).max(by_size(retention.bytes, |segment| segment.bytes))
 }
 
-/// Whether the open segment has to close for its age.
-fn ages(node: &Node, now_ns: i64) -> bool {
-    node.segments.last().is_some_and(|open| {
-        let open_for = now_ns.saturating_sub(open.opened_ns);
-        open.facts > 0 && node.retention.age_ns().is_some_and(|age| open_for > age / Retention::PARTS as i64)
-    })
+impl Node {
+    /// How many of the oldest segments of a class are beyond its limits.
+    fn excess(&self, class: RetentionClass, now_ns: i64) -> usize {
+        excess(&self.segments[class as usize], &self.retention[class as usize], now_ns)
+    }
+
+    /// Whether the open segment has to close for its age.
+    fn is_open_too_long(&self, now_ns: i64) -> bool {
+        let class = RetentionClass::Records as usize;
+        self.segments[class].last().is_some_and(|open| {
+            let open_for = now_ns.saturating_sub(open.opened_ns);
+            let age = self.retention[class].age_ns();
+            open.facts > 0 && age.is_some_and(|age| open_for > age / Retention::PARTS as i64)
+        })
+    }
 }
 
-/// Drops what retention no longer allows.
-pub(crate) fn by_retention(
-    writer: &mut Writer,
-    engine: &dyn Engine,
-    views: &Views,
-    expired: &mut Vec<Expired>,
-    now_ns: i64,
-) -> Result<Evicted, Error> {
-    let due =
-        writer.nodes.iter().any(|node| ages(node, now_ns) || too_many(&node.segments, &node.retention, now_ns) > 0);
-    settle(writer, engine, views, due)?;
-    let (nodes, staged) = writer.parts();
-    let mut plan = Vec::new();
-    for (at, node) in nodes.iter_mut().enumerate() {
-        // An idle node's segment must close, too, for its rows to grow old.
-        if ages(node, now_ns) {
-            node.roll(now_ns, staged);
+impl Writer {
+    /// Evicts the records that retention no longer allows.
+    pub(crate) fn evict(&mut self, now_ns: i64) -> Result<Evicted, Error> {
+        let class = RetentionClass::Records;
+        let is_due = |node: &Node| node.is_open_too_long(now_ns) || node.excess(class, now_ns) > 0;
+        self.commit_before_eviction(self.nodes.iter().any(is_due))?;
+        let mut due = Vec::new();
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            // An idle node's segment must close, too, for its rows to grow old.
+            if node.is_open_too_long(now_ns) {
+                node.roll(class, now_ns, &mut self.staged);
+            }
+            due.push(Due { node: at, class, count: node.excess(class, now_ns) });
         }
-        let count = too_many(&node.segments, &node.retention, now_ns);
-        if count > 0 {
-            plan.push((at, count));
+        self.evict_segments(&due)
+    }
+
+    /// Evicts the oldest segment of the node whose records take the most bytes.
+    pub(crate) fn evict_for_space(&mut self) -> Result<Evicted, Error> {
+        self.commit_before_eviction(true)?;
+        let now_ns = (self.options.clock)();
+        let class = RetentionClass::Records;
+        let bytes = |node: &Node| node.segments[class as usize].iter().map(|segment| segment.bytes).sum::<u64>();
+        let Some((at, node)) = self.nodes.iter_mut().enumerate().max_by_key(|(_, node)| bytes(node)) else {
+            return Ok(Evicted::default());
+        };
+        match node.segments[class as usize].as_slice() {
+            [only] if only.facts > 0 => node.roll(class, now_ns, &mut self.staged),
+            [] | [_] => return Ok(Evicted::default()),
+            _ => {}
+        }
+        self.evict_segments(&[Due { node: at, class, count: 1 }])
+    }
+
+    /// Evicts the memory snapshots of a node that the limits no longer allow.
+    pub(crate) fn evict_snapshots(&mut self, node: &str, limits: Retention, now_ns: i64) -> Result<Evicted, Error> {
+        let Some(at) = self.find(node) else { return Ok(Evicted::default()) };
+        let class = RetentionClass::Snapshots;
+        self.nodes[at].retention[class as usize] = limits;
+        match self.nodes[at].excess(class, now_ns) {
+            0 => Ok(Evicted::default()),
+            count => {
+                self.commit_before_eviction(true)?;
+                self.evict_segments(&[Due { node: at, class, count }])
+            }
         }
     }
-    drop_segments(writer, engine, views, expired, &plan)
-}
 
-/// Drops the oldest segment of the node that takes the most bytes.
-pub(crate) fn to_make_room(
-    writer: &mut Writer,
-    engine: &dyn Engine,
-    views: &Views,
-    expired: &mut Vec<Expired>,
-) -> Result<Evicted, Error> {
-    settle(writer, engine, views, true)?;
-    let now_ns = (writer.options.clock)();
-    let (nodes, staged) = writer.parts();
-    let bytes = |node: &Node| node.segments.iter().map(|segment| segment.bytes).sum::<u64>();
-    let Some((at, node)) = nodes.iter_mut().enumerate().max_by_key(|(_, node)| bytes(node)) else {
-        return Ok(Evicted::default());
-    };
-    match node.segments.as_slice() {
-        [only] if only.facts > 0 => node.roll(now_ns, staged),
-        [] | [_] => return Ok(Evicted::default()),
-        _ => {}
+    /// Commits what is staged before anything is evicted. On a full disk that takes the space of the ballast, which is not
+    /// touched unless something is due to be evicted.
+    fn commit_before_eviction(&mut self, is_due: bool) -> Result<(), Error> {
+        match self.commit(Urgency::Normal) {
+            Err(Error::DiskFull { .. }) if is_due => {
+                tracing::warn!("the disk is full: the ballast file is deleted so that eviction can write");
+                self.ballast.release()?;
+                self.commit(Urgency::Eviction)
+            }
+            result => result,
+        }
     }
-    drop_segments(writer, engine, views, expired, &[(at, 1)])
-}
 
-/// Commits what is staged before anything is dropped. On a full disk that takes the space kept aside, which is not
-/// touched unless something is `due` to be dropped.
-fn settle(writer: &mut Writer, engine: &dyn Engine, views: &Views, due: bool) -> Result<(), Error> {
-    let mut committed = Vec::new();
-    let mut result = writer.commit(engine, &mut committed, Urgency::Normal);
-    if let Err(Error::DiskFull { .. }) = result
-        && due
-    {
-        tracing::warn!("the disk is full: the ballast file is deleted so that eviction can write");
-        writer.ballast.release()?;
-        result = writer.commit(engine, &mut committed, Urgency::Eviction);
+    /// Evicts the oldest segments, and writes whatever else is staged.
+    fn evict_segments(&mut self, due: &[Due]) -> Result<Evicted, Error> {
+        let mut evicted = Evicted::default();
+        let mut nodes = Vec::new();
+        for due in due.iter().filter(|due| due.count > 0) {
+            let segments: Vec<_> = self.nodes[due.node].segments[due.class as usize].drain(..due.count).collect();
+            evicted.add(&segments);
+            nodes.push((due.node, segments));
+        }
+        self.stage_eviction(nodes);
+        self.commit(Urgency::Eviction)?;
+        self.reclaim()?;
+        let spare = self.options.min_free_bytes;
+        let free = self.engine.free_bytes()?;
+        self.full &= free < spare;
+        self.ballast.restore(free, spare)?;
+        Ok(evicted)
     }
-    views.publish(committed);
-    result
-}
 
-fn drop_segments(
-    writer: &mut Writer,
-    engine: &dyn Engine,
-    views: &Views,
-    expired: &mut Vec<Expired>,
-    plan: &[(usize, usize)],
-) -> Result<Evicted, Error> {
-    let mut evicted = Evicted::default();
-    if !plan.is_empty() {
-        let (nodes, staged) = writer.parts();
+    /// Evicts one segment of the node at a position.
+    pub(crate) fn evict_segment(&mut self, node: usize, class: RetentionClass, segment: usize) -> Result<(), Error> {
+        let segment = self.nodes[node].segments[class as usize].remove(segment);
+        self.stage_eviction(vec![(node, vec![segment])]);
+        self.commit(Urgency::Eviction)
+    }
+
+    /// Publishes nodes without segments that they no longer list, and stages the deletion of these.
+    fn stage_eviction(&mut self, evicted: Vec<(usize, Vec<Arc<SegmentMeta>>)>) {
         let mut ranges = Vec::new();
-        let mut moved: Vec<NodeView> = Vec::new();
-        for &(at, count) in plan {
-            let Some(node) = nodes.get_mut(at) else { continue };
-            stage_drop(node, count, staged, &mut evicted, &mut ranges);
-            moved.push(node.view());
+        let mut views = Vec::new();
+        for (at, segments) in evicted {
+            let node = &mut self.nodes[at];
+            node.changed = true;
+            for segment in &segments {
+                self.staged.delete(&segment_key(node.number, segment.number));
+                node.meta.totals.evicted_rows += segment.rows;
+            }
+            let live: BTreeSet<u32> = node.segments.iter().flatten().map(|segment| segment.number).collect();
+            let numbers = segments.iter().map(|segment| segment.number);
+            for numbers in gaps(&live, numbers, node.meta.next_segment) {
+                let range = keys::segments(node.number, numbers);
+                self.staged.delete_range(&range.start..&range.end);
+                ranges.push(range.start.to_vec()..range.end.to_vec());
+            }
+            views.push(node.view());
         }
-        let era = views.publish_era(moved);
-        expired.push(Expired { era, ranges });
+        if !views.is_empty() {
+            let epoch = self.publish_epoch(views);
+            self.expired.push(Expired { epoch, ranges });
+        }
     }
-    // Also what closing segments staged.
-    let mut committed = Vec::new();
-    let result = writer.commit(engine, &mut committed, Urgency::Eviction);
-    views.publish(committed);
-    result?;
-    reclaim(engine, expired)?;
-    let spare = writer.options.min_free_bytes;
-    let free = engine.free_bytes()?;
-    writer.full &= free < spare;
-    writer.ballast.restore(free, spare)?;
-    Ok(evicted)
-}
 
-fn stage_drop(
-    node: &mut Node,
-    count: usize,
-    staged: &mut Batch,
-    evicted: &mut Evicted,
-    ranges: &mut Vec<Range<Vec<u8>>>,
-) {
-    node.changed = true;
-    for segment in node.segments.drain(..count) {
-        evicted.segments += 1;
-        evicted.rows += segment.rows;
-        evicted.bytes += segment.bytes;
-        node.meta.totals.evicted_rows += segment.rows;
-        let mut key = keys::node(keys::SEGMENT, node.number).to_vec();
-        key.extend_from_slice(&segment.number.to_be_bytes());
-        staged.delete(&key);
-    }
-    // From the very first segment on: files given back may have held the deletion of older keys in files that were
-    // not.
-    for table in keys::SEGMENTED {
-        let range = keys::segment(table, node.number, 0)..keys::segment(table, node.number, node.oldest());
-        staged.delete_range(&range.start..&range.end);
-        ranges.push(range.start.to_vec()..range.end.to_vec());
+    /// Reclaims the space of every epoch that has no reader left.
+    ///
+    /// What shares a file with newer keys, or was written so lately that compaction has not sorted it in yet, is left to
+    /// the engine's compactions. They are not forced: a forced one waits for free space without end.
+    fn reclaim(&mut self) -> Result<(), Error> {
+        // Epochs end in order: a reader of an older one still needs what a later eviction dropped.
+        while self.expired.first().is_some_and(|first| Arc::strong_count(&first.epoch) == 1) {
+            let expired = self.expired.remove(0);
+            if let Some(disk) = self.engine.disk() {
+                disk.reclaim(&expired.ranges)?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// Gives back the space of every era that nobody reads any more.
-///
-/// What shares a file with newer keys, or was written so lately that it is not sorted in yet, is left to the engine's
-/// compactions. They are not forced: a forced one waits for free space for ever.
-fn reclaim(engine: &dyn Engine, expired: &mut Vec<Expired>) -> Result<(), Error> {
-    // Eras end in order: a reader of an older one still needs what a later eviction dropped.
-    while expired.first().is_some_and(|first| Arc::strong_count(&first.era) == 1) {
-        let ranges = expired.remove(0).ranges;
-        if let Some(disk) = engine.disk() {
-            disk.reclaim(&ranges)?;
+impl Evicted {
+    fn add(&mut self, segments: &[Arc<SegmentMeta>]) {
+        for segment in segments {
+            self.segments += 1;
+            self.rows += segment.rows;
+            self.bytes += segment.bytes;
         }
     }
-    Ok(())
+}
+
+/// The ranges of numbers between live segments in which a dead one lies: mostly a single one, from the first number on.
+fn gaps(live: &BTreeSet<u32>, dead: impl Iterator<Item = u32>, next: u32) -> Vec<Range<u32>> {
+    let mut gaps: Vec<Range<u32>> = Vec::new();
+    for number in dead {
+        let start = live.range(..number).next_back().map_or(1, |before| before + 1);
+        let end = live.range(number..).next().copied().unwrap_or(next);
+        if gaps.last() != Some(&(start..end)) {
+            gaps.push(start..end);
+        }
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evicted_segments_are_one_range_where_no_live_one_lies_between() {
+        let gaps = |live: &[u32], dead: &[u32]| gaps(&live.iter().copied().collect(), dead.iter().copied(), 20);
+        assert_eq!(gaps(&[7, 9], &[3, 4, 6]), [1..7]);
+        assert_eq!(gaps(&[5, 7, 9], &[3, 4, 6, 8]), [1..5, 6..7, 8..9]);
+        assert_eq!(gaps(&[5], &[12]), [6..20]);
+        assert_eq!(gaps(&[], &[2]), [1..20]);
+        assert_eq!(gaps(&[2], &[]), []);
+    }
 }

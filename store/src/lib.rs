@@ -2,23 +2,26 @@
 //! database.
 //!
 //! ```text
-//!  append ──▶ staged batch ──sync──▶ engine (RocksDB)          one batch: rows, chunks, postings, zones,
-//!  (writer)   rows, ids, marks        log synced, then visible  segments, ids, totals, lane marks
+//!  append ──▶ staged batch ──sync──▶ engine                    one batch: rows, chunks, postings, zones,
+//!  (writer)   rows, ids, marks        log synced, then visible  segments, ids, totals, high-water marks
 //!
-//!  messages ──▶ view + snapshot ──▶ segments ──▶ blocks of 1,024 ids: postings AND-ed, zones ──▶ rows
+//!  query ──▶ view + snapshot ──▶ segments ──▶ blocks of 1,024 ids: postings AND-ed, zones ──▶ rows
 //!
-//!  evict ──▶ view without the oldest segments ──▶ one range delete a table ──▶ files given back after the last reader
+//!  evict ──▶ view without the oldest segments ──▶ one range delete ──▶ files deleted after the last reader
 //! ```
 //!
-//! - A lane (agent, epoch, node) is a dense sequence of records. Its mark is in the same batch as its rows, so that a
-//!   resend is recognised whatever crashed.
-//! - Messages of a node have dense ids from 0, given in arrival order, never used again.
+//! - A stream (agent, epoch, node) is a dense sequence of records. Its high-water mark is in the same batch as its rows, so
+//!   that a resend is recognised whatever crashed.
+//! - A kind of fact is declared (`kind.rs`, `schema.rs`). Ids are dense from 0 for each node and kind, given in order of
+//!   arrival, never used again.
 //! - What can be read is durable. A batch reaches the engine only with its log synced.
 //! - A node's facts lie in *segments*, and a segment holds everything that is needed to read it: a message's chunks are
-//!   in its own segment, and a segment begins with a summary of each live connection. So the oldest can be dropped whole.
+//!   in its own segment, and a segment begins with a summary of each live connection. So the oldest can be evicted whole.
 //!
-//! The layout on disk is drawn in `keys.rs`, the crash rules in `writer.rs`, what readers see in `view.rs`. Nothing here
-//! knows HTTP, gRPC or any protocol; calls block.
+//! Shared by all pillars: the engine (`engine`), the layout on disk (`keys.rs`, drawn there), the writing side
+//! (`writer.rs`, `node.rs`, `streams.rs`, `block.rs`, `load.rs`), eviction (`evict.rs`), what readers see (`view.rs`), and
+//! queries (`query.rs`, `search.rs`, `entries.rs`, `rows.rs`). Of a pillar: `network`, `memory`. Nothing here knows HTTP,
+//! gRPC or any protocol; calls block.
 
 #[cfg(feature = "rocksdb")]
 mod backup;
@@ -31,17 +34,22 @@ mod entries;
 mod error;
 mod evict;
 mod facts;
-mod fold;
-mod index;
 mod keys;
+mod kind;
 mod load;
 mod memory;
 mod meta;
+mod network;
 mod node;
 mod options;
 mod posting;
 mod query;
+mod report;
+mod rows;
+mod schema;
+mod search;
 mod store;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -52,13 +60,13 @@ mod writer;
 pub use engine::Memory;
 pub use error::Error;
 pub use evict::Evicted;
-pub use facts::{Account, ChunkQuery, ConnectionQuery, FactQuery};
-pub use fold::Connection;
+pub use facts::Account;
 pub use memory::SnapshotLimits;
 pub use meta::{MemorySnapshot, Totals};
+pub use network::{ChunkQuery, Connection, ConnectionQuery, MessageQuery};
 pub use options::{Retention, StoreOptions};
-pub use query::{Budget, MessageQuery, Order};
+pub use query::{Budget, FactQuery, Order};
+pub use report::Report;
 pub use store::{Disk, NodeInfo, Store};
-pub use verify::Report;
 pub use watch::Subscription;
-pub use writer::LONGEST_NODE;
+pub use writer::MAX_NODE_NAME;

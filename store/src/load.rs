@@ -1,84 +1,100 @@
-//! Reads the writing side of a node back from the database: lanes, segments, the block being filled, live connections.
+//! Reads the writing side of a node back from the database: streams, segments, the blocks being filled, live connections.
 
-use chainscope_proto::v1::{Record, record::Kind};
+use std::sync::Arc;
+
 use prost::Message as _;
 
 use crate::{
     Error,
     engine::Snapshot,
-    fold, keys,
+    keys,
+    kind::{RetentionClass, decode_row},
     meta::{NodeMeta, SegmentMeta},
-    node::{Lane, Node},
+    network::LiveConnections,
+    node::Node,
+    posting::block_of,
+    schema::Schema,
 };
+
+/// Every node of the database, in the order of their numbers, and the next free number.
+pub(crate) fn load(snapshot: &dyn Snapshot, schema: Schema) -> Result<(Vec<Node>, u32), Error> {
+    let next = match snapshot.get(keys::NEXT_NODE)? {
+        None => 1,
+        Some(value) => value.try_into().map(u32::from_be_bytes).map_err(|_| damaged("next number", keys::DATABASE))?,
+    };
+    let mut nodes = Vec::new();
+    for number in 1..next {
+        if let Some(value) = snapshot.get(&keys::state(number, keys::NODE, &[]))? {
+            let meta = NodeMeta::decode(&*value).map_err(|_| damaged("name", number))?;
+            nodes.push(Node::load(snapshot, number, meta, schema)?);
+        }
+    }
+    Ok((nodes, next))
+}
 
 impl Node {
     /// The node as the last durable batch left it.
-    pub(crate) fn load(snapshot: &dyn Snapshot, number: u32, meta: NodeMeta) -> Result<Self, Error> {
-        let mut node = Self::new(number, meta);
-        node.load_lanes(snapshot)?;
-        node.load_segments(snapshot)?;
-        if let Some(open) = node.segments.last().copied() {
-            node.load_block(snapshot, &open)?;
-            node.load_live(snapshot, &open)?;
-        }
+    fn load(snapshot: &dyn Snapshot, number: u32, meta: NodeMeta, schema: Schema) -> Result<Self, Error> {
+        let mut node = Self::new(number, meta, schema);
+        node.each_state(snapshot, keys::STREAM, |node, key, value| {
+            node.streams.add(key.to_vec(), keys::last_number(value)?);
+            Some(())
+        })?;
+        node.each_state(snapshot, keys::AGENT, |node, key, value| {
+            let name = String::from_utf8(key.get(keys::PREFIX..)?.to_vec()).ok()?;
+            node.agents.insert(name, u32::from_be_bytes(value.try_into().ok()?));
+            Some(())
+        })?;
+        node.each_state(snapshot, keys::SEGMENT, |node, _, value| {
+            let segment = SegmentMeta::decode(value).ok()?;
+            node.segments.get_mut(segment.class as usize)?.push(Arc::new(segment));
+            Some(())
+        })?;
+        node.load_blocks(snapshot)?;
+        let open = node.open(RetentionClass::Records);
+        node.live = LiveConnections::load(snapshot, number, open)?;
         Ok(node)
     }
 
-    fn load_lanes(&mut self, snapshot: &dyn Snapshot) -> Result<(), Error> {
-        let prefix = keys::node(keys::LANE, self.number);
-        let mut cursor = snapshot.cursor(&prefix..&keys::after_prefix(&prefix));
-        cursor.first()?;
-        while let Some((key, value)) = cursor.entry() {
-            let next = keys::last_number(value).ok_or_else(|| damaged("lane", self.number))?;
-            self.lanes.insert(key.to_vec(), Lane { next, durable: next, changed: false });
-            cursor.next()?;
-        }
-        Ok(())
-    }
-
-    fn load_segments(&mut self, snapshot: &dyn Snapshot) -> Result<(), Error> {
-        let prefix = keys::node(keys::SEGMENT, self.number);
-        let mut cursor = snapshot.cursor(&prefix..&keys::after_prefix(&prefix));
-        cursor.first()?;
-        while let Some((_, value)) = cursor.entry() {
-            self.segments.push(SegmentMeta::decode(value).map_err(|_| damaged("segment", self.number))?);
-            cursor.next()?;
-        }
-        Ok(())
-    }
-
-    fn load_block(&mut self, snapshot: &dyn Snapshot, open: &SegmentMeta) -> Result<(), Error> {
-        let start = crate::posting::block_of(self.meta.next_id);
-        let range = keys::segment_range(keys::MESSAGE, self.number, open.number);
-        let mut cursor = snapshot.cursor(&range.start..&range.end);
-        cursor.seek(&keys::row(keys::MESSAGE, self.number, open.number, start))?;
-        while let Some((key, value)) = cursor.entry() {
-            let record = Record::decode(value).map_err(|_| damaged("message", self.number))?;
-            let (Some(id), Some(Kind::Message(message))) = (keys::last_number(key), &record.kind) else {
-                return Err(damaged("message", self.number));
-            };
-            self.block.add(id, record.time_ns, &record.target, message);
-            cursor.next()?;
-        }
-        self.block.settle();
-        Ok(())
-    }
-
-    /// The events of the open segment are enough: it began with a summary of every live connection.
-    fn load_live(&mut self, snapshot: &dyn Snapshot, open: &SegmentMeta) -> Result<(), Error> {
-        let range = keys::segment_range(keys::CONNECTION, self.number, open.number);
+    fn each_state(
+        &mut self,
+        snapshot: &dyn Snapshot,
+        table: u8,
+        mut each: impl FnMut(&mut Self, &[u8], &[u8]) -> Option<()>,
+    ) -> Result<(), Error> {
+        let range = keys::table_range(self.number, keys::STATE, table);
         let mut cursor = snapshot.cursor(&range.start..&range.end);
         cursor.first()?;
         while let Some((key, value)) = cursor.entry() {
-            let (connection, _) = keys::event_of(key).ok_or_else(|| damaged("connection event", self.number))?;
-            let record = Record::decode(value).map_err(|_| damaged("connection event", self.number))?;
-            fold::fold(self.live.entry(connection).or_default(), &record);
+            each(self, key, value).ok_or_else(|| damaged(&format!("key {key:02x?}"), self.number))?;
             cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// Builds zone and postings of the last block of each kind anew, from its rows in the open segment.
+    fn load_blocks(&mut self, snapshot: &dyn Snapshot) -> Result<(), Error> {
+        for at in 0..self.kinds.len() {
+            let kind = self.kinds[at].kind;
+            if kind.group.is_some() {
+                continue;
+            }
+            let open = self.open(kind.retention);
+            let state = &mut self.kinds[at];
+            let range = keys::table_range(self.number, open, kind.table);
+            let mut cursor = snapshot.cursor(&range.start..&range.end);
+            cursor.seek(&keys::row(self.number, open, kind.table, block_of(state.next_id)))?;
+            while let Some((key, value)) = cursor.entry() {
+                let id = keys::last_number(key).ok_or_else(|| damaged(kind.name, self.number))?;
+                state.block.add(id, &decode_row(value)?.1);
+                cursor.next()?;
+            }
+            state.block.mark_written();
         }
         Ok(())
     }
 }
 
 fn damaged(what: &str, node: u32) -> Error {
-    Error::Corrupt(format!("a {what} of node number {node} cannot be read"))
+    Error::Corrupt(format!("the {what} of node number {node} cannot be read"))
 }

@@ -1,29 +1,41 @@
 //! What the store writes about itself: nodes, segments, totals, zones. Fields are only ever added.
 
-/// Version of the layout in [`crate::keys`]. Raised when an older build could no longer read the database.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+use std::ops::Range;
 
 /// A node: its name, where its sequences stand, and its totals.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct NodeMeta {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
-    /// Id of the next message.
-    #[prost(uint64, tag = "2")]
-    pub(crate) next_id: u64,
-    #[prost(uint32, tag = "3")]
+    #[prost(uint32, tag = "2")]
     pub(crate) next_segment: u32,
-    #[prost(uint64, tag = "4")]
-    pub(crate) next_event: u64,
-    #[prost(uint64, tag = "5")]
-    pub(crate) next_loss: u64,
-    #[prost(uint64, tag = "6")]
-    pub(crate) next_target_event: u64,
-    #[prost(message, required, tag = "7")]
+    #[prost(uint32, tag = "3")]
+    pub(crate) next_agent: u32,
+    #[prost(message, required, tag = "4")]
     pub(crate) totals: Totals,
+    /// Of each kind of fact, the id of the next row.
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) kinds: Vec<NextId>,
 }
 
-/// What a node's database has taken in and let go since it was made.
+impl NodeMeta {
+    /// A node that has nothing yet.
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), next_segment: 1, next_agent: 1, ..Self::default() }
+    }
+}
+
+/// Where the ids of a kind of fact stand.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct NextId {
+    /// The kind, by its table.
+    #[prost(uint32, tag = "1")]
+    pub(crate) table: u32,
+    #[prost(uint64, tag = "2")]
+    pub(crate) next_id: u64,
+}
+
+/// What a node's database has taken in and evicted since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Totals {
     /// Messages stored.
@@ -58,14 +70,15 @@ pub struct Totals {
     pub lost_bytes: u64,
 }
 
-/// A segment: a run of messages, and all that arrived with them.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+/// A segment: a run of records, or a memory snapshot.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct SegmentMeta {
     #[prost(uint32, tag = "1")]
     pub(crate) number: u32,
-    /// Id of its first message, or of the next one if it has none.
-    #[prost(uint64, tag = "2")]
-    pub(crate) first_id: u64,
+    /// Number of its retention class.
+    #[prost(uint32, tag = "2")]
+    pub(crate) class: u32,
+    /// Rows that count against the limit of rows.
     #[prost(uint64, tag = "3")]
     pub(crate) rows: u64,
     /// Bytes of keys and values, before compression.
@@ -87,12 +100,36 @@ pub(crate) struct SegmentMeta {
     /// The part of `bytes` that was written when it was opened: summaries of live connections.
     #[prost(uint64, tag = "10")]
     pub(crate) carried_bytes: u64,
+    /// The ids in it, of each kind of fact of its class.
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) kinds: Vec<KindRows>,
+}
+
+/// The rows of a kind of fact in a segment.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct KindRows {
+    /// The kind, by its table.
+    #[prost(uint32, tag = "1")]
+    pub(crate) table: u32,
+    /// Id of its first row, or of the next one if it has none.
+    #[prost(uint64, tag = "2")]
+    pub(crate) first_id: u64,
+    #[prost(uint64, tag = "3")]
+    pub(crate) rows: u64,
 }
 
 impl SegmentMeta {
-    /// The id behind its last message.
-    pub(crate) fn end_id(&self) -> u64 {
-        self.first_id + self.rows
+    /// The ids of a kind, by its table. Empty for a kind that this segment does not know.
+    pub(crate) fn ids(&self, table: u8) -> Range<u64> {
+        let kind = self.kinds.iter().find(|kind| kind.table == u32::from(table));
+        kind.map_or(0..0, |kind| kind.first_id..kind.first_id + kind.rows)
+    }
+
+    /// Counts one more row of a kind.
+    pub(crate) fn add_row(&mut self, table: u8) {
+        if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.table == u32::from(table)) {
+            kind.rows += 1;
+        }
     }
 
     /// Takes the time of one more fact.
@@ -104,6 +141,15 @@ impl SegmentMeta {
             self.greatest_ns = self.greatest_ns.max(time_ns);
         }
         self.facts += 1;
+    }
+
+    /// The time of its newest fact. A clock that was wrong can have left times in the future: none is taken to be newer
+    /// than the end of the segment.
+    pub(crate) fn newest_ns(&self) -> i64 {
+        match self.facts {
+            0 => self.closed_ns,
+            _ => self.greatest_ns.min(self.closed_ns),
+        }
     }
 }
 
@@ -136,7 +182,7 @@ pub struct MemorySnapshot {
     pub stacks: u64,
 }
 
-/// Least and greatest time of the messages of a block, nanoseconds since 1970.
+/// Least and greatest time of the rows of a block, nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Zone {
     pub(crate) least_ns: i64,
@@ -144,7 +190,7 @@ pub(crate) struct Zone {
 }
 
 impl Zone {
-    /// Of no message at all.
+    /// Of no row at all.
     pub(crate) const NONE: Self = Self { least_ns: i64::MAX, greatest_ns: i64::MIN };
 
     pub(crate) fn add(&mut self, time_ns: i64) {

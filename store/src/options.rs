@@ -19,7 +19,7 @@ pub struct StoreOptions {
     /// At least four times `stage_bytes` plus `write_buffer_bytes` is advised.
     pub ballast_bytes: u64,
     /// Nothing but eviction writes while the disk has fewer free bytes than this. The engine needs them to sort what
-    /// it has: about eight times `write_buffer_bytes`. With less it may come to a standstill until space is made.
+    /// it has: about eight times `write_buffer_bytes`. With less, compaction can stall until space is freed.
     pub min_free_bytes: u64,
     /// Size at which a store in memory is full (see [`crate::Store::in_memory`]).
     pub memory_limit_bytes: u64,

@@ -2,7 +2,8 @@
 
 mod crash;
 mod disk;
-mod lanes;
+mod kinds;
 mod life;
 mod memory;
+mod streams;
 mod support;

@@ -1,221 +1,162 @@
 //! The invariants of a database, checked on all of it. Used by tests; a production database is checked by
 //! [`crate::Store::verify`] as well.
 //!
-//! - ids of messages are dense from `first_id` to `next_id`, and each lies in the segment that its id says;
+//! Of every kind of fact, as it is declared:
+//! - ids are dense from the first to the next one, and each row lies in the segment that its id says;
 //! - every posting has exactly the ids whose rows have its value: nothing missing, nothing dangling;
 //! - every zone is the least and greatest time of its block;
-//! - a row's chunks are in its own segment, unless they are nowhere;
-//! - events, losses and target events have distinct, ascending ids;
-//! - every memory snapshot has its parts, and no part is without one.
+//! - rows that are grouped have distinct ids, which ascend from segment to segment.
+//!
+//! And:
+//! - a message's chunks are in its own segment, unless they are nowhere;
+//! - every memory snapshot has its parts;
+//! - no key lies in a segment that is not listed.
 
-use std::collections::BTreeMap;
-
-use chainscope_proto::v1::{Message, Record, record::Kind};
-use prost::Message as _;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    Error, index,
-    keys::{self, ChunkPlace},
+    Error, Report, keys,
+    kind::{FactKind, RetentionClass, decode_row},
     memory,
     meta::{SegmentMeta, Zone},
+    network,
     posting::{Bits, block_of},
+    schema::{Schema, of_class},
     view::Reader,
-    writer::each_chunk,
 };
 
-/// Problems listed in words; more are only counted.
-const MOST_LISTED: usize = 100;
-
-/// What a check of the database found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Nodes checked.
-    pub nodes: u64,
-    /// Segments checked.
-    pub segments: u64,
-    /// Messages checked.
-    pub rows: u64,
-    /// Postings checked.
-    pub postings: u64,
-    /// Chunks stored.
-    pub chunks: u64,
-    /// Chunks that rows name and that never came: lost before the store.
-    pub chunks_absent: u64,
-    /// Contradictions found.
-    pub problem_count: u64,
-    /// The first of them, in words.
-    pub problems: Vec<String>,
-}
-
-impl Report {
-    /// Whether nothing contradicts anything.
-    pub fn is_sound(&self) -> bool {
-        self.problem_count == 0
-    }
-
-    pub(crate) fn problem(&mut self, text: String) {
-        self.problem_count += 1;
-        if self.problems.len() < MOST_LISTED {
-            self.problems.push(text);
-        }
-    }
-}
-
-/// Postings of one segment: by table, value and block.
-type Postings = BTreeMap<(u8, Vec<u8>, u64), Bits>;
+/// Postings of one segment: by index, value and block.
+type Postings = BTreeMap<(usize, Vec<u8>, u64), Bits>;
 
 /// Checks one node.
-pub(crate) fn node(reader: &Reader<'_>, report: &mut Report) -> Result<(), Error> {
-    let view = &reader.view;
-    let name = &view.name;
+pub(crate) fn node(reader: &Reader<'_>, schema: Schema, report: &mut Report) -> Result<(), Error> {
     report.nodes += 1;
-    let mut expected_id = view.first_id;
-    for segment in &view.segments {
-        report.segments += 1;
-        if segment.first_id != expected_id {
-            report.problem(format!(
-                "{name}: segment {} begins at {} instead of {expected_id}",
-                segment.number, segment.first_id
-            ));
+    report.segments += reader.view.segments(RetentionClass::Records).len() as u64;
+    for class in RetentionClass::ALL {
+        for kind in of_class(schema, class) {
+            match kind.group {
+                None => check_kind(reader, kind, report)?,
+                Some(_) => check_grouped(reader, kind, report)?,
+            }
         }
-        // The snapshot may be newer than the view, so that it holds later rows of the open segment.
-        let open = view.segments.last().is_some_and(|last| last.number == segment.number);
-        let (rows, zones, postings) = self::rows(reader, segment, report)?;
-        if rows < segment.rows || (rows > segment.rows && !open) {
-            report.problem(format!("{name}: segment {} has {rows} rows, not {}", segment.number, segment.rows));
-        }
-        expected_id = segment.end_id();
-        check_zones(reader, segment, zones, report)?;
-        check_postings(reader, segment, postings, report)?;
-        report.chunks += count(reader, keys::CHUNK, segment)?;
     }
-    if expected_id != view.next_id {
-        report.problem(format!("{name}: rows end at {expected_id}, the next id is {}", view.next_id));
-    }
-    for table in [keys::CONNECTION, keys::LOSS, keys::TARGET_EVENT] {
-        check_numbers(reader, table, report)?;
+    for segment in reader.records() {
+        report.chunks += count(reader, network::CHUNKS, segment)?;
     }
     check_outside(reader, report)?;
     memory::verify(reader, report)
 }
 
+/// Checks rows, zones and postings of a kind.
+fn check_kind(reader: &Reader<'_>, kind: &FactKind, report: &mut Report) -> Result<(), Error> {
+    let (name, what) = (&reader.view.name, kind.name);
+    let segments = reader.view.segments(kind.retention);
+    let mut expected_id = reader.view.ids(kind).start;
+    for segment in segments {
+        let (number, ids) = (segment.number, segment.ids(kind.table));
+        if ids.start != expected_id {
+            report.problem(format!("{name}: {what} {} begins segment {number} instead of {expected_id}", ids.start));
+        }
+        // The snapshot may be newer than the view, so that it holds later rows of the open segment.
+        let open = segments.last().is_some_and(|last| last.number == number);
+        let (rows, zones, postings) = rows(reader, kind, segment, report)?;
+        let listed = ids.end - ids.start;
+        if rows < listed || (rows > listed && !open) {
+            report.problem(format!("{name}: segment {number} has {rows} rows of kind {what}, not {listed}"));
+        }
+        expected_id = ids.end;
+        check_zones(reader, kind, segment, zones, report)?;
+        check_postings(reader, kind, segment, postings, report)?;
+    }
+    let next_id = reader.view.ids(kind).end;
+    if expected_id != next_id {
+        report.problem(format!("{name}: {what} rows end at {expected_id}, the next id is {next_id}"));
+    }
+    Ok(())
+}
+
 /// Reads the rows of a segment, and computes what its zones and postings must be.
 fn rows(
     reader: &Reader<'_>,
+    kind: &FactKind,
     segment: &SegmentMeta,
     report: &mut Report,
 ) -> Result<(u64, BTreeMap<u64, Zone>, Postings), Error> {
-    let (node, name) = (reader.view.number, &reader.view.name);
-    let range = keys::segment_range(keys::MESSAGE, node, segment.number);
+    let (name, what) = (&reader.view.name, kind.name);
+    let range = keys::table_range(reader.view.number, segment.number, kind.table);
     let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
     let mut rows = 0;
     let mut zones = BTreeMap::new();
     let mut postings = Postings::new();
+    let first_id = segment.ids(kind.table).start;
     cursor.first()?;
     while let Some((key, value)) = cursor.entry() {
         let id = keys::last_number(key).unwrap_or(u64::MAX);
-        if id != segment.first_id + rows {
-            report.problem(format!("{name}: row {id} where {} should be", segment.first_id + rows));
+        if id != first_id + rows {
+            report.problem(format!("{name}: {what} {id} where {} should be", first_id + rows));
         }
         rows += 1;
         report.rows += 1;
-        match Record::decode(value) {
-            Ok(Record { time_ns, target, kind: Some(Kind::Message(message)) }) => {
+        match decode_row(value) {
+            Ok((agent, record)) if (kind.accepts)(&record) => {
                 let block = block_of(id);
-                zones.entry(block).or_insert(Zone::NONE).add(time_ns);
-                index::values(&target, &message, |at, value| {
-                    let table = keys::INDEXES.get(at).copied().unwrap_or_default();
-                    postings.entry((table, value.to_vec(), block)).or_default().insert(id);
-                });
-                check_chunks(reader, segment, id, &message, report)?;
+                zones.entry(block).or_insert(Zone::NONE).add((kind.time)(&record));
+                for (at, index) in kind.indexes.iter().enumerate() {
+                    (index.values)(&record, &mut |value| {
+                        postings.entry((at, keys::cut(value).to_vec(), block)).or_default().insert(id);
+                    });
+                }
+                network::verify(reader, segment, id, (agent, &record), report)?;
             }
-            Ok(_) => report.problem(format!("{name}: row {id} is not a message")),
-            Err(error) => report.problem(format!("{name}: row {id} cannot be read: {error}")),
+            Ok(_) => report.problem(format!("{name}: row {id} is no {what}")),
+            Err(error) => report.problem(format!("{name}: {what} {id} cannot be read: {error}")),
         }
         cursor.next()?;
     }
     Ok((rows, zones, postings))
 }
 
-/// A chunk that is not in the row's own segment must not be in another either.
-fn check_chunks(
-    reader: &Reader<'_>,
-    segment: &SegmentMeta,
-    id: u64,
-    message: &Message,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let node = reader.view.number;
-    let Some(last) = message.last_chunk.checked_sub(message.first_chunk) else { return Ok(()) };
-    let mut present = 0;
-    let mut have = Vec::new();
-    each_chunk(&*reader.snapshot, node, segment.number, message, |counter, _| {
-        present += 1;
-        have.push(counter);
-        true
-    })?;
-    let wanted = last.saturating_add(1);
-    if present >= wanted {
-        return Ok(());
-    }
-    report.chunks_absent += wanted - present;
-    // Only as many as a message of 100 MiB has: a range may be nonsense.
-    for counter in
-        (message.first_chunk..=message.last_chunk).take(4096).filter(|counter| have.binary_search(counter).is_err())
-    {
-        let place = ChunkPlace { connection: message.connection, counter, incoming: message.incoming };
-        for other in reader.view.segments.iter().take_while(|other| other.number < segment.number) {
-            if reader.snapshot.get(&keys::chunk(node, other.number, place))?.is_some() {
-                report.problem(format!(
-                    "{}: chunk {counter} of row {id} is in segment {}, not in {}",
-                    reader.view.name, other.number, segment.number
-                ));
-                break;
-            }
-        }
-    }
-    Ok(())
-}
-
 fn check_zones(
     reader: &Reader<'_>,
+    kind: &FactKind,
     segment: &SegmentMeta,
     mut expected: BTreeMap<u64, Zone>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let name = &reader.view.name;
-    let range = keys::segment_range(keys::ZONE, reader.view.number, segment.number);
+    let (name, number) = (&reader.view.name, segment.number);
+    let range = keys::table_range(reader.view.number, number, kind.zones());
     let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
     cursor.first()?;
     while let Some((key, value)) = cursor.entry() {
         let block = keys::last_number(key).unwrap_or(u64::MAX);
         let (is, should) = (Zone::decode(value), expected.remove(&block));
         if is.is_none() || is != should {
-            report.problem(format!("{name}: zone {block} of segment {} is {is:?}, not {should:?}", segment.number));
+            report.problem(format!("{name}: zone {block} of segment {number} is {is:?}, not {should:?}"));
         }
         cursor.next()?;
     }
     for block in expected.keys() {
-        report.problem(format!("{name}: zone {block} of segment {} is missing", segment.number));
+        report.problem(format!("{name}: zone {block} of segment {number} is missing"));
     }
     Ok(())
 }
 
 fn check_postings(
     reader: &Reader<'_>,
+    kind: &FactKind,
     segment: &SegmentMeta,
     mut expected: Postings,
     report: &mut Report,
 ) -> Result<(), Error> {
     let name = &reader.view.name;
-    for table in keys::INDEXES {
-        let range = keys::segment_range(table, reader.view.number, segment.number);
+    for index in 0..kind.indexes.len() {
+        let range = keys::table_range(reader.view.number, segment.number, kind.index_table(index));
         let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
         cursor.first()?;
         while let Some((key, value)) = cursor.entry() {
             report.postings += 1;
             let (is, should) = match keys::posting_of(key) {
-                Some((text, block)) => (Bits::decode(value), expected.remove(&(table, text.to_vec(), block))),
+                Some((text, block)) => (Bits::decode(value), expected.remove(&(index, text.to_vec(), block))),
                 None => (None, None),
             };
             if is.is_none() || is != should {
@@ -224,56 +165,61 @@ fn check_postings(
             cursor.next()?;
         }
     }
-    for (table, value, block) in expected.keys() {
-        let value = String::from_utf8_lossy(value);
-        report.problem(format!("{name}: posting {value:?} of table {table} and block {block} is missing"));
+    for (index, value, block) in expected.keys() {
+        let (value, what) = (String::from_utf8_lossy(value), kind.name);
+        report.problem(format!("{name}: posting {value:?} of index {index} of {what} and block {block} is missing"));
     }
     Ok(())
 }
 
-/// Numbers of events and losses grow from segment to segment, each used once.
-fn check_numbers(reader: &Reader<'_>, table: u8, report: &mut Report) -> Result<(), Error> {
+/// Ids of grouped rows ascend from segment to segment, each used once.
+fn check_grouped(reader: &Reader<'_>, kind: &FactKind, report: &mut Report) -> Result<(), Error> {
+    let (name, what) = (&reader.view.name, kind.name);
     let mut greatest: Option<u64> = None;
-    for segment in &reader.view.segments {
-        let range = keys::segment_range(table, reader.view.number, segment.number);
+    for segment in reader.view.segments(kind.retention) {
+        let range = keys::table_range(reader.view.number, segment.number, kind.table);
         let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
-        let mut numbers = Vec::new();
+        let mut ids = Vec::new();
         cursor.first()?;
         while let Some((key, value)) = cursor.entry() {
-            numbers.extend(keys::last_number(key));
-            if let Err(error) = Record::decode(value) {
-                report.problem(format!("{}: key {key:02x?} cannot be read: {error}", reader.view.name));
+            ids.extend(keys::last_number(key));
+            if let Err(error) = decode_row(value) {
+                report.problem(format!("{name}: key {key:02x?} cannot be read: {error}"));
             }
             cursor.next()?;
         }
-        numbers.sort_unstable();
-        for number in numbers {
-            if greatest >= Some(number) {
-                report.problem(format!("{}: number {number} of table {table} twice or out of order", reader.view.name));
+        ids.sort_unstable();
+        for id in ids {
+            if greatest >= Some(id) {
+                report.problem(format!("{name}: {what} {id} twice or out of order"));
             }
-            greatest = Some(number);
+            greatest = Some(id);
         }
     }
     Ok(())
 }
 
-/// Nothing may lie in a segment that does not exist (any more).
+/// No key may lie in a segment that is not listed (any more).
 fn check_outside(reader: &Reader<'_>, report: &mut Report) -> Result<(), Error> {
-    let Some(first) = reader.view.segments.first() else { return Ok(()) };
-    for table in keys::SEGMENTED {
-        let start = keys::segment(table, reader.view.number, 0);
-        let end = keys::segment(table, reader.view.number, first.number);
-        let mut cursor = reader.snapshot.cursor(&start..&end);
-        cursor.first()?;
-        if let Some((key, _)) = cursor.entry() {
+    let node = reader.view.number;
+    let listed: BTreeSet<u32> = reader.view.segments.iter().flatten().map(|segment| segment.number).collect();
+    // The snapshot may be newer than the view: later segments are not looked at.
+    let Some(last) = listed.last() else { return Ok(()) };
+    let range = keys::segments(node, 1..*last);
+    let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
+    cursor.first()?;
+    while let Some((key, _)) = cursor.entry() {
+        let number = keys::segment_of(key).unwrap_or_default();
+        if !listed.contains(&number) {
             report.problem(format!("{}: key {key:02x?} outlived its segment", reader.view.name));
         }
+        cursor.seek(&keys::segment(node, number + 1))?;
     }
     Ok(())
 }
 
 fn count(reader: &Reader<'_>, table: u8, segment: &SegmentMeta) -> Result<u64, Error> {
-    let range = keys::segment_range(table, reader.view.number, segment.number);
+    let range = keys::table_range(reader.view.number, segment.number, table);
     let mut cursor = reader.snapshot.cursor(&range.start..&range.end);
     let mut count = 0;
     cursor.first()?;

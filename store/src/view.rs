@@ -5,15 +5,16 @@
 //! round: the view without the old segments is published first, and a reader takes view and snapshot under one lock, so
 //! that no reader has a view of segments which its snapshot has lost.
 //!
-//! Each eviction begins a new *era*. Disk space of evicted segments is given back, past all snapshots, once every
-//! reader of the eras before is done.
+//! Each eviction begins a new *reclamation epoch*. Disk space of evicted segments is reclaimed, regardless of snapshots, once
+//! every reader of the epochs before is done.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use parking_lot::RwLock;
 
 use crate::{
     engine::{Engine, Snapshot},
+    kind::{FactKind, RetentionClass},
     meta::{SegmentMeta, Totals},
 };
 
@@ -22,27 +23,38 @@ use crate::{
 pub(crate) struct NodeView {
     pub(crate) number: u32,
     pub(crate) name: String,
-    pub(crate) first_id: u64,
-    pub(crate) next_id: u64,
-    /// Oldest first; the last one is open.
-    pub(crate) segments: Vec<SegmentMeta>,
+    /// Of each retention class, oldest first.
+    pub(crate) segments: [Vec<Arc<SegmentMeta>>; RetentionClass::ALL.len()],
+    /// By the table of the kind.
+    pub(crate) next_ids: Vec<(u8, u64)>,
     pub(crate) totals: Totals,
 }
 
 impl NodeView {
-    /// The segment that an id is in.
-    pub(crate) fn segment_of(&self, id: u64) -> Option<&SegmentMeta> {
-        if id < self.first_id || id >= self.next_id {
-            return None;
-        }
-        let behind = self.segments.partition_point(|segment| segment.first_id <= id);
-        self.segments.get(behind.checked_sub(1)?).filter(|segment| id < segment.end_id())
+    /// The segments of a retention class, oldest first.
+    pub(crate) fn segments(&self, class: RetentionClass) -> &[Arc<SegmentMeta>] {
+        &self.segments[class as usize]
+    }
+
+    /// The ids of a kind that are kept, up to the next one to be given.
+    pub(crate) fn ids(&self, kind: &FactKind) -> Range<u64> {
+        let next = self.next_ids.iter().find(|(table, _)| *table == kind.table).map_or(0, |(_, next)| *next);
+        let first = self.segments(kind.retention).first().map_or(next, |segment| segment.ids(kind.table).start);
+        first..next
+    }
+
+    /// The segment that an id of a kind is in.
+    pub(crate) fn segment_of(&self, kind: &FactKind, id: u64) -> Option<&SegmentMeta> {
+        let segments = self.segments(kind.retention);
+        let behind = segments.partition_point(|segment| segment.ids(kind.table).start <= id);
+        let segment = segments.get(behind.checked_sub(1)?)?;
+        segment.ids(kind.table).contains(&id).then_some(segment)
     }
 }
 
 struct Published {
     nodes: HashMap<String, Arc<NodeView>>,
-    era: Arc<()>,
+    epoch: Arc<()>,
 }
 
 /// The views of all nodes.
@@ -52,19 +64,26 @@ pub(crate) struct Views(RwLock<Published>);
 pub(crate) struct Reader<'a> {
     pub(crate) view: Arc<NodeView>,
     pub(crate) snapshot: Box<dyn Snapshot + 'a>,
-    _era: Arc<()>,
+    _epoch: Arc<()>,
+}
+
+impl Reader<'_> {
+    /// The segments of records, oldest first.
+    pub(crate) fn records(&self) -> impl DoubleEndedIterator<Item = &SegmentMeta> {
+        self.view.segments(RetentionClass::Records).iter().map(|segment| &**segment)
+    }
 }
 
 impl Views {
     pub(crate) fn new() -> Self {
-        Self(RwLock::new(Published { nodes: HashMap::new(), era: Arc::new(()) }))
+        Self(RwLock::new(Published { nodes: HashMap::new(), epoch: Arc::new(()) }))
     }
 
     /// View and snapshot of a node, if it is known.
     pub(crate) fn reader<'a>(&self, engine: &'a dyn Engine, node: &str) -> Option<Reader<'a>> {
         let published = self.0.read();
         let view = published.nodes.get(node)?.clone();
-        Some(Reader { view, snapshot: engine.snapshot(), _era: published.era.clone() })
+        Some(Reader { view, snapshot: engine.snapshot(), _epoch: published.epoch.clone() })
     }
 
     /// View of a node, if it is known.
@@ -80,19 +99,19 @@ impl Views {
     }
 
     /// Makes new views readable.
-    pub(crate) fn publish(&self, views: Vec<NodeView>) {
+    pub(crate) fn publish(&self, views: impl IntoIterator<Item = NodeView>) {
         let mut published = self.0.write();
         for view in views {
             published.nodes.insert(view.name.clone(), Arc::new(view));
         }
     }
 
-    /// Begins a new era with new views. The era that ended is over once nobody else holds it.
-    pub(crate) fn publish_era(&self, views: Vec<NodeView>) -> Arc<()> {
+    /// Begins a new epoch with new views. The epoch that ended is over once it has no other holder.
+    pub(crate) fn publish_epoch(&self, views: impl IntoIterator<Item = NodeView>) -> Arc<()> {
         let mut published = self.0.write();
         for view in views {
             published.nodes.insert(view.name.clone(), Arc::new(view));
         }
-        std::mem::replace(&mut published.era, Arc::new(()))
+        std::mem::replace(&mut published.epoch, Arc::new(()))
     }
 }

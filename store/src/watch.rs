@@ -1,4 +1,4 @@
-//! Tells who waits that there is something new to read.
+//! Wakes readers that wait for something new.
 
 use std::{
     sync::{Arc, Weak},
@@ -16,7 +16,7 @@ struct State {
     next_callback: u64,
 }
 
-/// A counter that grows, and those who wait for it.
+/// A counter that grows with everything new, its waiters and callbacks.
 #[derive(Default)]
 pub(crate) struct Watch {
     state: Mutex<State>,
@@ -58,7 +58,7 @@ impl Watch {
     }
 
     /// Something new is readable. No lock is held while the callbacks run.
-    pub(crate) fn moved(&self) {
+    pub(crate) fn notify(&self) {
         let callbacks: Vec<Callback> = {
             let mut state = self.state.lock();
             state.generation += 1;

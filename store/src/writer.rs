@@ -1,67 +1,111 @@
 //! The writing side: records are staged in one batch, which goes to the engine as a whole.
 //!
-//! A batch holds rows, chunks, postings, zones, segments, ids, totals and lane marks together, so that after a crash
+//! A batch holds rows, chunks, postings, zones, segments, ids, totals and high-water marks together, so that after a crash
 //! they agree. The engine makes a batch readable only when its log is synced.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{collections::HashMap, sync::Arc};
 
 use chainscope_proto::v1::{Loss, Message, Record, record::Kind};
-use prost::Message as _;
 
 use crate::{
     Error, Retention, StoreOptions,
     ballast::Ballast,
-    engine::{Batch, Engine, LocalDisk, Snapshot, Write},
-    keys::{self, ChunkPlace},
-    meta::{NodeMeta, SegmentMeta},
-    node::{Lane, Node},
-    view::NodeView,
+    engine::{Batch, Engine, LocalDisk},
+    evict::Expired,
+    keys,
+    kind::RetentionClass,
+    meta::NodeMeta,
+    network::{Chunk, greatest_older, plan_copy},
+    node::Node,
+    schema::Schema,
+    streams::{HighWaterMark, StreamName},
+    view::{NodeView, Views},
 };
 
 /// Longest name of a node, in bytes: a namespace, a slash and a name of Kubernetes. It is in no key, so that this only
-/// bounds what a stranger can make us keep.
-pub const LONGEST_NODE: usize = 2 * 253 + 1;
+/// bounds what a caller can make the store keep.
+pub const MAX_NODE_NAME: usize = 2 * 253 + 1;
 
 /// Longest name that a key takes without being cut.
-const LONGEST_IN_KEY: usize = u8::MAX as usize;
+const MAX_IN_KEY: usize = u8::MAX as usize;
 
 /// Everything that only a writer touches. One lock guards it.
 pub(crate) struct Writer {
+    pub(crate) engine: Arc<dyn Engine>,
+    views: Arc<Views>,
+    schema: Schema,
     pub(crate) nodes: Vec<Node>,
     by_name: HashMap<String, usize>,
     next_node: u32,
-    staged: Batch,
+    pub(crate) staged: Batch,
     pub(crate) options: StoreOptions,
     pub(crate) ballast: Ballast,
     /// The last commit found the disk full.
     pub(crate) full: bool,
+    /// Views were published since [`Self::take_published`].
+    published: bool,
+    /// What was evicted and is not reclaimed, oldest first.
+    pub(crate) expired: Vec<Expired>,
+}
+
+/// Whether a commit leaves the disk its last bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Refused when little is free.
+    Normal,
+    /// Frees space, and so can use the space of the ballast.
+    Eviction,
+}
+
+/// A stream, by position.
+#[derive(Clone, Copy)]
+struct StreamAt {
+    node: usize,
+    stream: usize,
+    /// Number of its agent.
+    agent: u32,
 }
 
 impl Writer {
     pub(crate) fn new(
-        engine: &dyn Engine,
+        engine: Arc<dyn Engine>,
+        views: Arc<Views>,
         options: StoreOptions,
-        nodes: Vec<Node>,
-        next_node: u32,
+        schema: Schema,
+        (nodes, next_node): (Vec<Node>, u32),
     ) -> Result<Self, Error> {
+        views.publish(nodes.iter().map(Node::view));
         let by_name = nodes.iter().enumerate().map(|(at, node)| (node.meta.name.clone(), at)).collect();
         let mut ballast = Ballast::new(engine.disk().map(LocalDisk::dir), options.ballast_bytes);
         ballast.restore(engine.free_bytes()?, options.min_free_bytes)?;
-        Ok(Self { nodes, by_name, next_node, staged: Batch::default(), options, ballast, full: false })
+        Ok(Self {
+            engine,
+            views,
+            schema,
+            nodes,
+            by_name,
+            next_node,
+            staged: Batch::default(),
+            options,
+            ballast,
+            full: false,
+            published: false,
+            expired: Vec::new(),
+        })
     }
 
-    /// The place of a node in `nodes`, if it is known.
+    /// The position of a node in `nodes`, if it is known.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
 
-    /// The place of a node in `nodes`; an unknown one is made.
-    fn find_or_add(&mut self, name: &str) -> Result<usize, Error> {
+    /// The position of a node in `nodes`; an unknown one is created.
+    pub(crate) fn find_or_add(&mut self, name: &str) -> Result<usize, Error> {
         if let Some(at) = self.find(name) {
             return Ok(at);
         }
-        check_length("a node name", name.len(), LONGEST_NODE)?;
-        let mut node = Node::new(self.next_node, NodeMeta { name: name.to_owned(), ..NodeMeta::default() });
+        check_length("a node name", name.len(), MAX_NODE_NAME)?;
+        let mut node = Node::new(self.next_node, NodeMeta::new(name), self.schema);
         node.changed = true;
         self.next_node += 1;
         self.staged.put(keys::NEXT_NODE, &self.next_node.to_be_bytes());
@@ -70,380 +114,205 @@ impl Writer {
         Ok(self.nodes.len() - 1)
     }
 
-    /// Number of a node; an unknown one is made.
-    pub(crate) fn number(&mut self, name: &str) -> Result<u32, Error> {
-        let at = self.find_or_add(name)?;
-        self.nodes.get(at).map(|node| node.number).ok_or_else(|| no_node(name))
-    }
-
-    /// Refuses a write of this many bytes, an eviction aside, if the engine has no space for it.
-    pub(crate) fn check_space(&mut self, engine: &dyn Engine, bytes: usize) -> Result<(), Error> {
-        let free_bytes = engine.free_bytes()?;
-        if free_bytes >= self.options.min_free_bytes.max(2 * bytes as u64) {
-            return Ok(());
-        }
-        self.full = true;
-        Err(Error::DiskFull { free_bytes })
-    }
-
     pub(crate) fn set_retention(&mut self, name: &str, retention: Retention) -> Result<(), Error> {
         let at = self.find_or_add(name)?;
-        if let Some(node) = self.nodes.get_mut(at) {
-            node.retention = retention;
-        }
+        self.nodes[at].retention[RetentionClass::Records as usize] = retention;
         Ok(())
     }
 
-    /// The lane's mark: what is taken, and what of it is durable.
-    pub(crate) fn lane(&self, name: &str, agent: &str, epoch: &[u8]) -> Lane {
-        self.find(name)
-            .and_then(|at| self.nodes.get(at))
-            .and_then(|node| node.lanes.get(&keys::of_lane(keys::LANE, node.number, agent, epoch, None)))
-            .copied()
-            .unwrap_or_default()
+    /// The high-water marks of a stream.
+    pub(crate) fn high_water_mark(&self, name: StreamName<'_>) -> HighWaterMark {
+        let Some(node) = self.find(name.node).map(|at| &self.nodes[at]) else { return HighWaterMark::default() };
+        let key = keys::of_stream(node.number, keys::STREAM, name.agent, name.epoch, None);
+        node.streams.find(&key).map_or_else(HighWaterMark::default, |at| node.streams.mark(at))
     }
 
-    /// Takes records of a lane; gives the sequence of the next one. If it fails, the records before the one that
-    /// failed are taken and the mark says so.
-    pub(crate) fn append(
-        &mut self,
-        engine: &dyn Engine,
-        committed: &mut Vec<NodeView>,
-        lane: LaneName<'_>,
-        first_sequence: u64,
-        records: &[Record],
-    ) -> Result<u64, Error> {
-        check_length("an agent name", lane.agent.len(), LONGEST_IN_KEY)?;
-        check_length("an epoch", lane.epoch.len(), LONGEST_IN_KEY)?;
-        let at = self.find_or_add(lane.node)?;
-        let Self { nodes, .. } = self;
-        let Some(node) = nodes.get_mut(at) else { return Err(no_node(lane.node)) };
-        let key = keys::of_lane(keys::LANE, node.number, lane.agent, lane.epoch, None);
-        let expected = node.lanes.get(&key).map_or(0, |lane| lane.next);
-        if first_sequence > expected {
-            return Err(Error::Hole { node: lane.node.to_owned(), expected, found: first_sequence });
+    /// Takes records of a stream; gives the sequence of the next one. If it fails, the records before the one that
+    /// failed are taken, and the mark says so.
+    pub(crate) fn append(&mut self, name: StreamName<'_>, first: u64, records: &[Record]) -> Result<u64, Error> {
+        let at = self.stream(name)?;
+        let expected = self.next_sequence(at);
+        if first > expected {
+            return Err(Error::Hole { node: name.node.to_owned(), expected, found: first });
         }
-        let known = usize::try_from(expected - first_sequence).unwrap_or(usize::MAX).min(records.len());
+        let known = usize::try_from(expected - first).unwrap_or(usize::MAX).min(records.len());
         if known > 0 {
+            let node = &mut self.nodes[at.node];
             node.meta.totals.duplicates += known as u64;
             node.changed = true;
         }
-        let fresh = records.get(known..).unwrap_or_default();
-        let mut taking = Taking { at, lane, key: &key, next: expected, now_ns: (self.options.clock)() };
-        let mut result = Ok(());
-        for record in fresh {
-            result = self.take(engine, committed, &taking, record);
-            if result.is_err() {
-                break;
-            }
-            taking.next += 1;
+        for record in records.get(known..).unwrap_or_default() {
+            self.take(name, at, record)?;
         }
-        if taking.next != expected {
-            self.set_mark(&taking);
-        }
-        result.map(|()| taking.next)
+        Ok(self.next_sequence(at))
     }
 
-    fn set_mark(&mut self, taking: &Taking<'_>) {
-        if let Some(node) = self.nodes.get_mut(taking.at) {
-            node.set_lane(taking.key, taking.next);
-        }
-    }
-
-    /// Commits in the middle of an append: the mark must go with what was taken, or a resend would double it.
-    fn commit_midway(
-        &mut self,
-        engine: &dyn Engine,
-        committed: &mut Vec<NodeView>,
-        taking: &Taking<'_>,
-    ) -> Result<(), Error> {
-        self.set_mark(taking);
-        self.commit(engine, committed, Urgency::Normal)
-    }
-
-    fn take(
-        &mut self,
-        engine: &dyn Engine,
-        committed: &mut Vec<NodeView>,
-        taking: &Taking<'_>,
-        record: &Record,
-    ) -> Result<(), Error> {
-        if self.staged.len() >= self.options.stage_bytes {
-            self.commit_midway(engine, committed, taking)?;
-        }
-        let Self { nodes, staged, options, .. } = self;
-        let Some(node) = nodes.get_mut(taking.at) else { return Err(no_node(taking.lane.node)) };
-        if Node::needs_segment(record) {
-            node.roll_if_due(options, taking.now_ns, staged);
-        }
-        if let Some(Kind::Message(message)) = &record.kind
-            && !node.has_chunks_of(message)
-        {
-            self.bring_chunks(engine, committed, taking, message)?;
-        }
-        let Self { nodes, staged, .. } = self;
-        if let Some(node) = nodes.get_mut(taking.at) {
-            node.add(record, taking.lane.agent, taking.lane.epoch, staged);
-        }
-        Ok(())
-    }
-
-    /// Copies the chunks of a message that lie in older segments into the open one: a row and its chunks are dropped
-    /// together. Chunks that are nowhere were lost before they came here.
-    fn bring_chunks(
-        &mut self,
-        engine: &dyn Engine,
-        committed: &mut Vec<NodeView>,
-        taking: &Taking<'_>,
-        message: &Message,
-    ) -> Result<(), Error> {
-        let Some(node) = self.nodes.get_mut(taking.at) else { return Ok(()) };
-        let (number, open) = (node.number, node.open());
-        let older = match node.older.get(&message.connection) {
-            Some(older) => *older,
-            None => {
-                let older = greatest_older(engine, &self.staged, number, &node.segments, message.connection)?;
-                node.older.insert(message.connection, older);
-                older
-            }
-        };
-        if message.first_chunk > message.last_chunk || older.is_none_or(|older| message.first_chunk > older) {
-            return Ok(());
-        }
-        let in_staged = staged_chunks(&self.staged, number, message);
-        // By counter, the newest segment it is in.
-        let mut found = BTreeMap::new();
-        let wanted = (message.last_chunk.saturating_sub(message.first_chunk)).saturating_add(1);
-        let snapshot = engine.snapshot();
-        for segment in node.segments.iter().rev() {
-            for &(_, counter) in in_staged.iter().filter(|(staged, _)| *staged == segment.number) {
-                found.entry(counter).or_insert(segment.number);
-            }
-            each_chunk(&*snapshot, number, segment.number, message, |counter, _| {
-                found.entry(counter).or_insert(segment.number);
-                true
-            })?;
-            if found.len() as u64 >= wanted {
-                break;
-            }
-        }
-        drop(snapshot);
-        let whole = found.len() as u64 >= wanted;
-        found.retain(|_, segment| *segment != open);
-        if found.values().any(|segment| in_staged.iter().any(|(staged, _)| staged == segment)) {
-            self.commit_midway(engine, committed, taking)?;
-        }
-        for (counter, segment) in found {
-            if self.staged.len() >= self.options.stage_bytes {
-                self.commit_midway(engine, committed, taking)?;
-            }
-            let place = ChunkPlace { connection: message.connection, counter, incoming: message.incoming };
-            let value = engine.snapshot().get(&keys::chunk(number, segment, place))?;
-            let value =
-                value.ok_or_else(|| Error::Corrupt(format!("chunk {place:?} vanished from segment {segment}")))?;
-            self.staged.put(&keys::chunk(number, open, place), &value);
-            if let Some(segment) = self.nodes.get_mut(taking.at).and_then(|node| node.segments.last_mut()) {
-                segment.bytes += value.len() as u64;
-            }
-        }
-        if whole && let Some(node) = self.nodes.get_mut(taking.at) {
-            node.note_chunks_of(message);
-        }
-        Ok(())
-    }
-
-    /// Sets a lane forward over records that another aggregator acknowledged, and writes the gap down as a loss.
-    pub(crate) fn accept_hole(
-        &mut self,
-        engine: &dyn Engine,
-        committed: &mut Vec<NodeView>,
-        lane: LaneName<'_>,
-        next: u64,
-    ) -> Result<u64, Error> {
-        let known = self.lane(lane.node, lane.agent, lane.epoch).next;
+    /// Sets a stream forward over records that another aggregator acknowledged, and stores the gap as a loss.
+    pub(crate) fn accept_hole(&mut self, name: StreamName<'_>, next: u64) -> Result<u64, Error> {
+        let at = self.stream(name)?;
+        let known = self.next_sequence(at);
         if next <= known {
             return Ok(known);
         }
-        // Refuses names that are too long.
-        self.append(engine, committed, lane, known, &[])?;
-        let at = self.find_or_add(lane.node)?;
-        let Some(number) = self.nodes.get(at).map(|node| node.number) else { return Err(no_node(lane.node)) };
-        let key = keys::of_lane(keys::LANE, number, lane.agent, lane.epoch, None);
         let now_ns = (self.options.clock)();
         let loss = Loss {
-            stage: "lane".to_owned(),
+            stage: "stream".to_owned(),
             reason: "acknowledged by another aggregator, or its database is gone".to_owned(),
             records: next - known,
             from_ns: now_ns,
             to_ns: now_ns,
             ..Loss::default()
         };
-        let record = Record { time_ns: now_ns, target: String::new(), kind: Some(Kind::Loss(loss)) };
-        self.take(engine, committed, &Taking { at, lane, key: &key, next: known, now_ns }, &record)?;
-        self.set_mark(&Taking { at, lane, key: &key, next, now_ns });
+        self.take(name, at, &Record { time_ns: now_ns, target: String::new(), kind: Some(Kind::Loss(loss)) })?;
+        self.nodes[at.node].streams.set_next(at.stream, next);
         Ok(next)
     }
 
-    /// Writes everything staged; the views of the nodes that moved are added to `committed`. If it fails, all of it
-    /// stays staged.
-    pub(crate) fn commit(
-        &mut self,
-        engine: &dyn Engine,
-        committed: &mut Vec<NodeView>,
-        urgency: Urgency,
-    ) -> Result<(), Error> {
-        if self.staged.is_empty() && !self.nodes.iter().any(|node| node.changed) {
+    /// The position of a stream; an unknown one is created.
+    fn stream(&mut self, name: StreamName<'_>) -> Result<StreamAt, Error> {
+        check_length("an agent name", name.agent.len(), MAX_IN_KEY)?;
+        check_length("an epoch", name.epoch.len(), MAX_IN_KEY)?;
+        let at = self.find_or_add(name.node)?;
+        let node = &mut self.nodes[at];
+        let key = keys::of_stream(node.number, keys::STREAM, name.agent, name.epoch, None);
+        let agent = node.agent(name.agent, &mut self.staged);
+        Ok(StreamAt { node: at, stream: node.streams.find_or_add(key), agent })
+    }
+
+    fn next_sequence(&self, at: StreamAt) -> u64 {
+        self.nodes[at.node].streams.mark(at.stream).next
+    }
+
+    /// Takes the next record of a stream. Its mark moves with it, so that a commit in between is consistent.
+    fn take(&mut self, name: StreamName<'_>, at: StreamAt, record: &Record) -> Result<(), Error> {
+        self.commit_if_large()?;
+        let node = &mut self.nodes[at.node];
+        match &record.kind {
+            Some(Kind::NetworkAccount(_)) => node.add_account(name.agent, name.epoch, record, &mut self.staged),
+            kind => {
+                if let Some(class) = node.class_of(record) {
+                    node.roll_if_due(class, &self.options, (self.options.clock)(), &mut self.staged);
+                }
+                if let Some(Kind::Message(message)) = kind {
+                    self.copy_chunks_forward(at, message)?;
+                }
+                self.nodes[at.node].add(at.agent, record, &mut self.staged);
+            }
+        }
+        let next = self.next_sequence(at) + 1;
+        self.nodes[at.node].streams.set_next(at.stream, next);
+        Ok(())
+    }
+
+    /// Copies the chunks of a message that lie in older segments into the open one: a row and its chunks are evicted
+    /// together. Chunks that are nowhere were lost before they came here.
+    fn copy_chunks_forward(&mut self, at: StreamAt, message: &Message) -> Result<(), Error> {
+        let engine = Arc::clone(&self.engine);
+        let node = &mut self.nodes[at.node];
+        let (number, open) = (node.number, node.open(RetentionClass::Records));
+        let segments = &node.segments[RetentionClass::Records as usize];
+        let older = segments.iter().map(|segment| &**segment).filter(|segment| segment.number != open);
+        let greatest = || greatest_older(&*engine.snapshot(), &self.staged, number, older, open, message.connection);
+        if node.chunks.has_all_of(message, at.agent) || !node.chunks.may_be_older(message, greatest)? {
             return Ok(());
         }
-        if urgency == Urgency::Normal {
-            self.check_space(engine, self.staged.len())?;
+        // Then all of them are found in the engine.
+        self.commit(Urgency::Normal)?;
+        let segments = self.nodes[at.node].segments[RetentionClass::Records as usize].iter();
+        let segments = segments.map(|segment| &**segment);
+        let snapshot = engine.snapshot();
+        let plan = plan_copy(&*snapshot, number, segments, open, message, at.agent)?;
+        for (chunk, segment) in plan.older {
+            self.commit_if_large()?;
+            self.copy_chunk(at, chunk, snapshot.get(&chunk.key(number, segment))?)?;
         }
-        for node in self.nodes.iter_mut().filter(|node| node.changed) {
-            node.stage(&mut self.staged);
-        }
-        engine.write(&self.staged).map_err(|error| match error {
-            Error::DiskFull { .. } => {
-                self.full = true;
-                Error::DiskFull { free_bytes: engine.free_bytes().unwrap_or(0) }
-            }
-            other => other,
-        })?;
-        self.full = urgency == Urgency::Eviction && self.full;
-        self.staged.clear(2 * self.options.stage_bytes);
-        for node in self.nodes.iter_mut().filter(|node| node.changed) {
-            node.settle();
-            committed.push(node.view());
+        if plan.is_complete {
+            self.nodes[at.node].chunks.add_all_of(message, at.agent);
         }
         Ok(())
     }
 
-    /// Nodes and batch at once, for an eviction.
-    pub(crate) fn parts(&mut self) -> (&mut Vec<Node>, &mut Batch) {
-        (&mut self.nodes, &mut self.staged)
+    fn copy_chunk(&mut self, at: StreamAt, chunk: Chunk, value: Option<Vec<u8>>) -> Result<(), Error> {
+        let value = value.ok_or_else(|| Error::Corrupt(format!("{chunk:?} is missing")))?;
+        let node = &mut self.nodes[at.node];
+        node.changed = true;
+        self.staged.put(&chunk.key(node.number, node.open(RetentionClass::Records)), &value);
+        if let Some(open) = node.open_mut(RetentionClass::Records) {
+            open.bytes += value.len() as u64;
+        }
+        Ok(())
     }
-}
 
-/// Whether a commit leaves the disk its last bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// Refused when little is free.
-    Normal,
-    /// Makes room, and so may use the reserve.
-    Eviction,
-}
+    fn commit_if_large(&mut self) -> Result<(), Error> {
+        if self.staged.len() >= self.options.stage_bytes { self.commit(Urgency::Normal) } else { Ok(()) }
+    }
 
-/// Which lane of which node.
-#[derive(Clone, Copy)]
-pub(crate) struct LaneName<'a> {
-    pub(crate) node: &'a str,
-    pub(crate) agent: &'a str,
-    pub(crate) epoch: &'a [u8],
-}
+    /// Writes everything staged, and publishes the views of the nodes that moved. If it fails, all of it stays staged.
+    pub(crate) fn commit(&mut self, urgency: Urgency) -> Result<(), Error> {
+        if self.staged.is_empty() && !self.nodes.iter().any(|node| node.changed) {
+            return Ok(());
+        }
+        if urgency == Urgency::Normal {
+            self.check_space(self.staged.len())?;
+        }
+        for node in self.nodes.iter_mut().filter(|node| node.changed) {
+            node.stage(&mut self.staged);
+        }
+        self.write_staged()?;
+        self.full = urgency == Urgency::Eviction && self.full;
+        self.publish_changed();
+        Ok(())
+    }
 
-/// An append under way.
-struct Taking<'a> {
-    /// Place of the node in [`Writer::nodes`].
-    at: usize,
-    lane: LaneName<'a>,
-    /// Key of the lane.
-    key: &'a [u8],
-    /// Sequence of the record being taken.
-    next: u64,
-    now_ns: i64,
+    fn write_staged(&mut self) -> Result<(), Error> {
+        match self.engine.write(&self.staged) {
+            Ok(()) => self.staged.clear(2 * self.options.stage_bytes),
+            Err(Error::DiskFull { .. }) => {
+                self.full = true;
+                return Err(Error::DiskFull { free_bytes: self.engine.free_bytes().unwrap_or(0) });
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn publish_changed(&mut self) {
+        let mut views = Vec::new();
+        for node in self.nodes.iter_mut().filter(|node| node.changed) {
+            node.mark_durable();
+            views.push(node.view());
+        }
+        self.publish(views);
+    }
+
+    /// Makes views readable whose batch is written.
+    pub(crate) fn publish(&mut self, views: Vec<NodeView>) {
+        self.published |= !views.is_empty();
+        self.views.publish(views);
+    }
+
+    /// Makes views readable from which segments are evicted; gives the epoch that ends with them.
+    pub(crate) fn publish_epoch(&mut self, views: Vec<NodeView>) -> Arc<()> {
+        self.published = true;
+        self.views.publish_epoch(views)
+    }
+
+    /// Whether there was something to publish since the last call.
+    pub(crate) fn take_published(&mut self) -> bool {
+        std::mem::take(&mut self.published)
+    }
+
+    /// Refuses a write of this many bytes, an eviction aside, if the engine has no space for it.
+    pub(crate) fn check_space(&mut self, bytes: usize) -> Result<(), Error> {
+        let free_bytes = self.engine.free_bytes()?;
+        if free_bytes >= self.options.min_free_bytes.max(2 * bytes as u64) {
+            return Ok(());
+        }
+        self.full = true;
+        Err(Error::DiskFull { free_bytes })
+    }
 }
 
 fn check_length(what: &'static str, length: usize, most: usize) -> Result<(), Error> {
     if length > most { Err(Error::TooLong { what, length, most }) } else { Ok(()) }
-}
-
-fn no_node(name: &str) -> Error {
-    Error::Corrupt(format!("node {name} is not in memory"))
-}
-
-/// The greatest counter of a connection's chunks, of either direction, that lie in segments before the open one.
-fn greatest_older(
-    engine: &dyn Engine,
-    staged: &Batch,
-    node: u32,
-    segments: &[SegmentMeta],
-    connection: u64,
-) -> Result<Option<u64>, Error> {
-    let Some((open, older)) = segments.split_last() else { return Ok(None) };
-    let mut greatest = staged_keys(staged, node)
-        .filter(|(segment, place)| *segment != open.number && place.connection == connection)
-        .map(|(_, place)| place.counter)
-        .max();
-    let snapshot = engine.snapshot();
-    for segment in older {
-        let end = ChunkPlace { connection, counter: u64::MAX, incoming: true };
-        let range = keys::segment_range(keys::CHUNK, node, segment.number);
-        let last = snapshot.last(&range.start..&keys::after_prefix(&keys::chunk(node, segment.number, end)))?;
-        let last = last.and_then(|(key, _)| keys::chunk_place(&key));
-        greatest = greatest.max(last.filter(|place| place.connection == connection).map(|place| place.counter));
-    }
-    Ok(greatest)
-}
-
-/// Segment and place of every staged chunk of a node.
-fn staged_keys(staged: &Batch, node: u32) -> impl Iterator<Item = (u32, ChunkPlace)> {
-    let prefix = keys::node(keys::CHUNK, node);
-    staged.iter().filter_map(move |write| {
-        let Write::Put(key, _) = write else { return None };
-        if !key.starts_with(&prefix) {
-            return None;
-        }
-        Some((keys::segment_of(key)?, keys::chunk_place(key)?))
-    })
-}
-
-/// Segment and counter of every staged chunk of a message.
-fn staged_chunks(staged: &Batch, node: u32, message: &Message) -> Vec<(u32, u64)> {
-    staged_keys(staged, node)
-        .filter(|(_, place)| {
-            place.connection == message.connection
-                && place.incoming == message.incoming
-                && (message.first_chunk..=message.last_chunk).contains(&place.counter)
-        })
-        .map(|(segment, place)| (segment, place.counter))
-        .collect()
-}
-
-/// Calls `each` with counter and value of the chunks of a message in one segment, ascending, until it says false.
-pub(crate) fn each_chunk(
-    snapshot: &dyn Snapshot,
-    node: u32,
-    segment: u32,
-    message: &Message,
-    mut each: impl FnMut(u64, &[u8]) -> bool,
-) -> Result<(), Error> {
-    if message.first_chunk > message.last_chunk {
-        return Ok(());
-    }
-    let place = |counter, incoming| ChunkPlace { connection: message.connection, counter, incoming };
-    let first = keys::chunk(node, segment, place(message.first_chunk, false));
-    let last = keys::chunk(node, segment, place(message.last_chunk, true));
-    let mut cursor = snapshot.cursor(&first..&keys::after_prefix(&last));
-    cursor.first()?;
-    while let Some((key, value)) = cursor.entry() {
-        let place = keys::chunk_place(key).ok_or_else(|| Error::Corrupt(format!("chunk key {key:02x?}")))?;
-        if place.incoming == message.incoming && !each(place.counter, value) {
-            break;
-        }
-        cursor.next()?;
-    }
-    Ok(())
-}
-
-/// Reads what a new process needs of the nodes in the database: nodes in the order of their numbers.
-pub(crate) fn load(snapshot: &dyn Snapshot) -> Result<Vec<Node>, Error> {
-    let mut nodes = Vec::new();
-    let mut cursor = snapshot.cursor(&[keys::NODE]..&[keys::NODE + 1]);
-    cursor.first()?;
-    while let Some((key, value)) = cursor.entry() {
-        let number = key.last_chunk().map(|bytes| u32::from_be_bytes(*bytes)).unwrap_or_default();
-        let meta = NodeMeta::decode(value).map_err(|error| Error::Corrupt(format!("node {number}: {error}")))?;
-        nodes.push(Node::load(snapshot, number, meta)?);
-        cursor.next()?;
-    }
-    Ok(nodes)
 }

@@ -58,9 +58,9 @@ fn step() -> impl Strategy<Value = Step> {
 /// What the store should hold.
 struct Model {
     rng: SmallRng,
-    /// All records of each agent's lane.
-    lanes: [Vec<Record>; AGENTS.len()],
-    /// How much of each lane is appended, and how much of it is synced.
+    /// All records of each agent's stream.
+    streams: [Vec<Record>; AGENTS.len()],
+    /// How much of each stream is appended, and how much of it is synced.
     appended: [u64; AGENTS.len()],
     /// Messages in the order of their ids; appended, and how many of them are synced.
     rows: Vec<Record>,
@@ -78,7 +78,7 @@ impl Model {
     fn new(seed: u64) -> Self {
         Self {
             rng: SmallRng::seed_from_u64(seed),
-            lanes: Default::default(),
+            streams: Default::default(),
             appended: Default::default(),
             rows: Vec::new(),
             visible: 0,
@@ -92,7 +92,7 @@ impl Model {
     /// Records of one message: its chunks, then the message itself or another that was held back.
     fn make_message(&mut self, agent: usize) -> Vec<Record> {
         let rng = &mut self.rng;
-        // Connections of an agent are its own: lanes are not ordered among each other.
+        // Connections of an agent are its own: streams are not ordered among each other.
         let connection = 10 * agent as u64 + rng.random_range(0..4);
         let incoming = rng.random();
         let next = self.next_chunk.entry((connection, incoming)).or_default();
@@ -146,13 +146,13 @@ impl Model {
         records
     }
 
-    /// Appends what is in the agent's lane, from `first` on.
+    /// Appends what is in the agent's stream, from `first` on.
     fn append(&mut self, store: &Store, agent: usize, first: u64) {
-        let lane = &self.lanes[agent];
+        let stream = &self.streams[agent];
         let (first_id, _) = store.visible(NODE);
-        let next = store.append(NODE, AGENTS[agent], EPOCH, first, &lane[first as usize..]).expect("appends");
-        assert_eq!(next, lane.len() as u64);
-        for record in &lane[self.appended[agent] as usize..] {
+        let next = store.append(NODE, AGENTS[agent], EPOCH, first, &stream[first as usize..]).expect("appends");
+        assert_eq!(next, stream.len() as u64);
+        for record in &stream[self.appended[agent] as usize..] {
             match &record.kind {
                 Some(Kind::Message(_)) => {
                     self.rows.push(record.clone());
@@ -366,14 +366,14 @@ fn play(engine: Engine, seed: u64, segment_rows: u64, stage_bytes: usize, steps:
             Step::Burst { agent, messages } => {
                 for _ in 0..messages {
                     let records = model.make_message(agent);
-                    model.lanes[agent].extend(records);
+                    model.streams[agent].extend(records);
                 }
                 let first = model.appended[agent];
                 model.append(&store, agent, first);
             }
             Step::Resend { agent, again } => {
                 let records = model.make_message(agent);
-                model.lanes[agent].extend(records);
+                model.streams[agent].extend(records);
                 let first = model.appended[agent].saturating_sub(again);
                 model.append(&store, agent, first);
             }

@@ -60,7 +60,7 @@ pub(super) fn figures<'a>(
         nodes,
         lost: health.lost.clone(),
         calls: u64::from(health.nodes_used).max(tree as u64),
-        calls_room: u64::from(health.nodes_room),
+        calls_room: u64::from(health.nodes_max),
         symbol_bytes,
         error: error.cloned(),
     }

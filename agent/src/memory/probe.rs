@@ -1,4 +1,4 @@
-//! The kernel's side, as a trait: tests put something else in its place.
+//! The memory probe as a trait, so that tests can replace it.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use chainscope_ebpf::{
     memory::{MemoryEvent, MemoryProbe, Reading, Scope, TargetId},
 };
 
-/// See [`MemoryProbe`].
+/// The operations of [`MemoryProbe`] that the watcher uses.
 pub(super) trait Probe {
     fn watch(&mut self, pid: u32) -> Result<TargetId, Error>;
-    fn forget(&mut self, target: TargetId);
+    fn unwatch(&mut self, target: TargetId);
     fn poll(&mut self, timeout: Duration) -> Result<Vec<MemoryEvent>, Error>;
     fn read(&mut self, scope: Scope) -> Result<Reading, Error>;
 }
@@ -20,8 +20,8 @@ impl Probe for MemoryProbe {
         Self::watch(self, pid)
     }
 
-    fn forget(&mut self, target: TargetId) {
-        Self::forget(self, target);
+    fn unwatch(&mut self, target: TargetId) {
+        Self::unwatch(self, target);
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<Vec<MemoryEvent>, Error> {

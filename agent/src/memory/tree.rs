@@ -79,7 +79,7 @@ fn incomplete(end: StackEnd) -> &'static str {
         StackEnd::NoMapping => "[stack: no mapping]",
         StackEnd::NoRule => "[stack: no rule]",
         StackEnd::Unreadable => "[stack: unreadable]",
-        StackEnd::Cut => "[stack cut]",
+        StackEnd::Truncated => "[stack truncated]",
         StackEnd::TreeFull => "[call tree full]",
         StackEnd::NoStack => "[no stack]",
     }

@@ -247,7 +247,7 @@ impl<P: Probe> Watcher<P> {
     /// The first of a family, and those of whose descent the kernel part does not know: they were there before.
     fn forget(&mut self, family: &[TargetId]) {
         if let Some(probe) = &mut self.probe {
-            family.iter().for_each(|target| probe.forget(*target));
+            family.iter().for_each(|target| probe.unwatch(*target));
         }
     }
 

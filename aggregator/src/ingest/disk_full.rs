@@ -108,7 +108,7 @@ impl DiskFullRetry {
     /// could not compact in the ballast, and would keep the files of everything that is evicted.
     pub(super) fn wait_for_compaction(&self) {
         for _ in 0..MAX_COMPACTION_POLLS {
-            let is_behind = self.store.is_behind().unwrap_or(false);
+            let is_behind = self.store.has_compaction_lag().unwrap_or(false);
             if !is_behind || self.is_stopping_within(COMPACTION_POLL_INTERVAL) {
                 return;
             }
@@ -190,11 +190,11 @@ impl DiskFullRetry {
             Ok(_) | Err(StoreError::DiskFull { .. }) => {}
             Err(error) => return Err(error),
         }
-        if self.state.is_futile() || !self.store.can_make_room()? {
+        if self.state.is_futile() || !self.store.can_evict_for_space()? {
             return Ok(Step::Futile);
         }
         self.state.count_eviction();
-        self.store.make_room().map(Step::Evicted)
+        self.store.evict_for_space().map(Step::Evicted)
     }
 
     /// Waits, for a limited time, until more than `most_free` bytes are free. Returns false if the aggregator stops.

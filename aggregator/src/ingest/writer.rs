@@ -175,7 +175,7 @@ impl Worker {
                 self.commit();
             }
             for MarkRequest { agent, epoch, nodes, response } in mark_requests {
-                let marks = nodes.iter().map(|node| self.store.durable_mark(node, &agent, &epoch)).collect();
+                let marks = nodes.iter().map(|node| self.store.durable_high_water_mark(node, &agent, &epoch)).collect();
                 // Fails if the session has ended.
                 let _ = response.send(marks);
             }
@@ -228,7 +228,7 @@ impl Worker {
         }
         for Group { agent, epoch, node, batches, result } in std::mem::take(&mut self.groups) {
             let outcome = match &synced {
-                Ok(()) => Ok(self.store.durable_mark(&node, &agent, &epoch)),
+                Ok(()) => Ok(self.store.durable_high_water_mark(&node, &agent, &epoch)),
                 Err(error) => Err(self.store_error(error)),
             };
             // Fails if the session has ended; the records are stored.

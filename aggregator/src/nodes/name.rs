@@ -1,11 +1,11 @@
 //! Validation of node names.
 
-use chainscope_store::LONGEST_NODE;
+use chainscope_store::MAX_NODE_NAME;
 
 /// Checks a node name: one or two parts of letters, digits and `._:@-`, so that it is safe in a path, a label and a log
 /// line. The error completes "cannot be the name of a node: …".
 pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
-    if name.len() > LONGEST_NODE {
+    if name.len() > MAX_NODE_NAME {
         return Err("it is longer than 507 bytes");
     }
     let mut parts = name.split('/');

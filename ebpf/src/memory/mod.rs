@@ -1,41 +1,43 @@
-//! Which code holds the resident memory of running processes.
+//! Resident memory of watched processes by the code that allocated it.
 //!
-//! [`MemoryProbe`] follows every page that a watched process gets, from allocation to free, under the complete user stack
-//! that asked for it; it attaches to running processes and needs no frame pointers. All of it is added up in the kernel:
+//! [`MemoryProbe`] attributes every page of a watched process, from allocation to free, to the complete user stack of the
+//! allocation. It attaches to running processes and needs no frame pointers. The programs aggregate in the kernel:
 //!
 //! ```text
-//!  mm_page_alloc ──▶ unwind the user stack ──▶ call tree: node ──▶ owners[page frame] = node, kind;  node.pages += 1
-//!  add_to_page_cache ─────────────────────────────────────────▶ owners[page frame].kind = cache
-//!  mm_page_free (by anybody) ─────────────────────────────────▶ node of owners[page frame].pages -= 1
+//!  mm_page_alloc ──▶ unwind the user stack ──▶ call tree: node ──▶ page_owners[pfn] = node, kind;  node.pages += 1
+//!  add_to_page_cache ─────────────────────────────────────────▶ page_owners[pfn].kind = cache
+//!  mm_page_free (by any process) ─────────────────────────────▶ node of page_owners[pfn].pages -= 1
 //!
-//!  read(): the tree's new nodes and changed counters, from memory shared with the kernel
+//!  read(): new nodes of the tree and changed counters, from memory shared with the kernel
 //! ```
 //!
-//! Stacks are unwound by tables that the crate `chainscope-unwind` makes of the files that the process maps
-//! (`src/bpf/walk.h` tells how), and by frame pointer where a file has none. They are loaded once for a file, and again
-//! when a process maps something new, forks or executes.
+//! Stacks are unwound by tables that the crate `chainscope-unwind` makes from the files that a process maps (see
+//! `src/bpf/memory/unwind.h`), and by frame pointer where a file has none. A table is loaded once for each file; the
+//! mappings of a process are read again when it maps code, forks or executes a program.
 //!
-//! **Kernels.** 5.17 or later, or one with `bpf_loop` backported, with BTF, on x86-64; run on 6.18 only. **Rights.**
-//! `CAP_BPF`, `CAP_PERFMON`; to read the files of processes of others also `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`. With
-//! `CAP_SYS_ADMIN` what was resident before is known page by page; without, as what the kernel counts and nobody allocated.
+//! **Minimum kernel.** 5.17, or an older one with `bpf_loop` backported, with BTF, on x86-64. Owners of migrated pages are
+//! known from 5.19 on. Tested on 6.18 only.
+//!
+//! **Rights.** `CAP_BPF`, `CAP_PERFMON`; for the files of processes of other users also `CAP_SYS_PTRACE` and
+//! `CAP_DAC_READ_SEARCH`. With `CAP_SYS_ADMIN` the memory that was resident before attach is known page by page; without
+//! it, as the part of the kernel's count that is not attributed.
 
-mod before;
-mod kernel;
-mod layouts;
-mod machine;
-mod maps;
-mod mmaps;
+mod abi;
+mod address_spaces;
+mod call_tree;
+mod mapped_file;
+mod max_pfn;
+mod mmap_events;
 mod modules;
-mod notices;
-mod open;
-mod page_base;
+mod notice;
+mod pagemap;
+mod preexisting;
 mod probe;
+mod proc_maps;
 mod process;
 mod programs;
 mod reading;
-mod shared;
-mod stock;
-mod tree;
+mod vmemmap;
 
 pub use probe::{MemoryOptions, MemoryProbe};
 pub(crate) use programs::tracepoints;

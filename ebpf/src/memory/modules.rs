@@ -1,4 +1,4 @@
-//! The files that processes map, and their unwind tables in the kernel: one for each file, however many processes map it.
+//! Files that processes map as code, and their unwind tables in the kernel: one for each file, shared by all processes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -9,40 +9,40 @@ use aya::maps::{Array, ArrayOfMaps, MapData};
 use chainscope_unwind::{Image, Limits, Row, Table};
 use object::read::ReadCache;
 
-use super::kernel::{INNER_FLAGS, RulePair, TABLES};
-use super::maps::CodeMapping;
-use super::open::open;
+use super::abi::{INNER_FLAGS, MAX_TABLES, RulePair};
+use super::mapped_file::open;
+use super::proc_maps::CodeMapping;
 use super::reading::{Module, ModuleId};
-use super::shared::SharedArray;
+use crate::mmap_array::MmapArray;
 
-/// Rows of all tables together: 12 bytes of kernel memory each.
-const ROWS: u64 = 48 << 20;
-/// Reasons that are kept.
-const REFUSED: usize = 64;
+/// Maximum number of rows of all tables: 12 bytes of kernel memory each.
+const MAX_ROWS: u64 = 48 << 20;
+/// Maximum length of the list of refused files.
+const MAX_REFUSED: usize = 64;
 
 type RuleTable = Array<MapData, RulePair>;
 type RuleTables = ArrayOfMaps<MapData, RuleTable>;
 
-/// A table in the kernel.
+/// An unwind table in the kernel.
 #[derive(Clone, Debug)]
-struct Loaded {
+struct LoadedTable {
     /// Index in `rule_tables`; 0 is never used.
     slot: u32,
     rows: u32,
     base: u64,
 }
 
-/// A file that was mapped, and what is known of it.
+/// A file that was mapped.
 #[derive(Debug)]
-struct Known {
+struct KnownModule {
     module: Module,
     image: Image,
-    table: Option<Loaded>,
+    table: Option<LoadedTable>,
 }
 
-/// Which file it is; one that is overwritten in place is another.
+/// FileIdentity of a file; a file that is overwritten in place gets another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Identity {
+struct FileIdentity {
     device: (u32, u32),
     inode: u64,
     path: PathBuf,
@@ -50,24 +50,25 @@ struct Identity {
     changed: (i64, i64),
 }
 
-/// Where a piece of code is in a process, and by which table it is unwound.
+/// An executable mapping of a process, with the unwind table of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct UnwindMapping {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) offset: u64,
     pub(crate) module: Option<ModuleId>,
-    /// What to subtract from an address to get one of a row.
+    /// Address in the process minus address in the rows.
     pub(crate) bias: u64,
+    /// Index in `rule_tables`.
     pub(crate) slot: u32,
     pub(crate) rows: u32,
 }
 
-/// All files.
+/// All modules.
 pub(crate) struct Modules {
-    known: Vec<Known>,
-    by_identity: HashMap<Identity, ModuleId>,
-    vdso: Option<(Loaded, Image)>,
+    known: Vec<KnownModule>,
+    by_identity: HashMap<FileIdentity, ModuleId>,
+    vdso: Option<(LoadedTable, Image)>,
     tables: RuleTables,
     free: Vec<u32>,
     unused: RuleTable,
@@ -76,14 +77,14 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Keeps tables in `tables`, the array of arrays of the object.
+    /// Stores tables in `tables`, the map `rule_tables`.
     pub(crate) fn new(tables: RuleTables) -> Result<Self, aya::maps::MapError> {
         let mut modules = Self {
             known: Vec::new(),
             by_identity: HashMap::new(),
             vdso: None,
             tables,
-            free: (1..TABLES).rev().collect(),
+            free: (1..MAX_TABLES).rev().collect(),
             unused: Array::create(1, INNER_FLAGS)?,
             rows: 0,
             refused: Vec::new(),
@@ -92,57 +93,57 @@ impl Modules {
         Ok(modules)
     }
 
-    /// Those from number `first` on.
+    /// Modules from number `first` on.
     pub(crate) fn since(&self, first: usize) -> Vec<Module> {
         self.known.iter().skip(first).map(|known| known.module.clone()).collect()
     }
 
-    /// How many there are.
+    /// Number of modules.
     pub(crate) fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// Rows in the kernel.
+    /// Number of rows in the kernel.
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Files without a table although they should have one, and why.
+    /// Files whose unwind table could not be built, with the reason.
     pub(crate) fn refused(&self) -> &[(PathBuf, String)] {
         &self.refused
     }
 
-    /// The mapping's module and table, made if it is new.
-    pub(crate) fn place(&mut self, pid: u32, mapping: &CodeMapping, in_use: &HashSet<ModuleId>) -> Placed {
+    /// Finds the module and the unwind table of a mapping, and builds them for a new file.
+    pub(crate) fn resolve(&mut self, pid: u32, mapping: &CodeMapping, in_use: &HashSet<ModuleId>) -> UnwindMapping {
         let (start, end, offset) = (mapping.start, mapping.end, mapping.offset);
-        let plain = Placed { start, end, offset, module: None, bias: 0, slot: 0, rows: 0 };
+        let plain = UnwindMapping { start, end, offset, module: None, bias: 0, slot: 0, rows: 0 };
         if mapping.inode == 0 {
             return match &self.vdso {
-                Some((table, image)) if mapping.path.as_os_str() == "[vdso]" => placed(plain, table, image),
+                Some((table, image)) if mapping.path.as_os_str() == "[vdso]" => with_table(plain, table, image),
                 _ => plain,
             };
         }
         let file = open(pid, mapping);
         let metadata = file.as_ref().ok().and_then(|file| file.metadata().ok());
-        let identity = Identity {
+        let identity = FileIdentity {
             device: mapping.device,
             inode: mapping.inode,
             path: mapping.path.clone(),
             size: metadata.as_ref().map_or(0, MetadataExt::size),
             changed: metadata.as_ref().map_or((0, 0), |metadata| (metadata.mtime(), metadata.mtime_nsec())),
         };
-        // Of one that has ended meanwhile nothing can be opened; somebody else's was probably the same.
+        // The process may have exited in the meantime; then use the file that another process mapped from this path.
         let known = match &file {
             Ok(_) => self.by_identity.get(&identity).copied(),
-            Err(_) => self.same_place(mapping),
+            Err(_) => self.find_by_path(mapping),
         };
         let id = match known {
             Some(id) => id,
             None => self.add(pid, mapping, identity, file, in_use),
         };
-        let plain = Placed { module: Some(id), ..plain };
+        let plain = UnwindMapping { module: Some(id), ..plain };
         match self.known.get(id.0 as usize) {
-            Some(Known { table: Some(table), image, .. }) => placed(plain, table, image),
+            Some(KnownModule { table: Some(table), image, .. }) => with_table(plain, table, image),
             _ => plain,
         }
     }
@@ -151,7 +152,7 @@ impl Modules {
         &mut self,
         pid: u32,
         mapping: &CodeMapping,
-        identity: Identity,
+        identity: FileIdentity,
         file: Result<File, String>,
         in_use: &HashSet<ModuleId>,
     ) -> ModuleId {
@@ -188,14 +189,14 @@ impl Modules {
                 (Image::default(), None)
             }
         };
-        self.known.push(Known { module, image, table });
+        self.known.push(KnownModule { module, image, table });
         self.by_identity.insert(identity, id);
         id
     }
 
-    /// The file that was last seen in that place.
-    fn same_place(&self, mapping: &CodeMapping) -> Option<ModuleId> {
-        let same = |known: &&Known| {
+    /// The latest module with the device, inode and path of the mapping.
+    fn find_by_path(&self, mapping: &CodeMapping) -> Option<ModuleId> {
+        let same = |known: &&KnownModule| {
             let Module { device, inode, path, .. } = &known.module;
             (device, inode, path) == (&mapping.device, &mapping.inode, &mapping.path)
         };
@@ -203,35 +204,35 @@ impl Modules {
     }
 
     fn refuse(&mut self, mapping: &CodeMapping, cause: String) {
-        if self.refused.len() < REFUSED {
+        if self.refused.len() < MAX_REFUSED {
             self.refused.push((mapping.path.clone(), cause));
         }
     }
 
-    fn load(&mut self, base: u64, rows: &[Row], in_use: &HashSet<ModuleId>) -> Result<Loaded, String> {
+    fn load(&mut self, base: u64, rows: &[Row], in_use: &HashSet<ModuleId>) -> Result<LoadedTable, String> {
         let count = u32::try_from(rows.len()).map_err(|error| error.to_string())?;
-        if self.free.is_empty() || self.rows + u64::from(count) > ROWS {
+        if self.free.is_empty() || self.rows + u64::from(count) > MAX_ROWS {
             self.unload_unused(in_use);
         }
-        if self.rows + u64::from(count) > ROWS {
-            return Err(format!("{count} rules, with {} of {ROWS} in use", self.rows));
+        if self.rows + u64::from(count) > MAX_ROWS {
+            return Err(format!("{count} rules, with {} of {MAX_ROWS} in use", self.rows));
         }
         let slot = *self.free.last().ok_or("too many files with code")?;
         let pairs = count.div_ceil(2).max(1);
         let map = RuleTable::create(pairs, INNER_FLAGS).map_err(|error| error.to_string())?;
-        let shared: SharedArray<RulePair> = SharedArray::of_inner(&map, pairs).map_err(|error| error.to_string())?;
-        // The last pair may have one row only: the other is beyond every search.
+        let mmap_array: MmapArray<RulePair> = MmapArray::of_inner(&map, pairs).map_err(|error| error.to_string())?;
+        // The last pair may have one row only; u32::MAX is beyond the number of rows that is searched.
         for (index, pair) in (0..).zip(rows.chunks(2)) {
             let [first, second] = [pair.first(), pair.get(1)].map(|row| row.map_or([u32::MAX, 0, 0], words));
-            shared.set(index, [first[0], first[1], first[2], second[0], second[1], second[2]]);
+            mmap_array.set(index, [first[0], first[1], first[2], second[0], second[1], second[2]]);
         }
         self.tables.set(slot, &map, 0).map_err(|error| error.to_string())?;
         self.free.pop();
         self.rows += u64::from(count);
-        Ok(Loaded { slot, rows: count, base })
+        Ok(LoadedTable { slot, rows: count, base })
     }
 
-    /// Tables of files that no process maps any more make room; they are made again if one does.
+    /// Frees the tables of files that no process maps; they are built again when a process does.
     fn unload_unused(&mut self, in_use: &HashSet<ModuleId>) {
         let mut gone = HashSet::new();
         for known in &mut self.known {
@@ -241,7 +242,7 @@ impl Modules {
             if let Some(table) = known.table.take() {
                 gone.insert(known.module.id);
                 self.rows -= u64::from(table.rows);
-                // The array has no way to remove an element; a table of one row takes the place.
+                // Elements of an array of maps of this kind are replaced, not removed: by a table of one row.
                 if self.tables.set(table.slot, &self.unused, 0).is_ok() {
                     self.free.push(table.slot);
                 }
@@ -250,9 +251,9 @@ impl Modules {
         self.by_identity.retain(|_, id| !gone.contains(id));
     }
 
-    /// The kernel's own piece of code in every process; the same in all.
-    fn load_vdso(&mut self) -> Option<(Loaded, Image)> {
-        let mapping = super::maps::code_of(std::process::id()).ok()?;
+    /// Loads the table of the vDSO, which is the same in all processes.
+    fn load_vdso(&mut self) -> Option<(LoadedTable, Image)> {
+        let mapping = super::proc_maps::code_of(std::process::id()).ok()?;
         let mapping = mapping.into_iter().find(|mapping| mapping.path.as_os_str() == "[vdso]")?;
         let mut bytes = vec![0; usize::try_from(mapping.end - mapping.start).ok()?];
         File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, mapping.start).ok()?;
@@ -262,9 +263,11 @@ impl Modules {
     }
 }
 
-fn placed(plain: Placed, table: &Loaded, image: &Image) -> Placed {
+fn with_table(plain: UnwindMapping, table: &LoadedTable, image: &Image) -> UnwindMapping {
     match image.bias(plain.start, plain.offset) {
-        Some(bias) => Placed { bias: bias.wrapping_add(table.base), slot: table.slot, rows: table.rows, ..plain },
+        Some(bias) => {
+            UnwindMapping { bias: bias.wrapping_add(table.base), slot: table.slot, rows: table.rows, ..plain }
+        }
         None => plain,
     }
 }

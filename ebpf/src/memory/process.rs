@@ -1,4 +1,4 @@
-//! What `/proc/<pid>` tells of a process: when it began, and what is resident.
+//! Start time and resident memory of a process, from `/proc/<pid>`.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader};
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use super::reading::{MappingKind, MappingShare, Resident};
 
-/// Field 22 of `stat`; `None` if there is no such process, or it has ended and nobody has asked how.
+/// Field 22 of `stat`; `None` if there is no such process, or it is a zombie.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain any character.
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;
@@ -17,11 +17,11 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// What is resident now, and in swap.
+/// Resident and swapped pages.
 pub(crate) fn resident(pid: u32) -> Option<Resident> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let pages = |name: &str| kib(status.lines().find_map(|line| line.strip_prefix(name))?).map(|kib| kib / 4);
-    // A process that is ending has no such lines any more.
+    // A process that is exiting has no such lines.
     let anon = pages("RssAnon:")?;
     Some(Resident {
         anon,
@@ -35,18 +35,18 @@ fn kib(text: &str) -> Option<u64> {
     text.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// A mapping with something resident.
+/// A mapping with resident pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Area {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) mapping: MappingKind,
-    /// Pages of it that are resident, and those of them that are anonymous.
+    /// Resident pages of the mapping, and those of them that are anonymous.
     pub(crate) resident: u64,
     pub(crate) anon: u64,
 }
 
-/// What is resident in each mapping; takes time in proportion to the memory of the process.
+/// Resident pages of each mapping, from `smaps`; takes time in proportion to the memory of the process.
 pub(crate) fn areas(pid: u32) -> io::Result<Vec<Area>> {
     let file = std::fs::File::open(format!("/proc/{pid}/smaps"))?;
     let mut areas: Vec<Area> = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn areas(pid: u32) -> io::Result<Vec<Area>> {
     Ok(areas)
 }
 
-/// Sums of areas by what is mapped.
+/// Sums of areas by kind of mapping.
 pub(crate) fn by_mapping(areas: &[Area]) -> Vec<MappingShare> {
     let mut shares: BTreeMap<&MappingKind, (u64, u64)> = BTreeMap::new();
     for area in areas {
@@ -78,7 +78,7 @@ pub(crate) fn by_mapping(areas: &[Area]) -> Vec<MappingShare> {
     shares.into_iter().map(share).collect()
 }
 
-/// The mapping, if this is the first line about it.
+/// Parses the first line of a mapping; `None` for other lines.
 fn heading(line: &str) -> Option<Area> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
@@ -105,12 +105,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own() {
+    fn memory_of_this_process() {
         let pid = std::process::id();
         assert!(start_time(pid).is_some_and(|ticks| ticks > 0));
-        let resident = resident(pid).expect("we are there");
+        let resident = resident(pid).expect("this process");
         assert!(resident.anon > 0 && resident.file > 0);
-        let areas = areas(pid).expect("we may look");
+        let areas = areas(pid).expect("permission");
         let shares = by_mapping(&areas);
         assert_eq!(shares.iter().map(|share| share.anon).sum::<u64>(), areas.iter().map(|area| area.anon).sum());
         assert!(shares.iter().any(|share| share.mapping == MappingKind::Stack && share.anon > 0));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn headings() {
+    fn first_lines_of_mappings() {
         let mapping = |line: &str| heading(line).map(|area| area.mapping);
         assert_eq!(mapping("00400000-0040b000 r-xp 00000000 fe:01 12   /a b"), Some(MappingKind::File("/a b".into())));
         assert_eq!(mapping("7ffe-8000 rw-p 00000000 00:00 0 "), Some(MappingKind::Anonymous));

@@ -1,64 +1,65 @@
-//! What the memory probe says: types without behaviour.
+//! Results of the memory probe: types without behaviour.
 
 use std::path::PathBuf;
 
-/// One process, from when it is watched to its end; an `exec` does not change it. Never used again.
+/// Identifies a process from the start of watching to its exit; `exec` does not change it. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TargetId(pub u32);
 
-/// A file with code, as it was when it was mapped. Dense from 0.
+/// Identifies a file with code, in the version that was mapped. Dense from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub u32);
 
-/// A call in the tree. Dense; 0 is the root, which is never listed.
+/// Identifies a call in the tree. Dense; 0 is the root, which is never listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
 impl NodeId {
-    /// Where all stacks begin.
+    /// The root of all stacks.
     pub const ROOT: Self = Self(0);
 }
 
-/// What is to be read.
+/// Extent of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Modules, nodes and counts that are new or changed since the last reading of either scope; targets always all.
+    /// Modules, nodes and counts that are new or changed since the last reading of either scope, and all targets.
     Changed,
-    /// Everything; counts that are not 0.
+    /// Everything except counts of 0.
     All,
 }
 
-/// What happened to a target.
+/// An event of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryEvent {
-    /// A target's child is a target too.
+    /// A target forked a child, which is a target as well.
     Forked {
         /// The child.
         target: TargetId,
-        /// Who forked it.
+        /// The target that forked it.
         parent: TargetId,
-        /// The child's process id.
+        /// Process id of the child.
         pid: u32,
     },
-    /// It executes another program.
+    /// A target executed a program.
     Executed {
-        /// The same as before.
+        /// The target, with the same id as before.
         target: TargetId,
-        /// Its process id.
+        /// Process id.
         pid: u32,
     },
-    /// Its last thread ended. Its pages in the page cache stay counted until they leave it, or it is forgotten.
+    /// The last thread of a target exited. Its pages in the page cache remain counted until they are evicted, or until the
+    /// target is removed.
     Exited {
-        /// Which.
+        /// The target.
         target: TargetId,
-        /// Its process id, which may be somebody else's soon.
+        /// Process id, which may be reused.
         pid: u32,
     },
-    /// It maps other files with code than before.
+    /// The executable mappings of a target changed.
     Mapped {
-        /// Which.
+        /// The target.
         target: TargetId,
-        /// Its process id.
+        /// Process id.
         pid: u32,
     },
 }
@@ -66,58 +67,58 @@ pub enum MemoryEvent {
 /// A file with code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Its number.
+    /// Id of the module.
     pub id: ModuleId,
-    /// As in `/proc/<pid>/maps`, without ` (deleted)`: inside the process's own root.
+    /// Path as in `/proc/<pid>/maps`, without ` (deleted)`: inside the root of the process.
     pub path: PathBuf,
     /// Major and minor number of the device, as in `maps`.
     pub device: (u32, u32),
-    /// As in `maps`.
+    /// Inode, as in `maps`.
     pub inode: u64,
-    /// A process that mapped it when it was first seen.
+    /// Process that mapped the file when it was first seen.
     pub pid: u32,
-    /// An address range in that process, as `/proc/<pid>/map_files` names it.
+    /// Address range of the mapping in that process, as in `/proc/<pid>/map_files`.
     pub range: (u64, u64),
-    /// Whether it was deleted or replaced when it was first seen.
+    /// Whether the file was deleted or replaced when it was first seen.
     pub deleted: bool,
 }
 
-/// Code in a stack.
+/// A frame of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// In a file.
+    /// Code in a file.
     Code {
-        /// Which.
+        /// The target.
         module: ModuleId,
-        /// In the file (not an address): of the return address, or of the instruction itself if `exact`.
+        /// Offset in the file (not an address) of the return address, or of the instruction itself if `exact`.
         offset: u64,
-        /// The innermost frame, or one that was interrupted by a signal. Otherwise symbols are to be looked up one byte
-        /// before `offset`: a call may be a function's last instruction.
+        /// Whether it is the innermost frame, or one that was interrupted by a signal. Otherwise symbols have to be looked
+        /// up one byte before `offset`, as a call may be the last instruction of a function.
         exact: bool,
     },
-    /// In no file: generated code, or the kernel's vDSO.
+    /// Code in no file: generated code, or the vDSO.
     Anonymous {
         /// The address.
         pc: u64,
         /// As in [`Frame::Code`].
         exact: bool,
     },
-    /// Only directly below the root: the stacks in its subtree did not reach their entry point.
+    /// Directly below the root only: the stacks of the subtree did not reach their entry point.
     Incomplete(StackEnd),
 }
 
 /// A call in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number; greater than its parent's.
+    /// Id of the node; greater than that of its parent.
     pub id: NodeId,
-    /// The caller.
+    /// Node of the caller.
     pub parent: NodeId,
-    /// The code.
+    /// The frame.
     pub frame: Frame,
 }
 
-/// What a page is used for.
+/// Use of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Heap, stacks, private copies of file pages.
@@ -129,20 +130,20 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In the order of counters.
+    /// All kinds, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Anonymous, Self::Cache, Self::Kernel];
 }
 
-/// Pages of one kind that were allocated in one place. Its callees' pages are not in it.
+/// Pages of one kind that were allocated by one stack, without those of its callees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// By whom.
+    /// Target that allocated them.
     pub target: TargetId,
-    /// Where: the innermost frame.
+    /// Innermost frame.
     pub node: NodeId,
-    /// What for.
+    /// Use of the pages.
     pub kind: Kind,
-    /// How many there are now, of 4 KiB.
+    /// Current number of pages of 4 KiB.
     pub pages: u64,
 }
 
@@ -151,36 +152,36 @@ pub struct Count {
 pub enum StackEnd {
     /// At its entry point.
     Complete,
-    /// The process has just begun (exec) or mapped a file with code: its tables are being made.
+    /// The process has just executed a program or mapped code: its unwind tables are not loaded yet.
     Loading,
-    /// An address in no mapping that is known.
+    /// An address in no known mapping.
     NoMapping,
-    /// Code without a rule, and no frame pointer to follow instead.
+    /// Code without an unwind rule, and without a valid frame pointer.
     NoRule,
-    /// A part of the stack was not in memory, or the process was ending.
+    /// A part of the stack was not in memory, or the process was exiting.
     Unreadable,
-    /// Deeper than 256 frames: the innermost ones are there.
-    Cut,
+    /// Deeper than 256 frames: the outermost frames are missing.
+    Truncated,
     /// The call tree is full.
     TreeFull,
-    /// A thread of the kernel worked for the process (io_uring).
+    /// A kernel thread allocated for the process (io_uring).
     NoStack,
 }
 
 impl StackEnd {
-    /// By number of the kernel's side.
+    /// All ends, by their number in `enum stack_end`.
     pub const ALL: [Self; 8] = [
         Self::Complete,
         Self::Loading,
         Self::NoMapping,
         Self::NoRule,
         Self::Unreadable,
-        Self::Cut,
+        Self::Truncated,
         Self::TreeFull,
         Self::NoStack,
     ];
 
-    /// For metrics and messages.
+    /// Stable name for metrics and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -189,7 +190,7 @@ impl StackEnd {
             Self::NoMapping => "no_mapping",
             Self::NoRule => "no_rule",
             Self::Unreadable => "unreadable",
-            Self::Cut => "cut",
+            Self::Truncated => "truncated",
             Self::TreeFull => "tree_full",
             Self::NoStack => "no_stack",
         }
@@ -209,25 +210,25 @@ pub struct Resident {
     pub swap: u64,
 }
 
-/// What a mapping is.
+/// Kind of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MappingKind {
     /// `[heap]`
     Heap,
     /// `[stack]`
     Stack,
-    /// Without a name.
+    /// Anonymous memory without a name.
     Anonymous,
-    /// Of a file.
+    /// A file.
     File(PathBuf),
-    /// Anything else that has a name (`[vdso]`, `[anon: …]`).
+    /// Any other name (`[vdso]`, `[anon: …]`).
     Other(String),
 }
 
-/// What was resident in the mappings of one kind, in pages of 4 KiB.
+/// Resident pages of 4 KiB of the mappings of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingShare {
-    /// Which mappings.
+    /// The mappings.
     pub mapping: MappingKind,
     /// `Rss`
     pub resident: u64,
@@ -235,41 +236,42 @@ pub struct MappingShare {
     pub anon: u64,
 }
 
-/// One target at the moment of the reading.
+/// A target at the moment of the reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetReading {
-    /// Which.
+    /// The target.
     pub target: TargetId,
     /// The target that forked it.
     pub parent: Option<TargetId>,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// When the process began: field 22 of `/proc/<pid>/stat`, in clock ticks since boot.
+    /// Start of the process in clock ticks since boot: field 22 of `/proc/<pid>/stat`.
     pub start_time: u64,
-    /// Whether it still runs.
+    /// Whether the process is running.
     pub alive: bool,
-    /// What the kernel counts; zeros when it is gone. Pages shared after a fork are in both processes' numbers.
+    /// Count of the kernel, as a control of the attribution; 0 after the exit. Pages shared after a fork are counted for
+    /// both processes.
     pub control: Resident,
-    /// Pages attributed, in the order of [`Kind::ALL`].
+    /// Attributed pages, in the order of [`Kind::ALL`].
     pub attributed: [u64; 3],
-    /// What was resident before it was watched and still is; shrinks within seconds of being freed.
+    /// Pages that were resident before the process was watched and still are; frees show within seconds.
     pub before_attach: Resident,
-    /// How that was distributed at the moment of attach.
+    /// Resident pages by mapping at the moment of attach.
     pub at_attach: Vec<MappingShare>,
-    /// The anonymous part of [`Self::before_attach`] by mapping, as it is now. `None` where frames cannot be told (without
-    /// `CAP_SYS_ADMIN`, or of a process that shared pages then): it is what the kernel counts and nobody allocated.
+    /// Anonymous pages of [`Self::before_attach`] by mapping. `None` if pfns are unknown (without `CAP_SYS_ADMIN`, or for a
+    /// process that shared pages at attach): then they are the part of the kernel's count that is not attributed.
     pub before_exact: Option<Vec<(MappingKind, u64)>>,
-    /// Whether it shares pages with a copy of itself that a fork made and that has not executed another program: the
-    /// control counts such a page in each, the attribution once, in the process that allocated it. Over all of them,
-    /// the sums of `Pss_Anon` and of what is attributed and from before agree.
+    /// Whether the process shares pages with a forked copy of itself that has not executed another program: the control
+    /// counts such a page for each process, the attribution once, for the process that allocated it. Over all of them, the
+    /// sum of `Pss_Anon` equals the sum of attributed pages and pages from before attach.
     pub shares_pages: bool,
-    /// Stacks since it is watched, by how their unwinding ended; those that are not 0.
+    /// Number of stacks since the process is watched, by how their unwinding ended; without zeros.
     pub stacks: Vec<(StackEnd, u64)>,
 }
 
 impl TargetReading {
-    /// Anonymous pages of the control that are neither attributed nor from before; below 0 if more are than the control
-    /// has. 0 of a process that is gone or shares pages: the control is no total of its pages then.
+    /// Anonymous pages of the control that are neither attributed nor from before attach; negative if those are more than the
+    /// control. 0 for a process that has exited or shares pages, as the control is no total of its pages then.
     #[must_use]
     pub fn unattributed(&self) -> i64 {
         if !self.alive || self.shares_pages {
@@ -281,36 +283,37 @@ impl TargetReading {
     }
 }
 
-/// How the probe itself is.
+/// State of the probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// What was lost, by reason; only what is not 0.
+    /// Losses by reason, without zeros.
     pub lost: Vec<(&'static str, u64)>,
-    /// Nodes of the kernel's call tree in use.
+    /// Nodes in use in the call tree of the kernel.
     pub nodes_used: u32,
-    /// Nodes that it has room for.
-    pub nodes_room: u32,
+    /// Capacity of the call tree in nodes.
+    pub nodes_max: u32,
     /// Rows of unwind tables in the kernel; 12 bytes each, at most 48 Mi of them.
     pub rules: u64,
-    /// Pages whose owner was carried along when the kernel moved them.
+    /// Pages that the kernel migrated or collapsed, with their owner.
     pub moved: u64,
-    /// Stacks that were taken.
+    /// Stacks that were unwound.
     pub stacks: u64,
-    /// Their frames, and those of them that were unwound anew: the others were unchanged since the thread's last stack.
+    /// Frames of these stacks, and those of them that were unwound; the others were unchanged since the last stack of the
+    /// thread.
     pub frames: u64,
     /// See [`Health::frames`].
     pub fresh_frames: u64,
-    /// Frames whose rule was searched for in the tables.
+    /// Frames whose rule was not in the cache.
     pub rule_misses: u64,
-    /// Soundness check: stacks that were unwound twice, and those that differed.
+    /// Verification: stacks that were unwound twice, and those that differed.
     pub checked: u64,
     /// See [`Health::checked`].
     pub mismatches: u64,
-    /// Files whose unwind table could not be made, and why.
+    /// Files whose unwind table could not be built, with the reason.
     pub refused: Vec<(PathBuf, String)>,
 }
 
-/// All of it at one moment.
+/// A reading of the probe.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// `CLOCK_MONOTONIC`, in nanoseconds.
@@ -321,8 +324,8 @@ pub struct Reading {
     pub nodes: Vec<Node>,
     /// Counters; see [`Scope`].
     pub counts: Vec<Count>,
-    /// All targets that are not forgotten.
+    /// All watched targets.
     pub targets: Vec<TargetReading>,
-    /// How the probe is.
+    /// State of the probe.
     pub health: Health,
 }

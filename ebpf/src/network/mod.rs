@@ -24,11 +24,15 @@
 //! **Not captured**: Multipath TCP (connections are reported, payload is counted as bypassed), kernel TLS (likewise; the
 //! stream is that of the ciphertext), UDP and Unix sockets.
 
+mod abi;
+mod account;
 mod event;
-mod maps;
+mod options;
 mod probe;
+mod programs;
 mod record;
 
+pub use account::KernelAccount;
 pub use event::{Closed, ClosedBy, Data, DataHeader, Direction, Event, MissingReason, Opened, Role, SocketId, Verdict};
-pub use maps::KernelAccount;
-pub use probe::{CaptureMode, ExecEvents, NetworkOptions, NetworkProbe};
+pub use options::{CaptureMode, ExecEvents, NetworkOptions};
+pub use probe::NetworkProbe;

@@ -1,5 +1,5 @@
-//! Records of the ring (`net.h`) to events. The kernel wrote them, but lengths are checked all the same: nothing here
-//! may panic or read beyond a record.
+//! Parses records of the ring (`network.h`) into events. Lengths are checked although the programs wrote the records:
+//! parsing neither panics nor reads beyond a record.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ const CALL_START: u8 = 1;
 const SOCKET_CALL: u8 = 2;
 const AF_INET6: u16 = 10;
 
-/// The event of one record, or `None` if it is not one that this build knows.
+/// The event of a record; `None` if the record is invalid or of an unknown kind.
 pub(crate) fn parse(record: &[u8]) -> Option<Event<'_>> {
     match record.first()? {
         1 => data(record).map(Event::Data),
@@ -24,7 +24,7 @@ pub(crate) fn parse(record: &[u8]) -> Option<Event<'_>> {
 
 fn data(record: &[u8]) -> Option<Data<'_>> {
     let length = usize::try_from(u32_at(record, 4)?).ok()?;
-    // Large pieces are reserved in sizes, so the record may be longer than what is in it.
+    // Large pieces are reserved in fixed sizes, so the record may be longer than its payload.
     let bytes = record.get(DATA_HEADER..DATA_HEADER.checked_add(length)?)?;
     let flags = *record.get(2)?;
     let reason = *record.get(3)?;
@@ -49,7 +49,7 @@ fn data(record: &[u8]) -> Option<Data<'_>> {
     Some(Data { header, bytes })
 }
 
-/// Everything but data has one layout.
+/// Parses a record that is not data: all of them are a `struct notice`.
 pub(crate) fn notice(record: &[u8]) -> Option<Event<'static>> {
     let pid = u32_at(record, 4)?;
     let socket = SocketId(u64_at(record, 8)?);

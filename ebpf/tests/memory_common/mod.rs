@@ -237,7 +237,8 @@ pub fn drain(probe: &mut MemoryProbe) -> Vec<MemoryEvent> {
 }
 
 pub fn probe() -> MemoryProbe {
-    MemoryProbe::load(&MemoryOptions { check: true, ..MemoryOptions::default() }).expect("root, and a kernel with BTF")
+    MemoryProbe::load(&MemoryOptions { verify_stacks: true, ..MemoryOptions::default() })
+        .expect("root, and a kernel with BTF")
 }
 
 /// Writes a file out and forgets its pages.

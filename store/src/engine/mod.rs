@@ -54,7 +54,7 @@ pub(crate) trait LocalDisk {
     /// The directory.
     fn dir(&self) -> &Path;
 
-    /// Gives back the disk space of ranges that a batch has deleted, regardless of snapshots: the caller knows that
+    /// Reclaims the disk space of ranges that a batch has deleted, regardless of snapshots: the caller knows that
     /// none of them is still read.
     fn reclaim(&self, ranges: &[Range<Vec<u8>>]) -> Result<(), Error>;
 

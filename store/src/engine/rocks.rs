@@ -59,10 +59,10 @@ fn database_options(options: &StoreOptions) -> Options {
     db.set_write_buffer_size((options.write_buffer_bytes / 3).max(64 << 10));
     db.set_max_write_buffer_number(3);
     db.set_db_write_buffer_size(options.write_buffer_bytes);
-    // The log is kept for what is not flushed yet; a table that is written rarely must not hold it back for ever.
+    // The log is kept for what is not flushed yet; a memtable that is written rarely must not hold it back.
     db.set_max_total_wal_size(4 * options.write_buffer_bytes as u64);
     db.set_level_compaction_dynamic_level_bytes(true);
-    // Small files can be given back whole when their segment is evicted. A compaction needs as much free disk as it
+    // Small files can be deleted whole when their segment is evicted. A compaction needs as much free disk as it
     // reads: `StoreOptions::min_free_bytes` is more than this makes of it.
     let file = (options.write_buffer_bytes as u64 / 2).clamp(64 << 10, 32 << 20);
     db.set_target_file_size_base(file);

@@ -39,7 +39,7 @@ impl Store {
         let mut report = Report::default();
         for view in self.0.views.all() {
             if let Some(reader) = self.reader(&view.name) {
-                verify::node(&reader, &mut report)?;
+                verify::node(&reader, self.0.schema, &mut report)?;
             }
         }
         Ok(report)

@@ -4,7 +4,7 @@ mod check;
 mod nodes;
 mod open;
 mod read;
-mod room;
+mod space;
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,40 +13,42 @@ pub use nodes::NodeInfo;
 #[cfg(feature = "rocksdb")]
 pub(crate) use open::open_engine;
 use parking_lot::Mutex;
-pub use room::Disk;
+pub use space::Disk;
 
 use crate::{
     Error, MemorySnapshot, Subscription,
     engine::{Engine, Memory},
-    evict, memory,
-    view::{NodeView, Reader, Views},
+    memory,
+    schema::Schema,
+    streams::StreamName,
+    view::{Reader, Views},
     watch::Watch,
-    writer::{LaneName, Urgency, Writer},
+    writer::{Urgency, Writer},
 };
 
 /// All facts of all nodes of an aggregator. Cheap to clone; every call may block on the disk.
 ///
-/// There is one writer at a time; readers wait for nobody.
+/// There is one writer at a time; readers do not wait for it.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    engine: Box<dyn Engine>,
+    engine: Arc<dyn Engine>,
     writer: Mutex<Writer>,
-    views: Views,
+    views: Arc<Views>,
+    schema: Schema,
     watch: Arc<Watch>,
-    expired: Mutex<Vec<evict::Expired>>,
 }
 
 impl Store {
-    /// Takes the records `first_sequence`, `first_sequence` + 1, … of a lane. They wait in memory until [`Self::sync`].
+    /// Takes the records `first_sequence`, `first_sequence` + 1, … of a stream. They wait in memory until [`Self::sync`].
     /// Records that were taken before are skipped. Gives the sequence of the next record.
     ///
     /// Message ids are given here, in this order.
     ///
     /// # Errors
     /// [`Error::Hole`] if records before `first_sequence` are missing; nothing is taken then. On any other error some
-    /// records may have been taken: [`Self::mark`] says how many.
+    /// records may have been taken: [`Self::high_water_mark`] says how many.
     pub fn append(
         &self,
         node: &str,
@@ -55,18 +57,16 @@ impl Store {
         first_sequence: u64,
         records: &[Record],
     ) -> Result<u64, Error> {
-        let lane = LaneName { node, agent, epoch };
-        self.write(|writer, engine, committed| writer.append(engine, committed, lane, first_sequence, records))
+        self.write(|writer| writer.append(StreamName { node, agent, epoch }, first_sequence, records))
     }
 
-    /// Lets a lane go on at `first_sequence` although records before it never came, because another aggregator
-    /// acknowledged them. The hole is recorded as a loss of stage "lane". Gives the lane's next sequence.
+    /// Moves a stream on to `first_sequence` although records before it never came, because another aggregator
+    /// acknowledged them. The hole is stored as a loss of stage "stream". Gives the stream's next sequence.
     ///
     /// # Errors
     /// As [`Self::append`], without the hole.
     pub fn accept_hole(&self, node: &str, agent: &str, epoch: &[u8], first_sequence: u64) -> Result<u64, Error> {
-        let lane = LaneName { node, agent, epoch };
-        self.write(|writer, engine, committed| writer.accept_hole(engine, committed, lane, first_sequence))
+        self.write(|writer| writer.accept_hole(StreamName { node, agent, epoch }, first_sequence))
     }
 
     /// Makes everything that was appended durable, then readable.
@@ -74,39 +74,32 @@ impl Store {
     /// # Errors
     /// [`Error::DiskFull`], or the engine's; what was appended is kept for the next call.
     pub fn sync(&self) -> Result<(), Error> {
-        self.write(|writer, engine, committed| writer.commit(engine, committed, Urgency::Normal))
+        self.write(|writer| writer.commit(Urgency::Normal))
     }
 
-    fn write<T>(
-        &self,
-        write: impl FnOnce(&mut Writer, &dyn Engine, &mut Vec<NodeView>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let inner = &*self.0;
-        let mut committed = Vec::new();
-        let mut writer = inner.writer.lock();
-        let result = write(&mut writer, &*inner.engine, &mut committed);
-        let moved = !committed.is_empty();
-        // Before the lock is gone: views must not overtake each other.
-        inner.views.publish(committed);
+    fn write<T>(&self, write: impl FnOnce(&mut Writer) -> Result<T, Error>) -> Result<T, Error> {
+        let mut writer = self.0.writer.lock();
+        let result = write(&mut writer);
+        let published = writer.take_published();
         drop(writer);
-        if moved {
-            inner.watch.moved();
+        if published {
+            self.0.watch.notify();
         }
         result
     }
 
-    /// Sequence of the next record that [`Self::append`] takes of a lane; 0 for a lane it does not know.
-    pub fn mark(&self, node: &str, agent: &str, epoch: &[u8]) -> u64 {
-        self.0.writer.lock().lane(node, agent, epoch).next
+    /// High-water mark of a stream: sequence of the next record that [`Self::append`] takes; 0 for an unknown stream.
+    pub fn high_water_mark(&self, node: &str, agent: &str, epoch: &[u8]) -> u64 {
+        self.0.writer.lock().high_water_mark(StreamName { node, agent, epoch }).next
     }
 
-    /// As [`Self::mark`], but only what is synced: what may be acknowledged.
-    pub fn durable_mark(&self, node: &str, agent: &str, epoch: &[u8]) -> u64 {
-        self.0.writer.lock().lane(node, agent, epoch).durable
+    /// As [`Self::high_water_mark`], of what is synced: what can be acknowledged.
+    pub fn durable_high_water_mark(&self, node: &str, agent: &str, epoch: &[u8]) -> u64 {
+        self.0.writer.lock().high_water_mark(StreamName { node, agent, epoch }).durable
     }
 
     /// Keeps a snapshot of a node's memory: `head` as lists show it (its parts and bytes are counted here), `states` as
-    /// they will be given back. One of the same moment is replaced. A node that is not known yet is made.
+    /// they are returned. One of the same moment is replaced. A node that is not known yet is created.
     ///
     /// # Errors
     /// [`Error::DiskFull`]: nothing was written. The engine's.
@@ -116,7 +109,7 @@ impl Store {
         head: MemorySnapshot,
         states: &[MemoryState],
     ) -> Result<MemorySnapshot, Error> {
-        self.write(|writer, engine, committed| memory::put(writer, engine, committed, node, head, states))
+        self.write(|writer| memory::put(writer, node, head, states))
     }
 
     /// Grows whenever something new can be read or something was dropped.

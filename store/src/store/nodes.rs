@@ -1,7 +1,7 @@
 //! The nodes, and how much is kept of each.
 
 use super::Store;
-use crate::{Totals, keys, view::NodeView};
+use crate::{Totals, keys, kind::RetentionClass, network::MESSAGES, view::NodeView};
 
 /// A node and what is kept of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct NodeInfo {
     pub first_time_ns: Option<i64>,
     /// Greatest time of what is kept.
     pub last_time_ns: Option<i64>,
-    /// Counts since its database was made.
+    /// Counts since its database was created.
     pub totals: Totals,
 }
 
@@ -34,30 +34,30 @@ impl Store {
 
     /// Id of the first message that is kept and of the next one to come. Both 0 for a node that is not known.
     pub fn visible(&self, node: &str) -> (u64, u64) {
-        self.0.views.get(node).map_or((0, 0), |view| (view.first_id, view.next_id))
+        let ids = self.0.views.get(node).map_or(0..0, |view| view.ids(&MESSAGES));
+        (ids.start, ids.end)
     }
 
-    /// Bytes on disk of a node's messages, chunks and indexes, roughly; what is only in memory counts as 0.
+    /// Approximate bytes on disk of all segments of a node; what is only in memory counts as 0.
     pub fn disk_bytes(&self, node: &str) -> u64 {
         let (Some(view), Some(disk)) = (self.0.views.get(node), self.0.engine.disk()) else { return 0 };
-        let of_table = |table| {
-            let start = keys::node(table, view.number);
-            disk.approximate_bytes(&start..&keys::after_prefix(&start))
-        };
-        keys::SEGMENTED.into_iter().map(of_table).sum()
+        let range = keys::all_segments(view.number);
+        disk.approximate_bytes(&range.start..&range.end)
     }
 }
 
 impl NodeInfo {
     fn of(view: &NodeView) -> Self {
-        let with_facts = || view.segments.iter().filter(|segment| segment.facts > 0);
+        let ids = view.ids(&MESSAGES);
+        let segments = view.segments(RetentionClass::Records);
+        let with_facts = || segments.iter().filter(|segment| segment.facts > 0);
         Self {
             name: view.name.clone(),
-            first_id: view.first_id,
-            next_id: view.next_id,
-            rows: view.next_id - view.first_id,
-            bytes: view.segments.iter().map(|segment| segment.bytes).sum(),
-            segments: view.segments.len() as u64,
+            first_id: ids.start,
+            next_id: ids.end,
+            rows: ids.end - ids.start,
+            bytes: segments.iter().map(|segment| segment.bytes).sum(),
+            segments: segments.len() as u64,
             first_time_ns: with_facts().map(|segment| segment.least_ns).min(),
             last_time_ns: with_facts().map(|segment| segment.greatest_ns).max(),
             totals: view.totals,

@@ -9,9 +9,10 @@ use crate::{
     Error, StoreOptions,
     engine::{Batch, Engine, memory::MemoryEngine},
     keys,
-    meta::SCHEMA_VERSION,
+    load::load,
+    schema::{KINDS, Schema, VERSION},
     view::Views,
-    writer::{Writer, load},
+    writer::Writer,
 };
 
 impl Store {
@@ -33,7 +34,7 @@ impl Store {
             }
             opened => opened?,
         };
-        Self::with_engine(Box::new(engine), options)
+        Self::with_engine(Arc::new(engine), options, KINDS)
     }
 
     /// Fails: this build has no engine on disk.
@@ -53,30 +54,15 @@ impl Store {
     pub fn in_memory(options: StoreOptions) -> Result<Self, Error> {
         let engine = MemoryEngine::new(options.memory_limit_bytes);
         check_schema(&engine, Path::new("memory"))?;
-        Self::with_engine(Box::new(engine), StoreOptions { min_free_bytes: 0, ballast_bytes: 0, ..options })
+        Self::with_engine(Arc::new(engine), StoreOptions { min_free_bytes: 0, ballast_bytes: 0, ..options }, KINDS)
     }
 
-    fn with_engine(engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, Error> {
-        let snapshot = engine.snapshot();
-        let nodes = load(&*snapshot)?;
-        let next_node = match snapshot.get(keys::NEXT_NODE)? {
-            None => 0,
-            Some(value) => value
-                .try_into()
-                .map(u32::from_be_bytes)
-                .map_err(|_| Error::Corrupt("the next node number cannot be read".to_owned()))?,
-        };
-        drop(snapshot);
-        let views = Views::new();
-        views.publish(nodes.iter().map(crate::node::Node::view).collect());
-        let writer = Writer::new(&*engine, options, nodes, next_node)?;
-        Ok(Self(Arc::new(Inner {
-            engine,
-            writer: Mutex::new(writer),
-            views,
-            watch: Arc::default(),
-            expired: Mutex::default(),
-        })))
+    /// A store of these kinds of fact on an engine whose schema version was checked.
+    pub(crate) fn with_engine(engine: Arc<dyn Engine>, options: StoreOptions, schema: Schema) -> Result<Self, Error> {
+        let nodes = load(&*engine.snapshot(), schema)?;
+        let views = Arc::new(Views::new());
+        let writer = Writer::new(Arc::clone(&engine), Arc::clone(&views), options, schema, nodes)?;
+        Ok(Self(Arc::new(Inner { engine, writer: Mutex::new(writer), views, schema, watch: Arc::default() })))
     }
 }
 
@@ -90,27 +76,25 @@ pub(crate) fn open_engine(dir: &Path, options: &StoreOptions) -> Result<crate::e
 
 /// Refuses a database of another schema version, and one that is not of this store. Marks an empty one.
 fn check_schema(engine: &dyn Engine, dir: &Path) -> Result<(), Error> {
+    let path = || dir.to_owned();
     let snapshot = engine.snapshot();
-    let found = snapshot.get(keys::SCHEMA)?;
-    let empty = {
-        let mut cursor = snapshot.cursor(&[0]..&[u8::MAX]);
-        cursor.first()?;
-        cursor.entry().is_none()
-    };
-    drop(snapshot);
-    match found.map(<[u8; 4]>::try_from) {
-        None if empty => {
-            let mut batch = Batch::default();
-            batch.put(keys::SCHEMA, &SCHEMA_VERSION.to_be_bytes());
-            engine.write(&batch)
-        }
-        None | Some(Err(_)) => Err(Error::NotAStore { path: dir.to_owned() }),
-        Some(Ok(version)) => {
-            let found = u32::from_be_bytes(version);
-            if found > SCHEMA_VERSION {
-                return Err(Error::NewerSchema { path: dir.to_owned(), found, known: SCHEMA_VERSION });
-            }
-            Ok(())
-        }
+    if let Some(found) = snapshot.get(keys::SCHEMA)? {
+        return match <[u8; 4]>::try_from(found).map(u32::from_be_bytes) {
+            Ok(VERSION) => Ok(()),
+            Ok(found) if found > VERSION => Err(Error::NewerSchema { path: path(), found, known: VERSION }),
+            Ok(found) => Err(Error::OlderSchema { path: path(), found, known: VERSION }),
+            Err(_) => Err(Error::NotAStore { path: path() }),
+        };
     }
+    if snapshot.get(keys::SCHEMA_OF_VERSION_1)?.is_some() {
+        return Err(Error::OlderSchema { path: path(), found: 1, known: VERSION });
+    }
+    let mut cursor = snapshot.cursor(&[]..&[u8::MAX]);
+    cursor.first()?;
+    if cursor.entry().is_some() {
+        return Err(Error::NotAStore { path: path() });
+    }
+    let mut batch = Batch::default();
+    batch.put(keys::SCHEMA, &VERSION.to_be_bytes());
+    engine.write(&batch)
 }

@@ -6,8 +6,8 @@ use chainscope_proto::v1::{MemoryState, Record};
 
 use super::Store;
 use crate::{
-    Account, ChunkQuery, Connection, ConnectionQuery, Error, FactQuery, MemorySnapshot, MessageQuery, facts, keys,
-    keys::ChunkPlace, memory, query,
+    Account, ChunkQuery, Connection, ConnectionQuery, Error, FactQuery, MemorySnapshot, MessageQuery, facts,
+    kind::FactKind, memory, network, query::Query, search,
 };
 
 impl Store {
@@ -16,12 +16,28 @@ impl Store {
     /// # Errors
     /// The query's budget is used up or its deadline passed: nothing is cut silently. Damage.
     pub fn messages(&self, node: &str, query: &MessageQuery) -> Result<Vec<(u64, Record)>, Error> {
+        self.facts(node, &network::MESSAGES, &query.query())
+    }
+
+    /// Facts of a declared kind with their ids.
+    pub(crate) fn facts(&self, node: &str, kind: &FactKind, query: &Query) -> Result<Vec<(u64, Record)>, Error> {
         let mut answer = Vec::new();
-        self.each_message(node, query, &mut |id, record| {
+        self.each_fact(node, kind, query, &mut |id, record| {
             answer.push((id, record));
             ControlFlow::Continue(())
         })?;
         Ok(answer)
+    }
+
+    /// As [`Self::facts`], one by one, until `each` breaks off.
+    pub(crate) fn each_fact(
+        &self,
+        node: &str,
+        kind: &FactKind,
+        query: &Query,
+        each: &mut dyn FnMut(u64, Record) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        self.reader(node).map_or(Ok(()), |reader| search::run(&reader, kind, query, each))
     }
 
     /// As [`Self::messages`], one by one, until `each` breaks off.
@@ -34,7 +50,7 @@ impl Store {
         query: &MessageQuery,
         each: &mut dyn FnMut(u64, Record) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        self.reader(node).map_or(Ok(()), |reader| query::run(&reader, query, each))
+        self.each_fact(node, &network::MESSAGES, &query.query(), each)
     }
 
     /// One message.
@@ -43,7 +59,7 @@ impl Store {
     /// Damage.
     pub fn message(&self, node: &str, id: u64) -> Result<Option<Record>, Error> {
         let Some(reader) = self.reader(node) else { return Ok(None) };
-        Ok(facts::message(&reader, id)?.map(|(_, record)| record))
+        Ok(search::one(&reader, &network::MESSAGES, id)?.map(|(_, _, record)| record))
     }
 
     /// The chunks of a message, by counter; `None` if there is no such message.
@@ -77,7 +93,7 @@ impl Store {
     /// # Errors
     /// The query's budget; damage.
     pub fn connections(&self, node: &str, query: &ConnectionQuery) -> Result<Vec<Connection>, Error> {
-        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::connections(&reader, query))
+        self.reader(node).map_or(Ok(Vec::new()), |reader| network::connections(&reader, query))
     }
 
     /// One connection.
@@ -85,7 +101,7 @@ impl Store {
     /// # Errors
     /// Damage.
     pub fn connection(&self, node: &str, key: u64) -> Result<Option<Connection>, Error> {
-        self.reader(node).map_or(Ok(None), |reader| facts::connection(&reader, key))
+        self.reader(node).map_or(Ok(None), |reader| network::connection(&reader, key))
     }
 
     /// Chunks by connection, counter and side (local before remote).
@@ -93,7 +109,7 @@ impl Store {
     /// # Errors
     /// The query's budget; damage.
     pub fn chunks(&self, node: &str, query: &ChunkQuery) -> Result<Vec<Record>, Error> {
-        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::chunks(&reader, query))
+        self.reader(node).map_or(Ok(Vec::new()), |reader| network::list(&reader, query))
     }
 
     /// One chunk.
@@ -101,8 +117,7 @@ impl Store {
     /// # Errors
     /// Damage.
     pub fn chunk(&self, node: &str, connection: u64, incoming: bool, counter: u64) -> Result<Option<Record>, Error> {
-        let place = ChunkPlace { connection, counter, incoming };
-        self.reader(node).map_or(Ok(None), |reader| facts::chunk(&reader, place))
+        self.reader(node).map_or(Ok(None), |reader| network::chunk(&reader, connection, counter, incoming))
     }
 
     /// Losses with their ids.
@@ -110,7 +125,7 @@ impl Store {
     /// # Errors
     /// Damage.
     pub fn losses(&self, node: &str, query: &FactQuery) -> Result<Vec<(u64, Record)>, Error> {
-        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::rows(&reader, keys::LOSS, query))
+        self.facts(node, &network::LOSSES, &query.into())
     }
 
     /// Events of targets with their ids.
@@ -118,7 +133,7 @@ impl Store {
     /// # Errors
     /// Damage.
     pub fn target_events(&self, node: &str, query: &FactQuery) -> Result<Vec<(u64, Record)>, Error> {
-        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::rows(&reader, keys::TARGET_EVENT, query))
+        self.facts(node, &network::TARGET_EVENTS, &query.into())
     }
 
     /// The latest account of each agent, epoch and target.

@@ -33,7 +33,7 @@ fn a_log_cut_anywhere_behind_the_last_sync_keeps_everything_acknowledged() {
     }
     let (first, next) = store.visible(NODE);
     assert!(first > 0);
-    let acknowledged = store.durable_mark(NODE, AGENT, EPOCH);
+    let acknowledged = store.durable_high_water_mark(NODE, AGENT, EPOCH);
     let synced = store.log_files().unwrap();
     // Ten more batches reach the log, each a roll-over or an eviction now and then.
     for round in 40..50 {
@@ -57,7 +57,7 @@ fn a_log_cut_anywhere_behind_the_last_sync_keeps_everything_acknowledged() {
 
         let crashed = open(&copied, small_segments(7));
         assert_sound(&crashed);
-        let mark = crashed.mark(NODE, AGENT, EPOCH);
+        let mark = crashed.high_water_mark(NODE, AGENT, EPOCH);
         assert!(mark >= acknowledged, "{mark} of {acknowledged} at {cut}");
         let (first, end) = crashed.visible(NODE);
         assert!(end >= next);
@@ -74,19 +74,35 @@ fn a_log_cut_anywhere_behind_the_last_sync_keeps_everything_acknowledged() {
     assert!(ends.len() > 5, "the cuts fell into different batches: {ends:?}");
 }
 
-#[test]
-fn a_newer_schema_is_refused_in_one_sentence() {
+/// The error of opening a database with these keys.
+fn open_with(entries: &[(&[u8], &[u8])]) -> Error {
     let dir = tempfile::tempdir().unwrap();
-    put(&open(dir.path(), options()), &traffic(1, 0, 1));
     {
         let engine = Rocks::open(dir.path(), &options()).unwrap();
         let mut batch = Batch::default();
-        batch.put(keys::SCHEMA, &2u32.to_be_bytes());
+        entries.iter().for_each(|(key, value)| batch.put(key, value));
         engine.write(&batch).unwrap();
     }
-    let error = Store::open(dir.path(), options()).err().unwrap();
-    assert!(matches!(error, Error::NewerSchema { found: 2, known: 1, .. }), "{error}");
-    assert!(error.to_string().contains("has schema version 2, this build knows version 1 and older"), "{error}");
+    Store::open(dir.path(), options()).err().unwrap()
+}
+
+#[test]
+fn a_newer_schema_is_refused_in_one_sentence() {
+    let error = open_with(&[(keys::SCHEMA, &3u32.to_be_bytes())]);
+    assert!(matches!(error, Error::NewerSchema { found: 3, known: 2, .. }), "{error}");
+    assert!(
+        error.to_string().contains("has schema version 3, this build reads version 2: use a newer build"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_database_of_version_1_is_refused_in_one_sentence() {
+    // As version 1 wrote them: its schema version, and a node.
+    let error = open_with(&[(b"\x01schema", &1u32.to_be_bytes()), (b"\x02\0\0\0\0", b"\x0a\x049732")]);
+    assert!(matches!(error, Error::OlderSchema { found: 1, known: 2, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("has schema version 1, this build reads version 2 only: move the directory away"), "{text}");
 }
 
 #[test]
@@ -112,7 +128,7 @@ fn another_database_is_left_alone() {
 }
 
 #[test]
-fn damage_is_told() {
+fn damage_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     put(&open(dir.path(), options()), &traffic(1, 0, 100));
     let manifest = fs::read_dir(dir.path())

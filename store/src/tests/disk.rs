@@ -55,13 +55,13 @@ fn small() -> StoreOptions {
     }
 }
 
-/// What whoever runs a store does every few seconds.
-fn make_room(store: &crate::Store) {
+/// The periodic eviction of the aggregator.
+fn evict_once(store: &crate::Store) {
     let result = store.evict(0);
     match result {
         Ok(_) if !store.disk().unwrap().full => {}
         // Within the limits: the least that helps is to drop a segment more.
-        Ok(_) | Err(Error::DiskFull { .. }) => drop(store.make_room().unwrap()),
+        Ok(_) | Err(Error::DiskFull { .. }) => drop(store.evict_for_space().unwrap()),
         Err(error) => panic!("{error}"),
     }
 }
@@ -75,7 +75,7 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
     let mut counter = 0;
     let error = loop {
         assert!(counter < 10_000, "96 MB took 200 MB");
-        let mark = store.mark(NODE, AGENT, EPOCH);
+        let mark = store.high_water_mark(NODE, AGENT, EPOCH);
         let result = store.append(NODE, AGENT, EPOCH, mark, &bulky(counter)).and_then(|_| store.sync());
         match result {
             Ok(()) => counter += 1,
@@ -89,36 +89,36 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
     assert_eq!(store.messages(NODE, &MessageQuery::default()).unwrap().len(), 100);
     assert!(store.message_chunks(NODE, 0).unwrap().is_some_and(|chunks| chunks.len() == 1));
 
-    // A limit that a quarter fits in: eviction runs on the space kept aside.
+    // A limit that a quarter fits in: eviction runs on the space of the ballast.
     store.set_retention(NODE, Retention { rows: Some(counter / 4), ..Retention::default() }).unwrap();
     let evicted = store.evict(0).unwrap();
     assert!(evicted.rows > counter / 2, "{evicted:?}");
     assert_sound(&store);
     let started = Instant::now();
     while store.disk().unwrap().full {
-        assert!(started.elapsed() < Duration::from_secs(120), "full for ever");
-        make_room(&store);
+        assert!(started.elapsed() < Duration::from_secs(120), "the disk stays full");
+        evict_once(&store);
     }
 
     // It goes on, as often as need be. What was refused is taken again from the mark on.
-    let mark = |store: &crate::Store| store.mark(NODE, AGENT, EPOCH) / 2;
+    let mark = |store: &crate::Store| store.high_water_mark(NODE, AGENT, EPOCH) / 2;
     while mark(&store) < 4 * counter {
         assert!(started.elapsed() < Duration::from_secs(120), "eviction does not help");
         let next = mark(&store);
         let result = store.append(NODE, AGENT, EPOCH, 2 * next, &bulky(next)).and_then(|_| store.sync());
         assert!(matches!(result, Ok(()) | Err(Error::DiskFull { .. })), "{result:?}");
         if next % 20 == 0 || store.disk().unwrap().full {
-            make_room(&store);
+            evict_once(&store);
         }
     }
     while let Err(error) = store.sync() {
         assert!(matches!(error, Error::DiskFull { .. }), "{error}");
-        make_room(&store);
+        evict_once(&store);
     }
     assert_eq!(store.visible(NODE).1, mark(&store));
     while store.disk().unwrap().ballast_bytes == 0 {
-        assert!(started.elapsed() < Duration::from_secs(120), "never kept aside again");
-        make_room(&store);
+        assert!(started.elapsed() < Duration::from_secs(120), "the ballast is not restored");
+        evict_once(&store);
     }
     assert_sound(&store);
     drop(store);
@@ -126,34 +126,34 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
 }
 
 #[test]
-fn a_disk_that_somebody_else_fills_is_told_from_one_that_we_fill() {
+fn a_disk_filled_by_others_is_distinguished_from_one_filled_by_the_store() {
     let disk = SmallDisk::new(96);
     let store = open(&disk.path().join("db"), small());
-    assert!(store.can_make_room().unwrap(), "nothing is missing");
+    assert!(store.can_evict_for_space().unwrap(), "nothing is missing");
     for counter in 0..400 {
         put(&store, &bulky(counter));
     }
     let mut foreign = std::fs::File::create(disk.path().join("foreign")).unwrap();
     let zeros = vec![0; 64 << 10];
     while std::io::Write::write_all(&mut foreign, &zeros).is_ok() {}
-    assert!(!store.can_make_room().unwrap(), "8 MB for 24 that are missing");
+    assert!(!store.can_evict_for_space().unwrap(), "8 MB for 24 that are missing");
     foreign.set_len(foreign.metadata().unwrap().len() - (20 << 20)).unwrap();
-    assert!(store.can_make_room().unwrap(), "8 MB for 4 that are missing");
+    assert!(store.can_evict_for_space().unwrap(), "8 MB for 4 that are missing");
 }
 
 #[test]
-fn room_is_made_within_the_limits_too() {
+fn eviction_for_space_ignores_the_limits() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), small_segments(10));
-    assert_eq!(store.make_room().unwrap().segments, 0);
+    assert_eq!(store.evict_for_space().unwrap().segments, 0);
     put(&store, &[opened(1)]);
     put(&store, &traffic(1, 0, 25));
     for (first, rows) in [(10, 10), (20, 10), (25, 5)] {
-        let evicted = store.make_room().unwrap();
+        let evicted = store.evict_for_space().unwrap();
         assert_eq!((evicted.segments, evicted.rows), (1, rows));
         assert_eq!(store.visible(NODE), (first, 25));
     }
-    assert_eq!(store.make_room().unwrap().segments, 0);
+    assert_eq!(store.evict_for_space().unwrap().segments, 0);
     assert!(store.connection(NODE, 1).unwrap().is_some());
     assert_sound(&store);
 }

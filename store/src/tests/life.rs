@@ -9,9 +9,9 @@ use rand::{Rng as _, SeedableRng as _, distr::Alphanumeric, rngs::SmallRng};
 use super::support::*;
 use crate::{
     ChunkQuery, ConnectionQuery, Error, MessageQuery, Order, Retention, StoreOptions,
-    evict::too_many,
-    fold::{MORE_COMMENTS, MOST_COMMENTS, fold, keyframe},
+    evict::excess,
     meta::SegmentMeta,
+    network::{MAX_COMMENTS, MORE_COMMENTS, fold, keyframe},
 };
 
 #[test]
@@ -76,6 +76,39 @@ fn chunks_stream_until_told_to_stop() {
     };
     assert!(store.each_message_chunk(NODE, 0, &mut each).unwrap());
     assert_eq!(seen, 2);
+}
+
+#[test]
+fn messages_have_the_chunks_of_their_own_agent() {
+    each_engine(|open| {
+        let store = open(small_segments(3));
+        let chunk_of = |agent: &str, counter| {
+            let mut record = chunk(1, false, counter);
+            if let Some(Kind::Chunk(chunk)) = &mut record.kind {
+                chunk.plain = agent.to_owned().into();
+            }
+            record
+        };
+        // Two hosts have a connection of the same key; their records alternate over several segments.
+        for counter in 0..10 {
+            for agent in ["host-a", "host-b"] {
+                let mark = store.high_water_mark(NODE, agent, EPOCH);
+                let records = [chunk_of(agent, counter), message(1, false, counter.saturating_sub(1), counter)];
+                store.append(NODE, agent, EPOCH, mark, &records).unwrap();
+            }
+        }
+        store.sync().unwrap();
+        for id in 0..20u64 {
+            let (agent, counter) = (["host-a", "host-b"][id as usize % 2], id / 2);
+            let expected: Vec<_> =
+                (counter.saturating_sub(1)..=counter).map(|counter| chunk_of(agent, counter)).collect();
+            assert_eq!(store.message_chunks(NODE, id).unwrap().unwrap(), expected, "message {id}");
+        }
+        let all = store.chunks(NODE, &ChunkQuery::default()).unwrap();
+        assert_eq!(all.len(), 20);
+        assert_eq!(store.verify().unwrap().chunks_absent, 0);
+        assert_sound(&store);
+    });
 }
 
 #[test]
@@ -176,15 +209,17 @@ fn eviction_by_age_takes_idle_nodes_too() {
 }
 
 #[test]
-fn too_many_is_counted_from_the_oldest() {
-    let segment = |rows, bytes, least_ns, greatest_ns, closed_ns| SegmentMeta {
-        rows,
-        bytes,
-        facts: rows,
-        least_ns,
-        greatest_ns,
-        closed_ns,
-        ..SegmentMeta::default()
+fn excess_is_counted_from_the_oldest() {
+    let segment = |rows, bytes, least_ns, greatest_ns, closed_ns| {
+        std::sync::Arc::new(SegmentMeta {
+            rows,
+            bytes,
+            facts: rows,
+            least_ns,
+            greatest_ns,
+            closed_ns,
+            ..SegmentMeta::default()
+        })
     };
     let segments =
         [segment(5, 50, 0, 10, 11), segment(5, 50, 5, 900, 21), segment(5, 50, 15, 30, 31), segment(5, 50, 30, 40, 0)];
@@ -208,9 +243,9 @@ fn too_many_is_counted_from_the_oldest() {
         (age(1), 3),
         (Retention { rows: Some(15), bytes: Some(90), age: None }, 3),
     ] {
-        assert_eq!(too_many(&segments, &retention, 100), expected, "{retention:?}");
+        assert_eq!(excess(&segments, &retention, 100), expected, "{retention:?}");
     }
-    assert_eq!(too_many(&[], &rows(0), 100), 0);
+    assert_eq!(excess(&[], &rows(0), 100), 0);
 }
 
 #[test]
@@ -302,7 +337,7 @@ fn a_checkpoint_restores_to_an_equal_store() {
     crate::Store::restore(&backup, &restored).unwrap();
     let again = open(&restored, small_segments(3));
     assert_eq!(again.visible(NODE), (0, 11));
-    assert_eq!(again.mark(NODE, AGENT, EPOCH), 25);
+    assert_eq!(again.high_water_mark(NODE, AGENT, EPOCH), 25);
     let query = MessageQuery { limit: 11, order: Order::OldestFirst, ..MessageQuery::default() };
     assert_eq!(again.messages(NODE, &query).unwrap(), store.messages(NODE, &query).unwrap());
     assert_eq!(again.connections(NODE, &ConnectionQuery::default()).unwrap().len(), 1);
@@ -346,7 +381,7 @@ proptest! {
         let mut from_summary = vec![keyframe(7, &folded(before))];
         from_summary.extend_from_slice(after);
         prop_assert_eq!(&folded(&from_summary), &whole);
-        prop_assert!(whole.comments.len() <= MOST_COMMENTS + 1);
-        prop_assert_eq!(whole.comments.len() > MOST_COMMENTS, whole.comments.iter().any(|comment| comment == MORE_COMMENTS));
+        prop_assert!(whole.comments.len() <= MAX_COMMENTS + 1);
+        prop_assert_eq!(whole.comments.len() > MAX_COMMENTS, whole.comments.iter().any(|comment| comment == MORE_COMMENTS));
     }
 }

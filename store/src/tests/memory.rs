@@ -1,4 +1,4 @@
-//! Snapshots of memory: kept, found by time, let go, and bounded.
+//! Snapshots of memory: stored, found by time, evicted, and bounded.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn a_snapshot_is_found_by_its_time_and_outlives_a_restart() {
 }
 
 #[test]
-fn age_and_size_let_the_oldest_go_and_the_newest_stays() {
+fn age_and_size_evict_the_oldest_and_keep_the_newest() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), options());
     let each = store.put_memory(NODE, head(100), &states(2, 1)).unwrap().bytes;
@@ -112,7 +112,7 @@ fn a_part_without_a_head_is_found() {
     drop(store);
     let engine = crate::store::open_engine(dir.path(), &options()).unwrap();
     let mut batch = Batch::default();
-    batch.delete(&keys::moment(keys::MEMORY, 0, 100));
+    batch.delete(&keys::table(1, 1, 96));
     crate::engine::Engine::write(&engine, &batch).unwrap();
     drop(engine);
     let report = open(dir.path(), options()).verify().unwrap();

@@ -34,6 +34,18 @@ pub(super) fn open(dir: &Path, options: StoreOptions) -> Store {
     Store::open(dir, options).expect("opens")
 }
 
+/// Calls `test` for each engine, with a function that opens an empty store on it.
+pub(super) fn each_engine(test: impl Fn(&dyn Fn(StoreOptions) -> Store)) {
+    test(&|options| Store::in_memory(options).expect("opens"));
+    let dirs = std::cell::RefCell::new(Vec::new());
+    test(&|options| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = open(dir.path(), options);
+        dirs.borrow_mut().push(dir);
+        store
+    });
+}
+
 pub(super) fn record(time_ns: i64, kind: Kind) -> Record {
     Record { time_ns, target: "pid 1".to_owned(), kind: Some(kind) }
 }
@@ -104,14 +116,14 @@ pub(super) fn account(messages: u64) -> Record {
     record(5, Kind::NetworkAccount(NetworkAccount { messages, ..NetworkAccount::default() }))
 }
 
-/// Appends at the lane's mark and syncs.
+/// Appends at the stream's high-water mark and syncs.
 pub(super) fn put(store: &Store, records: &[Record]) {
     stage(store, records);
     store.sync().expect("syncs");
 }
 
 pub(super) fn stage(store: &Store, records: &[Record]) {
-    let mark = store.mark(NODE, AGENT, EPOCH);
+    let mark = store.high_water_mark(NODE, AGENT, EPOCH);
     store.append(NODE, AGENT, EPOCH, mark, records).expect("appends");
 }
 

@@ -49,7 +49,7 @@ impl Probe for Script {
         Ok(TargetId(pid))
     }
 
-    fn forget(&mut self, target: TargetId) {
+    fn unwatch(&mut self, target: TargetId) {
         self.0.lock().forgotten.push(target.0);
     }
 
@@ -171,7 +171,7 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
             vec![Module { id: ModuleId(0), path, device: (0, 0), inode: 0, pid: me, range: (0, 0), deleted: false }];
         first.nodes = vec![
             node(1, 0, Frame::Code { module: ModuleId(0), offset: u64::MAX, exact: true }),
-            node(2, 0, Frame::Incomplete(StackEnd::Cut)),
+            node(2, 0, Frame::Incomplete(StackEnd::Truncated)),
             node(3, 2, Frame::Anonymous { pc: 77, exact: true }),
         ];
         script.reading = Some(first);
@@ -184,7 +184,7 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
     });
     let executable: PathBuf = std::env::current_exe().unwrap();
     let executable = executable.file_name().unwrap().to_str().unwrap();
-    let expected = BTreeMap::from([(stack(&[executable]), 3), (stack(&["[stack cut]", "[anon]"]), 1)]);
+    let expected = BTreeMap::from([(stack(&[executable]), 3), (stack(&["[stack truncated]", "[anon]"]), 1)]);
     assert_eq!(only(&merged).by_stack(Kind::Anonymous), expected);
 
     // A child of which there is a reading, and one that ends before.

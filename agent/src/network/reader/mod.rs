@@ -198,7 +198,7 @@ impl Probe for NetworkProbe {
             Command::ReleaseProcess { pid } => self.release_process(*pid),
             Command::WatchProgram(name) => self.watch_program(name),
             Command::UnwatchProgram(name) => self.unwatch_program(name),
-            Command::Decide(socket, verdict) => self.decide(*socket, *verdict),
+            Command::Decide(socket, verdict) => self.set_verdict(*socket, *verdict),
         }
     }
 }

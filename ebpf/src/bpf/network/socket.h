@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * State of a socket by `struct sock *`, its stream offsets, and the notices about it.
+ *
+ * Stream offset 0 of a direction is its first payload byte. The kernel keeps 64-bit totals beside the 32-bit sequence
+ * numbers, so `rcv_nxt - bytes_received` and `snd_una - bytes_acked` give the sequence number of offset 0 at any time
+ * in a connection's life; `bytes_acked` also counts the SYN of the side that connected.
+ */
+#pragma once
+#include "network.h"
+
+#define IPPROTO_TCP 6
+#define SOCK_STREAM 1
+#define AF_INET 2
+#define AF_INET6 10
+#define ECONNRESET 104
+#define EPIPE 32
+#define SOCK_DONE_BIT (1UL << 1) /* enum sock_flags: the peer's FIN arrived */
+#define TCP_ESTABLISHED 1
+#define TCP_SYN_SENT 2
+#define TCP_SYN_RECV 3
+#define TCP_FIN_WAIT1 4
+#define TCP_CLOSE 7
+#define TCP_CLOSE_WAIT 8
+#define TCP_LAST_ACK 9
+#define TCP_LISTEN 10
+
+#define TCP(sk, field) BPF_CORE_READ((struct tcp_sock *)(sk), field)
+
+static __always_inline u32 current_pid(void)
+{
+	return bpf_get_current_pid_tgid() >> 32;
+}
+
+static __always_inline u32 *is_state_running(void)
+{
+	u32 zero = 0;
+	return bpf_map_lookup_elem(&state_running, &zero);
+}
+
+static __always_inline u64 new_id(void)
+{
+	return __sync_fetch_and_add(&globals.last_id, 1) + 1;
+}
+
+static __always_inline u32 netns_of(const struct sock *sk)
+{
+	return BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+}
+
+static __always_inline u32 position(const void *sk, u32 dir)
+{
+	return dir == SENT ? TCP(sk, write_seq) : TCP(sk, copied_seq);
+}
+
+/* Whether `seq` includes the sequence number of a FIN, which is not payload. */
+static __always_inline u32 past_fin(const struct sock *sk, const struct socket_state *st, u32 dir, u32 seq)
+{
+	if (dir == SENT)
+		return st->fin_sent;
+	return (BPF_CORE_READ(sk, __sk_common.skc_flags) & SOCK_DONE_BIT) && seq == TCP(sk, rcv_nxt);
+}
+
+/* Stream offset of `seq`, which lies up to 3 GiB after the offset `near`, or before it because of a race. */
+static __always_inline u64 offset_of(const struct socket_state *st, u32 dir, u32 seq, u64 near)
+{
+	u32 ahead = seq - (st->base[dir] + (u32)near);
+	return ahead > 0xC0000000u ? near : near + ahead;
+}
+
+/* Current offset of the stream; `st->next` is the offset accounted for. */
+static __always_inline u64 offset_now(const struct sock *sk, const struct socket_state *st, u32 dir)
+{
+	u64 known = st->next[dir];
+	u32 seq = position(sk, dir);
+	u64 now = offset_of(st, dir, seq, known);
+	if (now > known && past_fin(sk, st, dir, seq))
+		now--;
+	return now;
+}
+
+static __always_inline void read_addresses(const struct sock *sk, struct socket_state *st)
+{
+	st->family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	st->netns = netns_of(sk);
+	st->local_port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	st->remote_port = __builtin_bswap16(BPF_CORE_READ(sk, __sk_common.skc_dport));
+	if (st->family == AF_INET6) {
+		BPF_CORE_READ_INTO(&st->local, sk, __sk_common.skc_v6_rcv_saddr);
+		BPF_CORE_READ_INTO(&st->remote, sk, __sk_common.skc_v6_daddr);
+	} else {
+		__be32 local = BPF_CORE_READ(sk, __sk_common.skc_rcv_saddr);
+		__be32 remote = BPF_CORE_READ(sk, __sk_common.skc_daddr);
+		__builtin_memcpy(st->local, &local, 4);
+		__builtin_memcpy(st->remote, &remote, 4);
+	}
+}
+
+/* 0 while the socket has no file: before accept() returned it, and for sockets of the kernel itself. */
+static __always_inline u64 inode_of(const struct sock *sk)
+{
+	return BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
+}
+
+/* A 64-bit total and the sequence number that advances with it. */
+struct stream_total {
+	u64 bytes;
+	u32 seq;
+};
+
+/* Without the lock of the socket the two may be from before and after a segment: read until both are unchanged. */
+#define READ_TOTAL(t, sk, BYTES, SEQ)                                                              \
+	for (int i = 0; i < 4; i++) {                                                              \
+		(t)->bytes = TCP(sk, BYTES);                                                       \
+		(t)->seq = TCP(sk, SEQ);                                                           \
+		if ((t)->bytes == TCP(sk, BYTES) && (t)->seq == TCP(sk, SEQ))                      \
+			break;                                                                     \
+	}
+
+/* Sets the sequence numbers of stream offset 0; `totals` are the received bytes and the acknowledged sent bytes. */
+static __always_inline void read_bases(const struct sock *sk, struct socket_state *st, struct stream_total totals[2])
+{
+	READ_TOTAL(&totals[RECEIVED], sk, bytes_received, rcv_nxt)
+	READ_TOTAL(&totals[SENT], sk, bytes_acked, snd_una)
+	totals[SENT].bytes -= st->role == ROLE_INITIATOR;
+	st->base[RECEIVED] = totals[RECEIVED].seq - (u32)totals[RECEIVED].bytes;
+	st->base[SENT] = totals[SENT].seq - (u32)totals[SENT].bytes;
+}
+
+/*
+ * Role of a socket that was established before it was tracked and whose port has no known listener, by whether the
+ * totals include a SYN: payload sent for the first time spans offset 0 to snd_nxt (less a FIN), without a SYN.
+ */
+static __always_inline u8 infer_role(const struct sock *sk)
+{
+	u32 first = TCP(sk, snd_una) - (u32)TCP(sk, bytes_acked);
+	u32 payload = (u32)(TCP(sk, bytes_sent) - TCP(sk, bytes_retrans));
+	u32 start = TCP(sk, snd_nxt) - payload;
+	if (TCP(sk, bytes_acked) == 0 || start == first)
+		return ROLE_RESPONDER;
+	return start == first + 1 ? ROLE_INITIATOR : ROLE_UNKNOWN;
+}
+
+static __always_inline void fill_opened_notice(struct notice *n, const struct socket_state *st)
+{
+	n->kind = R_OPENED;
+	n->role = st->role;
+	n->pid = st->pid;
+	n->socket = st->id;
+	n->time = st->opened;
+	n->inode = st->inode;
+	n->sent = st->first[SENT];
+	n->received = st->first[RECEIVED];
+	n->netns = st->netns;
+	n->local_port = st->local_port;
+	n->remote_port = st->remote_port;
+	n->family = st->family;
+	__builtin_memcpy(n->local, st->local, 16);
+	__builtin_memcpy(n->remote, st->remote, 16);
+}
+
+static const struct overflow_notice empty_overflow;
+
+/* Stores a notice that must not be lost while the ring is full. The value is filled in place because it does not fit on
+ * the stack; user space waits for `last.kind`. */
+static __always_inline void store_overflow(const struct socket_state *opened, const struct notice *last)
+{
+	struct overflow_notice *o;
+	u64 key = new_id();
+
+	if (bpf_map_update_elem(&overflow_notices, &key, &empty_overflow, BPF_ANY) || !(o = bpf_map_lookup_elem(&overflow_notices, &key))) {
+		__sync_fetch_and_add(&globals.lost_notices, 1);
+		return;
+	}
+	if (opened)
+		fill_opened_notice(&o->opened, opened);
+	o->last = *last;
+	__sync_fetch_and_add(&globals.overflowed, 1);
+}
+
+static __always_inline long emit(struct notice *n)
+{
+	return bpf_ringbuf_output(&ring, n, sizeof *n, BPF_RB_NO_WAKEUP); /* the reader polls every 10 ms */
+}
+
+static __always_inline void emit_or_store(struct notice *n)
+{
+	if (emit(n))
+		store_overflow(0, n);
+}
+
+/* Reports the socket to user space, once. User space cannot use records of an unknown socket: until this succeeds, the
+ * payload of the socket is counted as dropped. */
+static __noinline int report_opened(struct socket_state *st)
+{
+	struct notice n = {};
+	if (!st)
+		return 0;
+	fill_opened_notice(&n, st);
+	if (emit(&n))
+		return 0;
+	st->reported = 1;
+	return 1;
+}
+
+/* Reports the inode of an accepted socket at its first I/O: the kernel assigns it after the socket was opened. */
+static __noinline int report_inode(const struct sock *sk, struct socket_state *st)
+{
+	struct notice n = {};
+	if (!st)
+		return 0;
+	st->inode_reported = 1;
+	st->inode = inode_of(sk);
+	if (!st->inode)
+		return 0;
+	n.kind = R_INODE;
+	n.socket = st->id;
+	n.inode = st->inode;
+	n.time = bpf_ktime_get_ns();
+	if (emit(&n))
+		st->inode_reported = 0;
+	return 0;
+}
+
+/* Whether connections that `pid` accepts on this port are captured. */
+static __always_inline int is_port_captured(u32 pid, u32 netns, u16 port)
+{
+	struct listen_key key = { .netns = netns, .port = port };
+	u16 *only = bpf_map_lookup_elem(&port_filters, &pid);
+	if (!only || *only == port)
+		return 1;
+	if (bpf_map_lookup_elem(&watched_ports, &key))
+		return 1;
+	key.netns = 0;
+	return bpf_map_lookup_elem(&watched_ports, &key) != 0;
+}
+
+static __always_inline struct socket_state *put_state(const struct sock *sk, struct socket_state *st)
+{
+	u64 key = (u64)sk;
+	if (bpf_map_update_elem(&sockets, &key, st, BPF_ANY))
+		return 0;
+	return bpf_map_lookup_elem(&sockets, &key);
+}
+
+/* Initialises the state of an established connection. */
+static __always_inline void begin_established(const struct sock *sk, struct socket_state *st, struct stream_total totals[2])
+{
+	read_addresses(sk, st);
+	read_bases(sk, st, totals);
+	st->inode = inode_of(sk);
+	st->established = 1;
+	st->opened = bpf_ktime_get_ns();
+}
+
+/*
+ * Initialises the state of a connection whose opening was not observed: it is older than the probe, or the kernel skipped
+ * the run of the program (it skips a run that would interrupt another run of the same program). `n` bytes have just been
+ * transferred in direction `dir`; capture begins with them.
+ */
+static __always_inline void begin_midstream(const struct sock *sk, struct socket_state *st, u32 dir, u32 n)
+{
+	struct stream_total totals[2] = {};
+	u64 sent, received;
+
+	begin_established(sk, st, totals);
+	/* From the 64-bit totals, as more than 4 GiB may have passed; the difference of the sequence numbers is small. */
+	received = totals[RECEIVED].bytes - (s64)(s32)(totals[RECEIVED].seq - TCP(sk, copied_seq));
+	sent = totals[SENT].bytes + (s64)(s32)(TCP(sk, write_seq) - totals[SENT].seq);
+	if (received && past_fin(sk, st, RECEIVED, TCP(sk, copied_seq)))
+		received--;
+	if (dir == RECEIVED)
+		received = received > n ? received - n : 0;
+	else
+		sent = sent > n ? sent - n : 0;
+	st->next[SENT] = st->first[SENT] = sent;
+	st->next[RECEIVED] = st->first[RECEIVED] = received;
+}
+
+/* The same for a state that exists since connect(). */
+static __noinline int begin_midstream_state(const struct sock *sk, struct socket_state *st, u32 dir, u32 n)
+{
+	if (st)
+		begin_midstream(sk, st, dir, n);
+	return 0;
+}
+
+/* Begins to track a socket that a watched process uses. */
+static __noinline struct socket_state *track_existing(const struct sock *sk, u32 pid, u32 dir, u32 n)
+{
+	struct socket_state st = {};
+	struct listen_key key = {};
+	struct listener *l;
+
+	if (!inode_of(sk)) /* a socket of the kernel, such as of NFS: its bytes are in no buffer of the process */
+		return 0;
+	st.id = new_id();
+	st.pid = pid;
+	key.netns = netns_of(sk);
+	key.port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	l = bpf_map_lookup_elem(&listeners, &key);
+	st.role = l ? ROLE_RESPONDER : infer_role(sk);
+	begin_midstream(sk, &st, dir, n);
+	if (st.role == ROLE_RESPONDER && !is_port_captured(pid, st.netns, st.local_port)) {
+		st.muted = 1;
+		st.verdict = LEAVE_ALONE;
+	}
+	return put_state(sk, &st);
+}
+
+/* Ends a connection: accounts for bytes that bypassed the programs at its end and reports the final offsets. `is_reused`:
+ * the positions of the socket already belong to another connection. */
+static __noinline int report_closed(const struct sock *sk, struct socket_state *st, u32 is_reused)
+{
+	struct notice n = {};
+	struct account *a;
+	u64 sent, received, tail;
+
+	if (!st || !st->established)
+		return 0;
+	sent = st->last_sent ? st->last_sent - 1 : is_reused ? st->next[SENT] : offset_now(sk, st, SENT);
+	if (sent < st->next[SENT])
+		sent = st->next[SENT];
+	received = is_reused ? st->next[RECEIVED] : offset_now(sk, st, RECEIVED);
+	if (st->verdict != LEAVE_ALONE) {
+		tail = sent - st->next[SENT] + received - st->next[RECEIVED];
+		a = bpf_map_lookup_elem(&processes, &st->pid);
+		if (a)
+			a->bypassed_at_close += tail;
+	}
+	if (st->muted)
+		return 0;
+	n.kind = R_CLOSED;
+	n.closed_by = st->closed_by;
+	n.pid = st->pid;
+	n.socket = st->id;
+	n.time = bpf_ktime_get_ns();
+	n.sent = sent;
+	n.received = received;
+	n.inode = st->inode;
+	if (st->reported || report_opened(st))
+		emit_or_store(&n);
+	else
+		store_overflow(st, &n);
+	return 0;
+}

@@ -1,0 +1,55 @@
+//! Opens the file of a mapping inside the root of the process, and verifies that it is the mapped file.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::proc_maps::CodeMapping;
+
+/// Opens the file of a mapping.
+///
+/// # Errors
+/// The reason as text.
+pub(crate) fn open(pid: u32, mapping: &CodeMapping) -> Result<File, String> {
+    let mut failed = None;
+    let root = format!("/proc/{pid}/root");
+    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let tries = [
+        (!mapping.deleted).then(|| open_in(Path::new(&root), &mapping.path)),
+        Some(File::open(format!("/proc/{pid}/exe"))),
+        // Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
+        Some(File::open(range)),
+    ];
+    for found in tries.into_iter().flatten() {
+        match found.and_then(|file| verify(file, mapping)) {
+            Ok(file) => return Ok(file),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.map_or_else(|| "deleted".to_owned(), |error| error.to_string()))
+}
+
+/// Opens a path inside the root of the process: symbolic links are resolved as the process resolves them.
+fn open_in(root: &Path, path: &Path) -> std::io::Result<File> {
+    let folder = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // O_NONBLOCK: a FIFO at this path must not block.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    Ok(rustix::fs::openat2(&folder, path, flags, Mode::empty(), resolve)?.into())
+}
+
+/// Checks that the file is the mapped one. On an overlay file system `maps` may show another device than `stat`, with the
+/// same inode; a file that was replaced has the same device and another inode.
+fn verify(file: File, mapping: &CodeMapping) -> std::io::Result<File> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::other("not a file"));
+    }
+    let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
+    if metadata.ino() != mapping.inode && (device == mapping.device || mapping.deleted) {
+        return Err(std::io::Error::other("replaced by another file"));
+    }
+    Ok(file)
+}
