@@ -1,7 +1,7 @@
-# Sourced by sync and check: where helm is, and the Python of the checks.
+# Sourced by sync and check: locates helm and the Python environment of the checks.
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/chainscope"
 
-# The pinned one if it was built, else the one of this machine.
+# The pinned helm if it was built, else the installed one.
 find_helm() {
   local built
   built="$(../scripts/kubernetes-tools --bin)/helm"
@@ -14,7 +14,7 @@ find_helm() {
   fi
 }
 
-# A Python with the packages of requirements.txt, in a folder that their versions name.
+# A virtual environment with the packages of requirements.txt, in a directory named after their versions.
 find_python() {
   local key folder
   key=$(sha256sum < requirements.txt | cut -c1-16)
@@ -23,7 +23,7 @@ find_python() {
     mkdir -p "$cache/charts"
     if ! { rm -rf "$folder" && python3 -m venv "$folder" && "$folder/bin/pip" install --quiet --disable-pip-version-check \
       --requirement requirements.txt; } >&2; then
-      echo "charts: the checks' Python cannot be made; they need python3, python3-venv and PyPI" >&2
+      echo "charts: cannot create the virtual environment; python3, python3-venv and PyPI are required" >&2
       return 1
     fi
     touch "$folder/ready"

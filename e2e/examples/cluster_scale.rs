@@ -189,8 +189,10 @@ impl Operator {
         let mut command = Command::new(binary("chainscope-operator"));
         command.env("KUBECONFIG", &config).args(["run", "--manage-certificates", "--leader-elect"]);
         command.args(["--namespace", RELEASE, "--release", RELEASE]);
-        command
-            .args([format!("--agent-account={RELEASE}-agent"), format!("--aggregator-account={RELEASE}-aggregator")]);
+        command.args([
+            format!("--agent-service-account={RELEASE}-agent"),
+            format!("--aggregator-service-account={RELEASE}-aggregator"),
+        ]);
         command.args([format!("--config-listen=127.0.0.1:{port}"), format!("--metrics-listen=127.0.0.1:{metrics}")]);
         let program = Program::start("operator", &mut command);
         let bundle = format!("configmap {RELEASE}-ca --namespace {RELEASE}");

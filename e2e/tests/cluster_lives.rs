@@ -116,10 +116,10 @@ fn processes_and_pods_that_restart_are_followed() {
         scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
         until_connected(life);
         if life < 4 {
-            scene.cluster.condition("tezos", "rolling", "NodeProcessRunning", "True");
+            scene.cluster.condition("tezos", "rolling", "ProcessRunning", "True");
         }
     }
-    assert_eq!(status_because("NodeProcessRunning", "RestartLoop"), "False");
+    assert_eq!(status_because("ProcessRunning", "RestartLoop"), "False");
     scene.cluster.kubectl("delete pod rolling-node-0 --namespace tezos");
     until_connected(5);
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
@@ -130,7 +130,7 @@ fn processes_and_pods_that_restart_are_followed() {
     let agents = format!("daemonset {RELEASE}-agent --namespace {RELEASE}");
     scene.cluster.kubectl(&format!("patch {agents} --type merge --patch {nowhere}"));
     for kind in ["Recording", "Ready"] {
-        assert_eq!(status_because(kind, "AgentSilent"), "Unknown");
+        assert_eq!(status_because(kind, "AgentUnreachable"), "Unknown");
     }
     scene.cluster.kubectl("scale statefulset rolling-node --namespace tezos --replicas 0");
     assert_eq!(status_because("Ready", "NoPodsSelected"), "False");

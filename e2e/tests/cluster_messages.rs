@@ -20,7 +20,7 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
     scene.play_recorded();
     scene.until_count(MESSAGES);
     check_messages(&scene.reader);
-    for kind in ["Ready", "IdentityResolved", "Recording", "NodeProcessRunning"] {
+    for kind in ["Ready", "IdentityResolved", "Recording", "ProcessRunning"] {
         cluster.condition("tezos", "rolling", kind, "True");
     }
 

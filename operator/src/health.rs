@@ -1,7 +1,7 @@
-//! `/metrics`, `/livez`, `/readyz` on a listener of their own, in plain text.
+//! `/metrics`, `/livez` and `/readyz` over plain HTTP.
 //!
-//! `/readyz` says yes once every watch has delivered its first list, whether this replica leads or not: a follower is
-//! ready to take over. `/readyz/leader` says yes on the replica that answers agents.
+//! `/readyz` succeeds once the initial lists of all watches are complete, on the leader and on the other replicas, which
+//! are ready to take over. `/readyz/leader` succeeds on the replica that serves the config stream.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics;
 
-/// OpenMetrics' media type: what the encoder writes.
+/// Media type of the OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What the answers are made from.
+/// State behind the endpoints.
 #[derive(Debug)]
 pub struct Health {
     /// All metrics.
     pub registry: Registry,
-    /// Whether the first lists are complete.
+    /// Whether the initial lists are complete.
     pub synced: watch::Receiver<bool>,
-    /// Whether this replica answers agents.
+    /// Whether this replica serves the config stream.
     pub serving: watch::Receiver<bool>,
 }
 
-/// Answers until told to stop.
+/// Serves until `stop` is cancelled.
 ///
 /// # Errors
 /// If the listener fails.
@@ -54,13 +54,13 @@ async fn scrape(State(health): State<Arc<Health>>) -> Response {
 }
 
 async fn ready(State(health): State<Arc<Health>>) -> (StatusCode, &'static str) {
-    said(*health.synced.borrow(), "TezosNodes and pods were not read yet\n")
+    probe(*health.synced.borrow(), "the initial lists of TezosNodes and pods are not complete\n")
 }
 
 async fn leader(State(health): State<Arc<Health>>) -> (StatusCode, &'static str) {
-    said(*health.serving.borrow(), "another replica answers agents\n")
+    probe(*health.serving.borrow(), "this replica does not serve the config stream\n")
 }
 
-fn said(yes: bool, no: &'static str) -> (StatusCode, &'static str) {
-    if yes { (StatusCode::OK, "ok\n") } else { (StatusCode::SERVICE_UNAVAILABLE, no) }
+fn probe(ok: bool, failure: &'static str) -> (StatusCode, &'static str) {
+    if ok { (StatusCode::OK, "ok\n") } else { (StatusCode::SERVICE_UNAVAILABLE, failure) }
 }

@@ -1,34 +1,34 @@
-//! Watches `TezosNode` resources and tells agents and the aggregator what to do.
+//! Operator for `TezosNode` resources: configures the agents and the aggregator, and writes the status.
 //!
 //! ```text
-//! API server ── watches ──▶ driver ── Engine (pure) ──▶ Desired ──▶ config stream ──▶ agents, aggregator
+//! API server ── watches ──▶ Controller ── Reconciler (pure) ──▶ Desired ──▶ config stream ──▶ agents, aggregator
 //!     ▲                        │  ▲                                      │
 //!     └── status, Events ──────┘  └───────────── Reports ◀───────────────┘
 //! ```
 //!
-//! [`reconcile`] decides without I/O, [`driver`] feeds it, [`cluster`] talks to the API server. Of several replicas one
-//! leads, by a Lease; the others keep up to date and refuse agents with `UNAVAILABLE`. The Service has all replicas
-//! behind it: whoever is refused tries again and finds the leader after a try or two.
+//! [`reconcile`] decides without I/O, [`controller`] is its I/O shell, [`cluster`] accesses the API server. With several
+//! replicas a Lease elects the leader; the other replicas keep their state up to date and refuse config streams with
+//! `UNAVAILABLE`. The Service selects all replicas: a refused client reconnects until it reaches the leader.
 //!
-//! # Rights
+//! # RBAC
 //!
-//! | resource | verbs | where | why |
+//! | resource | verbs | scope | purpose |
 //! | --- | --- | --- | --- |
-//! | `chainscope.dev` `tezosnodes` | list, watch | cluster | what to observe |
-//! | `chainscope.dev` `tezosnodes/status` | patch | cluster | the status, by server-side apply |
-//! | `pods` | list, watch | cluster | where it runs |
-//! | `events.k8s.io` `events` | create | cluster | Events; they are never changed |
-//! | `authentication.k8s.io` `tokenreviews` | create | cluster | who agents and aggregator are |
-//! | `coordination.k8s.io` `leases` | create | own namespace | who leads; create cannot be limited to a name |
-//! | `coordination.k8s.io` `leases` `<release>-operator` | get, update | own namespace | who leads |
+//! | `chainscope.dev` `tezosnodes` | list, watch | cluster | specifications |
+//! | `chainscope.dev` `tezosnodes/status` | patch | cluster | status, by server-side apply |
+//! | `pods` | list, watch | cluster | pods of the nodes |
+//! | `events.k8s.io` `events` | create | cluster | Events; they are not updated |
+//! | `authentication.k8s.io` `tokenreviews` | create | cluster | authentication of agents and aggregator |
+//! | `coordination.k8s.io` `leases` | create | own namespace | leader election; `create` cannot be limited to a name |
+//! | `coordination.k8s.io` `leases` `<release>-operator` | get, update | own namespace | leader election |
 //! | `secrets` | list, watch | each of `--secret-namespaces` | identities, each by its name (a field selector) |
 #![forbid(unsafe_code)]
 
 pub mod certificates;
 pub mod cluster;
+pub mod controller;
 pub mod crd;
 pub mod desired;
-pub mod driver;
 pub mod health;
 pub mod metrics;
 pub mod reconcile;

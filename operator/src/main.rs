@@ -11,7 +11,7 @@ use chainscope_operator::run::{Options, run};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-/// Chainscope's operator: the resource TezosNode and what follows from it.
+/// Operator for TezosNode resources: configures the agents and the aggregator and writes the status
 #[derive(Debug, Parser)]
 #[command(name = "chainscope-operator", version)]
 struct Cli {
@@ -21,9 +21,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Watches TezosNodes, tells agents and the aggregator what to do, and writes how it goes
+    /// Run the operator
     Run(Box<Options>),
-    /// Prints the definition of `TezosNode` as YAML
+    /// Print the CustomResourceDefinition of TezosNode as YAML
     Crd,
 }
 
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn start(options: Options) -> anyhow::Result<()> {
-    // Identities pass through this memory: none of it goes to a file.
+    // Identities from Secrets are in this process's memory: core dumps are disabled.
     chainscope_hygiene::protect_process()?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! The operator as a whole: what is started, what ends what, and in which order it ends.
+//! Startup and shutdown of the operator: wires the components together and defines the order in which they stop.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -16,69 +16,69 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    certificates::{Keeper, Served},
+    certificates::{CertificateManager, ServingCertificate},
     cluster::{
         events, lease,
-        watch::{self as watches, Secrets},
-        write::Statuses,
+        status::StatusWriter,
+        watch::{self as watches, SecretWatches},
     },
+    controller::Controller,
     desired::Desired,
-    driver::Driver,
     health::{self, Health},
     metrics::Metrics,
-    reconcile::Engine,
-    stream::{self, Accounts, ApiReviewer},
+    reconcile::Reconciler,
+    stream::{self, ServiceAccounts, TokenReviewer},
 };
 
-/// Changes that wait for the driver; a watch that is ahead waits itself.
-const CHANGES: usize = 256;
-/// Events that wait to be made; more are held back.
-const EVENTS: usize = 256;
+/// Capacity of the queue between the watches and the controller; a full queue delays the watches.
+const CHANGE_QUEUE: usize = 256;
+/// Capacity of the queue of Events to create; further Events are dropped.
+const EVENT_QUEUE: usize = 256;
 
 /// Options of `run`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Namespace that the operator, the agents and the aggregator run in
+    /// Namespace of the operator, the agents and the aggregator
     #[arg(long, value_name = "NAMESPACE", env = "CHAINSCOPE_NAMESPACE")]
     pub namespace: String,
-    /// Name of the release: the beginning of the names of its Lease, Secrets and Services
+    /// Release name: the prefix of the names of its Lease, Secrets and Services
     #[arg(long, value_name = "NAME", env = "CHAINSCOPE_RELEASE")]
     pub release: String,
-    /// Address of the config stream (gRPC), for agents and aggregator
+    /// Listen address of the config stream (gRPC) for agents and aggregator
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:17734", env = "CHAINSCOPE_CONFIG_LISTEN")]
     pub config_listen: SocketAddr,
-    /// Address of /metrics, /livez and /readyz
+    /// Listen address of /metrics, /livez and /readyz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:17739", env = "CHAINSCOPE_METRICS_LISTEN")]
     pub metrics_listen: SocketAddr,
     /// ServiceAccount of the agents, in the same namespace
-    #[arg(long, value_name = "NAME", env = "CHAINSCOPE_AGENT_ACCOUNT")]
-    pub agent_account: String,
+    #[arg(long, value_name = "NAME", env = "CHAINSCOPE_AGENT_SERVICE_ACCOUNT")]
+    pub agent_service_account: String,
     /// ServiceAccount of the aggregator, in the same namespace
-    #[arg(long, value_name = "NAME", env = "CHAINSCOPE_AGGREGATOR_ACCOUNT")]
-    pub aggregator_account: String,
-    /// Namespaces whose Secrets may hold identities, separated by commas
+    #[arg(long, value_name = "NAME", env = "CHAINSCOPE_AGGREGATOR_SERVICE_ACCOUNT")]
+    pub aggregator_service_account: String,
+    /// Namespaces in which the operator reads Secrets with identities, separated by commas
     #[arg(long, value_name = "NAMESPACES", value_delimiter = ',', env = "CHAINSCOPE_SECRET_NAMESPACES")]
     pub secret_namespaces: Vec<String>,
-    /// Of several replicas one leads; without this the only one does
+    /// Elect a leader among several replicas; required with more than one replica
     #[arg(long, env = "CHAINSCOPE_LEADER_ELECT")]
     pub leader_elect: bool,
-    /// Folder of the config stream's certificate: tls.crt and tls.key, read again when they change
-    #[arg(long, value_name = "FOLDER", env = "CHAINSCOPE_TLS_DIR", conflicts_with = "manage_certificates")]
+    /// Directory of the config stream's certificate (tls.crt and tls.key), reloaded when it changes
+    #[arg(long, value_name = "DIRECTORY", env = "CHAINSCOPE_TLS_DIR", conflicts_with = "manage_certificates")]
     pub tls_dir: Option<PathBuf>,
-    /// Make and rotate the certificates of operator and aggregator
+    /// Create and rotate the certificates of operator and aggregator
     #[arg(long, env = "CHAINSCOPE_MANAGE_CERTIFICATES")]
     pub manage_certificates: bool,
-    /// Name of this replica among the others
+    /// Name of this replica, unique among the replicas
     #[arg(long, value_name = "NAME", env = "POD_NAME", default_value = "chainscope-operator")]
     pub replica: String,
 }
 
-/// Runs until a signal, or until a part of it that must not end does.
+/// Runs until SIGTERM or SIGINT, or until a component fails.
 ///
 /// # Errors
-/// If it cannot start, or a part of it failed.
+/// If the operator cannot start, or a component failed.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("cannot find the API server")?;
+    let client = Client::try_default().await.context("cannot configure the Kubernetes client")?;
     let stop = CancellationToken::new();
     let ended = stop.clone();
     let mut signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -92,10 +92,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     run_with(client, options, stop).await
 }
 
-/// Runs against a given API server until told to stop.
+/// Runs with the given client until `stop` is cancelled, or until a component fails.
 ///
 /// # Errors
-/// If it cannot start, or a part of it failed.
+/// If the operator cannot start, or a component failed.
 pub async fn run_with(client: Client, options: Options, stop: CancellationToken) -> anyhow::Result<()> {
     let config_listener = listen(options.config_listen).await?;
     let metrics_listener = listen(options.metrics_listen).await?;
@@ -107,80 +107,89 @@ pub async fn run_with(client: Client, options: Options, stop: CancellationToken)
     let (desired_sender, desired) = watch::channel(Arc::<Desired>::default());
     let (serving_sender, serving) = watch::channel(false);
     let (synced_sender, synced) = watch::channel(false);
-    let (leading_sender, leading) = watch::channel(!options.leader_elect);
-    let (changes_sender, changes) = mpsc::channel(CHANGES);
-    let (events_sender, happenings) = mpsc::channel(EVENTS);
+    let (leader_sender, is_leader) = watch::channel(!options.leader_elect);
+    let (changes_sender, changes) = mpsc::channel(CHANGE_QUEUE);
+    let (events_sender, events) = mpsc::channel(EVENT_QUEUE);
 
-    // Whatever ends first ends everything: none of these ends by itself unless it failed.
-    let mut parts: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    // No component returns before `stop` unless it failed: the first to return stops the others.
+    let mut components: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let health = Health { registry, synced, serving: serving.clone() };
-    let stopped = stop.clone();
-    parts.spawn(async move { Ok(health::serve(metrics_listener, health, stopped).await?) });
+    let health_stop = stop.clone();
+    components.spawn(async move { Ok(health::serve(metrics_listener, health, health_stop).await?) });
 
     let acceptor = match &options.tls_dir {
         Some(dir) => Acceptor::tls(CertificateDir::open(dir)?, Protocol::Grpc)?,
         None if options.manage_certificates => {
-            let served = Arc::new(Served::default());
+            let served = Arc::new(ServingCertificate::default());
             let (namespace, release) = (&options.namespace, &options.release);
-            let keeper =
-                Keeper::new(client.clone(), namespace, release, Arc::clone(&served), metrics.certificate_ends.clone());
-            parts.spawn(forever(keeper.run(leading.clone(), stop.clone())));
+            let manager = CertificateManager::new(
+                client.clone(),
+                namespace,
+                release,
+                Arc::clone(&served),
+                metrics.certificate_expiry.clone(),
+            );
+            components.spawn(run_component(manager.run(is_leader.clone(), stop.clone())));
             Acceptor::tls(served, Protocol::Grpc)?
         }
         None => Acceptor::plain(),
     };
     let (service, reports) = stream::Service::new(stream::Config {
-        accounts: Accounts {
+        accounts: ServiceAccounts {
             namespace: options.namespace.clone(),
-            agent: options.agent_account.clone(),
-            aggregator: options.aggregator_account.clone(),
+            agent: options.agent_service_account.clone(),
+            aggregator: options.aggregator_service_account.clone(),
         },
-        reviewer: Arc::new(ApiReviewer::new(client.clone())),
+        reviewer: Arc::new(TokenReviewer::new(client.clone())),
         desired,
         serving,
         metrics: stream_metrics,
         stop: stop.clone(),
     });
-    parts.spawn(async move { Ok(service.serve(config_listener, acceptor).await?) });
-    parts.spawn(forever(watches::nodes(client.clone(), changes_sender.clone())));
-    parts.spawn(forever(watches::pods(client.clone(), changes_sender.clone())));
-    parts.spawn(forever(events::publish(client.clone(), options.replica.clone(), happenings)));
-    let driver = Driver {
-        engine: Engine::new(options.secret_namespaces.iter().filter(|name| !name.is_empty()).cloned()),
+    components.spawn(async move { Ok(service.serve(config_listener, acceptor).await?) });
+    components.spawn(run_component(watches::nodes(client.clone(), changes_sender.clone())));
+    components.spawn(run_component(watches::pods(client.clone(), changes_sender.clone())));
+    components.spawn(run_component(events::publish(client.clone(), options.replica.clone(), events)));
+    let controller = Controller {
+        reconciler: Reconciler::new(options.secret_namespaces.iter().filter(|name| !name.is_empty()).cloned()),
         changes,
-        secrets: Secrets::new(client.clone(), changes_sender),
+        secrets: SecretWatches::new(client.clone(), changes_sender),
         reports,
-        leading,
+        is_leader,
         desired: desired_sender,
         serving: serving_sender,
         synced: synced_sender,
-        statuses: Statuses::new(client.clone()),
+        statuses: StatusWriter::new(client.clone()),
         events: events_sender,
         metrics,
     };
-    parts.spawn(forever(driver.run(stop.clone())));
-    // The last to end: the Lease is handed over when this replica does not act any more.
-    let elected = CancellationToken::new();
+    components.spawn(run_component(controller.run(stop.clone())));
+    // Stopped last: the Lease is released after this replica has stopped acting as the leader.
+    let election_stop = CancellationToken::new();
     let election = options.leader_elect.then(|| {
-        let (client, elected) = (client.clone(), elected.clone());
+        let (client, stop) = (client.clone(), election_stop.clone());
         let (namespace, name) = (options.namespace.clone(), format!("{}-operator", options.release));
-        let identity = identity(&options.replica);
-        tokio::spawn(async move { lease::elect(client, &namespace, &name, identity, leading_sender, elected).await })
+        let identity = holder_identity(&options.replica);
+        tokio::spawn(async move { lease::run(client, &namespace, &name, identity, leader_sender, stop).await })
     });
     let result = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        ended = parts.join_next() => match ended {
+        ended = components.join_next() => match ended {
             Some(Ok(Err(error))) => Err(error),
             Some(Err(error)) => Err(error.into()),
             Some(Ok(Ok(()))) | None => Ok(()),
         },
     };
-    let result = if stop.is_cancelled() { Ok(()) } else { result.and_then(|()| anyhow::bail!("a part of it ended")) };
+    let result = if stop.is_cancelled() {
+        Ok(())
+    } else {
+        result.and_then(|()| anyhow::bail!("a component ended unexpectedly"))
+    };
     stop.cancel();
-    parts.shutdown().await;
-    elected.cancel();
+    components.shutdown().await;
+    election_stop.cancel();
     if let Some(election) = election {
-        election.await.context("leader election broke off")?;
+        election.await.context("leader election panicked")?;
     }
     result
 }
@@ -189,12 +198,12 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
 }
 
-async fn forever(work: impl Future<Output = ()>) -> anyhow::Result<()> {
-    work.await;
+async fn run_component(component: impl Future<Output = ()>) -> anyhow::Result<()> {
+    component.await;
     Ok(())
 }
 
-/// The name of this run of this replica: a pod that was made again under its name is another holder.
-fn identity(replica: &str) -> String {
+/// The holder identity of this process: a recreated pod of the same name is another holder.
+fn holder_identity(replica: &str) -> String {
     format!("{replica}_{:x}", k8s_openapi::jiff::Timestamp::now().as_nanosecond())
 }

@@ -1,9 +1,9 @@
-{{/* Begin of every name; short enough for every suffix. */}}
+{{/* Prefix of all object names, short enough for all suffixes. */}}
 {{- define "chainscope.fullname" -}}
 {{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Labels by which a component's pods are found: never changed, a selector cannot be. Takes (list $ "component"). */}}
+{{/* Selector labels of a component's pods. They must not change: selectors are immutable. Takes (list $ "component"). */}}
 {{- define "chainscope.selector" -}}
 app.kubernetes.io/name: chainscope
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -32,7 +32,7 @@ namespace: {{ $root.Release.Namespace }}
 {{ include "chainscope.clusterMetadata" . }}
 {{- end -}}
 
-{{/* What of metadata is the same in and outside namespaces: labels and annotations. Takes the same list. */}}
+{{/* Labels and annotations in metadata of namespaced and cluster-scoped objects. Takes the same list. */}}
 {{- define "chainscope.clusterMetadata" -}}
 {{- $root := index . 0 -}}
 {{- $own := dict -}}
@@ -66,7 +66,7 @@ annotations:
   {{- end }}
 {{- end -}}
 
-{{/* Takes (list $ image): of the three programs, with registry and common tag. */}}
+{{/* Image of a component, with the common registry and tag. Takes (list $ image). */}}
 {{- define "chainscope.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
@@ -75,12 +75,12 @@ annotations:
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 
-{{/* Takes an image of somebody else. */}}
+{{/* A third-party image. Takes the image. */}}
 {{- define "chainscope.foreignImage" -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
 {{- end -}}
 
-{{/* Fields that every pod has. Takes (list $ values). */}}
+{{/* Common fields of all pods. Takes (list $ values). */}}
 {{- define "chainscope.podCommon" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 1 -}}
@@ -114,7 +114,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* What PodSecurity calls restricted, for pods and containers. */}}
+{{/* securityContext for the PodSecurity level restricted, for pods and containers. */}}
 {{- define "chainscope.restrictedPod" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -131,7 +131,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* Health of all three programs is on the port of their metrics. Takes seconds that the start may take. */}}
+{{/* Probes on the metrics port. Takes the maximum startup time in seconds. */}}
 {{- define "chainscope.probes" -}}
 startupProbe:
   httpGet: {path: /livez, port: metrics}
@@ -149,7 +149,7 @@ readinessProbe:
   failureThreshold: 3
 {{- end -}}
 
-{{/* Addresses, as the certificates name them. */}}
+{{/* Addresses with the DNS names of the certificates. */}}
 {{- define "chainscope.operatorUrl" -}}
 https://{{ include "chainscope.fullname" . }}-operator.{{ .Release.Namespace }}.svc:17734
 {{- end -}}
@@ -157,7 +157,7 @@ https://{{ include "chainscope.fullname" . }}-operator.{{ .Release.Namespace }}.
 {{ include "chainscope.fullname" . }}-aggregator.{{ .Release.Namespace }}.svc
 {{- end -}}
 
-{{/* The token by which agents and aggregator prove who they are, to us and to nobody else. */}}
+{{/* Projected token of agents and aggregator for the audience chainscope. */}}
 {{- define "chainscope.tokenVolume" -}}
 name: token
 projected:
@@ -169,7 +169,7 @@ projected:
         expirationSeconds: 3600
 {{- end -}}
 
-{{/* The authority's certificate. */}}
+{{/* Volume of the CA bundle. */}}
 {{- define "chainscope.caVolume" -}}
 {{- $name := .Values.certificates.ca.name -}}
 {{- $kind := .Values.certificates.ca.kind -}}
@@ -195,7 +195,7 @@ secret:
     - {key: {{ $key }}, path: ca.crt}
 {{- end -}}
 
-{{/* A server's own certificate. Takes (list $ "operator" or "aggregator"). */}}
+{{/* Volume of a server certificate. Takes (list $ "operator" or "aggregator"). */}}
 {{- define "chainscope.tlsSecret" -}}
 {{- $root := index . 0 -}}
 {{- if eq $root.Values.certificates.mode "secret" -}}
@@ -205,8 +205,8 @@ secret:
 {{- end -}}
 {{- end -}}
 
-{{/* What reading a node's records needs. No objects of the API server: the aggregator asks it whether its caller may do
-     this. Takes a dictionary with "names", or an empty one for all. */}}
+{{/* RBAC rules for reading a node's records. The subresources do not exist in the API server; the aggregator uses them in
+     SubjectAccessReviews. Takes a dictionary with "names", or an empty one for all nodes. */}}
 {{- define "chainscope.readRules" -}}
 - apiGroups: [chainscope.dev]
   resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats, tezosnodes/memory]

@@ -1,4 +1,4 @@
-{{/* Rules that several policies have. Lists of peers that are empty mean everybody: the field is left out then. */}}
+{{/* Rules shared by several policies. With an empty list of peers the field is omitted, which permits all peers. */}}
 {{- define "chainscope.allowDns" -}}
 - ports:
     - {protocol: UDP, port: 53}

@@ -1,127 +1,130 @@
-//! What to do about the certificates that are there, without doing it.
+//! The next step of certificate creation and rotation, as a pure function of the current state.
 //!
 //! ```text
-//! authority:  ── current ───────────────── 9 years ──┬── 1 day ──┬──────────────
-//! next:                                       Prepare └─ trusted ─┘ Promote: becomes current
-//! previous:                                                       └── trusted until no server uses it ── Retire
+//! current CA:  ── signs ────────────────── 9 years ──┬── 1 day ──┬──────────────
+//! next CA:                                 PrepareCa └─ trusted ─┘ PromoteCa: becomes the current CA
+//! previous CA:                                                   └── trusted until no server uses it ── RetireCa
 //! ```
 //!
-//! A new authority is trusted by everybody for a day before it signs anything, and the old one for a day after nothing
-//! that it signed is in use. Files in pods follow their Secrets and ConfigMaps within about two minutes.
+//! A new CA is in the bundle for a day before it signs, and the old one stays in the bundle for a day after the last
+//! server certificate was replaced. Volumes of Secrets and ConfigMaps are updated within about two minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use chainscope_tls::certified_key;
 use zeroize::Zeroizing;
 
-use super::authority::{About, DAY, Error, HOUR, Pair, SERVER_LIFE, new_authority, new_server};
+use super::ca::{
+    CertificateAndKey, CertificateInfo, DAY, Error, HOUR, SERVER_LIFETIME, new_ca, new_server_certificate,
+};
 
-/// An authority is followed by another when it has less than this left.
-const AUTHORITY_RENEWAL: i64 = 365 * DAY;
-/// A server's certificate is renewed at this age.
-const SERVER_RENEWAL: i64 = SERVER_LIFE / 3 * 2;
-/// Both overlaps: until everybody has seen something new.
+/// Remaining lifetime of the current CA at which the next one is created.
+const CA_RENEW_BEFORE: i64 = 365 * DAY;
+/// Age at which a server certificate is renewed.
+const SERVER_RENEW_AFTER: i64 = SERVER_LIFETIME / 3 * 2;
+/// Overlap of the old and the new CA, before and after the rotation: the time for clients to update the bundle.
 const OVERLAP: i64 = DAY;
-/// A prepared authority that was not published in this time is made again: its day of overlap counts from its making.
-const UNPUBLISHED: i64 = HOUR;
+/// Age at which a next CA that is not in the bundle is replaced: the overlap counts from its creation.
+const UNPUBLISHED_TIMEOUT: i64 = HOUR;
 
-/// Data of the authority's Secret.
+/// Data of the CA's Secret.
 pub(crate) type Data = BTreeMap<String, Zeroizing<Vec<u8>>>;
 
-/// What is there.
+/// The stored certificates.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Found {
-    /// Data of the authority's Secret; empty if there is none.
-    pub(crate) authority: Data,
-    /// What clients are told to trust.
+pub(crate) struct CertificateState {
+    /// Data of the CA's Secret; empty if it does not exist.
+    pub(crate) ca: Data,
+    /// The CA bundle in the ConfigMap.
     pub(crate) bundle: Option<String>,
-    /// The servers' certificates by the name of the Service; each is wanted.
-    pub(crate) servers: BTreeMap<String, Server>,
+    /// The servers by the name of their Service.
+    pub(crate) servers: BTreeMap<String, ServerCertificate>,
 }
 
-impl Found {
-    /// When each certificate ends, in seconds since 1970, by the name of its Service; the authority's as `authority`.
-    /// Those that are not there or cannot be read are left out.
-    pub(crate) fn ends(&self) -> BTreeMap<&str, i64> {
-        let authority = self.authority.get(CURRENT[0]).and_then(|bytes| std::str::from_utf8(bytes).ok());
+impl CertificateState {
+    /// Expiry time of each certificate in seconds since the Unix epoch, by the name of its Service; the CA is named `ca`.
+    /// Missing and invalid certificates are omitted.
+    pub(crate) fn expiry_times(&self) -> BTreeMap<&str, i64> {
+        let ca = self.ca.get(CURRENT[0]).and_then(|bytes| std::str::from_utf8(bytes).ok());
         let servers =
             self.servers.iter().filter_map(|(name, server)| Some((&**name, &*server.pair.as_ref()?.certificate)));
-        let all = authority.map(|certificate| ("authority", certificate)).into_iter().chain(servers);
-        all.filter_map(|(name, certificate)| Some((name, About::read(certificate).ok()?.ends))).collect()
+        let all = ca.map(|certificate| ("ca", certificate)).into_iter().chain(servers);
+        all.filter_map(|(name, certificate)| Some((name, CertificateInfo::parse(certificate).ok()?.not_after)))
+            .collect()
     }
 }
 
-/// One server's.
+/// A server and its certificate.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Server {
-    /// The DNS names that it is reached by.
+pub(crate) struct ServerCertificate {
+    /// DNS names of the server.
     pub(crate) names: BTreeSet<String>,
-    /// What is there.
-    pub(crate) pair: Option<Pair>,
+    /// The stored certificate, if any.
+    pub(crate) pair: Option<CertificateAndKey>,
 }
 
-/// One thing to do.
+/// A step of creation or rotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is no usable authority: make one.
-    Begin,
-    /// Make the next authority, to be trusted beside the current one.
-    Prepare,
-    /// The next authority becomes the current one.
-    Promote,
-    /// The previous authority is trusted no more.
-    Retire,
-    /// Tell clients whom to trust.
-    Publish(String),
-    /// Make the certificate of this server.
-    Issue(String),
+    /// Create the current CA: none is valid.
+    CreateCa,
+    /// Create the next CA, which is trusted in addition to the current one.
+    PrepareCa,
+    /// Make the next CA the current one.
+    PromoteCa,
+    /// Remove the previous CA.
+    RetireCa,
+    /// Write the CA bundle.
+    UpdateBundle(String),
+    /// Issue the certificate of the named server.
+    IssueServer(String),
 }
 
 impl Step {
-    /// For the log.
+    /// A description for the log.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Begin => "the first authority is made",
-            Self::Prepare => "the next authority is made",
-            Self::Promote => "the next authority takes over",
-            Self::Retire => "the previous authority is trusted no more",
-            Self::Publish(_) => "whom to trust is published",
-            Self::Issue(_) => "a server's certificate is made",
+            Self::CreateCa => "CA created",
+            Self::PrepareCa => "next CA created",
+            Self::PromoteCa => "next CA promoted",
+            Self::RetireCa => "previous CA removed",
+            Self::UpdateBundle(_) => "CA bundle updated",
+            Self::IssueServer(_) => "server certificate issued",
         }
     }
 }
 
-/// What a step makes.
+/// The objects that a step writes.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
-    Authority(Data),
+    Ca(Data),
     Bundle(String),
-    Server(String, Pair),
+    ServerCertificate(String, CertificateAndKey),
 }
 
-/// The parts of the authority's Secret that can be used.
+/// The valid parts of the CA's Secret.
 #[derive(Debug, Clone, Default)]
-struct Authorities {
-    current: Option<(Pair, About)>,
-    next: Option<(Pair, About)>,
-    /// Its certificate only: it signs nothing any more.
-    previous: Option<(String, About)>,
+struct CaSet {
+    current: Option<(CertificateAndKey, CertificateInfo)>,
+    next: Option<(CertificateAndKey, CertificateInfo)>,
+    /// Without the key: it does not sign any more.
+    previous: Option<(String, CertificateInfo)>,
 }
 
 const CURRENT: [&str; 2] = ["tls.crt", "tls.key"];
 const NEXT: [&str; 2] = ["next.crt", "next.key"];
 const PREVIOUS: &str = "previous.crt";
 
-impl Authorities {
+impl CaSet {
     fn read(data: &Data) -> Self {
         let text = |key: &str| data.get(key).and_then(|bytes| std::str::from_utf8(bytes).ok());
         let pair = |[certificate, key]: [&str; 2]| {
             let (certificate, key) = (text(certificate)?, text(key)?);
-            let about = About::read(certificate).ok().filter(|about| about.authority)?;
-            about.has_key(key).ok()?;
-            Some((Pair { certificate: certificate.to_owned(), key: Zeroizing::new(key.to_owned()) }, about))
+            let info = CertificateInfo::parse(certificate).ok().filter(|info| info.is_ca)?;
+            info.has_key(key).ok()?;
+            Some((CertificateAndKey { certificate: certificate.to_owned(), key: Zeroizing::new(key.to_owned()) }, info))
         };
-        let previous = text(PREVIOUS).and_then(|pem| Some((pem.to_owned(), About::read(pem).ok()?)));
+        let previous = text(PREVIOUS).and_then(|pem| Some((pem.to_owned(), CertificateInfo::parse(pem).ok()?)));
         Self { current: pair(CURRENT), next: pair(NEXT), previous }
     }
 
@@ -146,103 +149,99 @@ impl Authorities {
     }
 }
 
-/// The next thing to do now; none if everything is as it should be.
-pub(crate) fn next(found: &Found, now: i64) -> Option<Step> {
-    let authorities = Authorities::read(&found.authority);
-    // Clocks that are behind make nothing unusable here: the begin of an authority is looked at by nobody.
-    let usable = |about: &About| now < about.ends;
-    let next = authorities.next.as_ref().map(|(_, about)| about);
-    let Some((_, current)) = authorities.current.as_ref().filter(|(_, about)| usable(about)) else {
-        return Some(if next.is_some_and(usable) { Step::Promote } else { Step::Begin });
+/// Returns the next step, or `None` if no step is due.
+pub(crate) fn next(state: &CertificateState, now: i64) -> Option<Step> {
+    let cas = CaSet::read(&state.ca);
+    // `notBefore` is ignored, so that a clock that is behind does not invalidate the CA.
+    let usable = |info: &CertificateInfo| now < info.not_after;
+    let next = cas.next.as_ref().map(|(_, info)| info);
+    let Some((_, current)) = cas.current.as_ref().filter(|(_, info)| usable(info)) else {
+        return Some(if next.is_some_and(usable) { Step::PromoteCa } else { Step::CreateCa });
     };
     match next {
-        None if now >= current.ends - AUTHORITY_RENEWAL => return Some(Step::Prepare),
-        Some(about) if !usable(about) => return Some(Step::Prepare),
-        Some(about) => {
-            if is_published(found, &authorities) {
-                if now >= about.made + OVERLAP {
-                    return Some(Step::Promote);
+        None if now >= current.not_after - CA_RENEW_BEFORE => return Some(Step::PrepareCa),
+        Some(info) if !usable(info) => return Some(Step::PrepareCa),
+        Some(info) => {
+            if is_published(state, &cas) {
+                if now >= info.created + OVERLAP {
+                    return Some(Step::PromoteCa);
                 }
-            } else if now >= about.made + UNPUBLISHED {
-                return Some(Step::Prepare);
+            } else if now >= info.created + UNPUBLISHED_TIMEOUT {
+                return Some(Step::PrepareCa);
             }
         }
         None => {}
     }
-    if let Some((_, previous)) = &authorities.previous
-        && (!usable(previous) || found.servers.values().all(|server| is_settled(server, current, now)))
+    if let Some((_, previous)) = &cas.previous
+        && (!usable(previous) || state.servers.values().all(|server| is_settled(server, current, now)))
     {
-        return Some(Step::Retire);
+        return Some(Step::RetireCa);
     }
-    let bundle = authorities.bundle();
-    if found.bundle.as_ref() != Some(&bundle) {
-        return Some(Step::Publish(bundle));
+    let bundle = cas.bundle();
+    if state.bundle.as_ref() != Some(&bundle) {
+        return Some(Step::UpdateBundle(bundle));
     }
-    let mut servers = found.servers.iter();
-    servers.find(|(_, server)| !is_good(server, current, now)).map(|(name, _)| Step::Issue(name.clone()))
+    let mut servers = state.servers.iter();
+    servers.find(|(_, server)| !is_valid(server, current, now)).map(|(name, _)| Step::IssueServer(name.clone()))
 }
 
-/// Whether clients are told to trust the next authority.
-fn is_published(found: &Found, authorities: &Authorities) -> bool {
-    authorities
-        .next
-        .as_ref()
-        .zip(found.bundle.as_ref())
-        .is_some_and(|((next, _), bundle)| bundle.contains(&next.certificate))
+/// Whether the next CA is in the bundle.
+fn is_published(state: &CertificateState, cas: &CaSet) -> bool {
+    cas.next.as_ref().zip(state.bundle.as_ref()).is_some_and(|((next, _), bundle)| bundle.contains(&next.certificate))
 }
 
-/// Whether a server can do with what it has.
-fn is_good(server: &Server, authority: &About, now: i64) -> bool {
+/// Whether the certificate of a server is valid and not due for renewal.
+fn is_valid(server: &ServerCertificate, ca: &CertificateInfo, now: i64) -> bool {
     let Some(pair) = &server.pair else { return false };
-    let Ok(about) = About::read(&pair.certificate) else { return false };
-    about.names == server.names
-        // Of a time to come: made when the clock was wrong.
-        && about.made <= now + HOUR
-        && now < about.made + SERVER_RENEWAL
-        && now < about.ends
-        && about.signed_by(authority)
+    let Ok(info) = CertificateInfo::parse(&pair.certificate) else { return false };
+    info.names == server.names
+        // A creation time in the future means that the clock was wrong.
+        && info.created <= now + HOUR
+        && now < info.created + SERVER_RENEW_AFTER
+        && now < info.not_after
+        && info.signed_by(ca)
         && certified_key("server", pair.certificate.as_bytes(), pair.key.as_bytes()).is_ok()
 }
 
-/// Whether nobody can meet anything else than the current authority's work any more.
-fn is_settled(server: &Server, authority: &About, now: i64) -> bool {
-    let about = server.pair.as_ref().and_then(|pair| About::read(&pair.certificate).ok());
-    about.is_some_and(|about| about.signed_by(authority) && now >= about.made + OVERLAP)
+/// Whether the server has used a certificate of the current CA for the duration of the overlap.
+fn is_settled(server: &ServerCertificate, ca: &CertificateInfo, now: i64) -> bool {
+    let info = server.pair.as_ref().and_then(|pair| CertificateInfo::parse(&pair.certificate).ok());
+    info.is_some_and(|info| info.signed_by(ca) && now >= info.created + OVERLAP)
 }
 
-/// Does a step, as far as it can be done without writing.
+/// Computes the objects that a step writes.
 ///
 /// # Errors
-/// [`Error`] if the step does not fit what is there, or the library refuses.
-pub(crate) fn change(step: &Step, found: &Found, name: &str, now: i64) -> Result<Change, Error> {
-    let mut authorities = Authorities::read(&found.authority);
-    let made = |pair: Pair| About::read(&pair.certificate).map(|about| (pair, about));
+/// [`Error`] if the step does not apply to the state, or a certificate cannot be created.
+pub(crate) fn change(step: &Step, state: &CertificateState, name: &str, now: i64) -> Result<Change, Error> {
+    let mut cas = CaSet::read(&state.ca);
+    let made = |pair: CertificateAndKey| CertificateInfo::parse(&pair.certificate).map(|info| (pair, info));
     match step {
-        Step::Begin => authorities = Authorities { current: Some(made(new_authority(name, now)?)?), ..authorities },
-        Step::Prepare => authorities.next = Some(made(new_authority(name, now)?)?),
-        Step::Promote => {
-            let old = authorities.current.take();
-            authorities.previous = old.map(|(pair, about)| (pair.certificate, about)).or(authorities.previous);
-            authorities.current = authorities.next.take();
+        Step::CreateCa => cas = CaSet { current: Some(made(new_ca(name, now)?)?), ..cas },
+        Step::PrepareCa => cas.next = Some(made(new_ca(name, now)?)?),
+        Step::PromoteCa => {
+            let old = cas.current.take();
+            cas.previous = old.map(|(pair, info)| (pair.certificate, info)).or(cas.previous);
+            cas.current = cas.next.take();
         }
-        Step::Retire => authorities.previous = None,
-        Step::Publish(bundle) => return Ok(Change::Bundle(bundle.clone())),
-        Step::Issue(server) => {
-            let (authority, _) = authorities.current.as_ref().ok_or(Error::Mismatch)?;
-            let names = found.servers.get(server).map(|server| server.names.clone()).unwrap_or_default();
-            return Ok(Change::Server(server.clone(), new_server(authority, &names, now)?));
+        Step::RetireCa => cas.previous = None,
+        Step::UpdateBundle(bundle) => return Ok(Change::Bundle(bundle.clone())),
+        Step::IssueServer(server) => {
+            let (ca, _) = cas.current.as_ref().ok_or(Error::Mismatch)?;
+            let names = state.servers.get(server).map(|server| server.names.clone()).unwrap_or_default();
+            return Ok(Change::ServerCertificate(server.clone(), new_server_certificate(ca, &names, now)?));
         }
     }
-    Ok(Change::Authority(authorities.data()))
+    Ok(Change::Ca(cas.data()))
 }
 
-impl Found {
-    /// What is there after a change was written.
+impl CertificateState {
+    /// Updates the state after a change was written.
     pub(crate) fn apply(&mut self, change: Change) {
         match change {
-            Change::Authority(data) => self.authority = data,
+            Change::Ca(data) => self.ca = data,
             Change::Bundle(bundle) => self.bundle = Some(bundle),
-            Change::Server(name, pair) => self.servers.entry(name).or_default().pair = Some(pair),
+            Change::ServerCertificate(name, pair) => self.servers.entry(name).or_default().pair = Some(pair),
         }
     }
 }

@@ -1,28 +1,28 @@
-//! The certificates of the operator and the aggregator, made and renewed at run time.
+//! Certificates of the operator and the aggregator, created and rotated at run time.
 //!
-//! | object | what is in it |
+//! | object | content |
 //! | --- | --- |
-//! | Secret `<release>-ca` | the authority with its key, during a rotation also the next or the previous one |
-//! | ConfigMap `<release>-ca`, `ca.crt` | every authority that clients should trust now |
-//! | Secrets `<release>-operator-tls`, `<release>-aggregator-tls` | the servers' certificates and keys |
+//! | Secret `<release>-ca` | the CA certificate with its key, during a rotation also the next or the previous one |
+//! | ConfigMap `<release>-ca`, `ca.crt` | CA bundle for clients |
+//! | Secrets `<release>-operator-tls`, `<release>-aggregator-tls` | server certificates and keys |
 //!
-//! An authority lives 10 years and is followed by the next one year before its end; a server's certificate lives 90 days
-//! and is renewed after 60. `decision` says what to do, `keeper` does it. The leader writes; every replica takes its own
-//! certificate from the Secret ([`Served`]).
+//! A CA certificate is valid for 10 years and is rotated one year before its expiry; a server certificate is valid for 90
+//! days and is renewed after 60. `decision` computes the next step, `manager` writes it. The leader writes; every replica
+//! loads its serving certificate from the Secret ([`ServingCertificate`]).
 //!
-//! The objects belong to the Lease of the release: when it is uninstalled, they go with it.
+//! The objects are owned by the Lease of the release, so that they are garbage-collected when it is uninstalled.
 //!
-//! Rights, all in the own namespace: `get`, `create` and `patch` on these Secrets and this ConfigMap, `get` on the Lease.
+//! RBAC, in the own namespace: `get`, `create` and `patch` on these Secrets and this ConfigMap, `get` on the Lease.
 
-pub(crate) mod authority;
+pub(crate) mod ca;
 mod decision;
-mod keeper;
-mod served;
+mod manager;
+mod serving;
 
-pub use keeper::{Ends, Keeper, KeeperError};
-pub use served::Served;
+pub use manager::{CertificateError, CertificateManager, ExpiryGauges};
+pub use serving::ServingCertificate;
 
 #[cfg(test)]
-mod keeper_tests;
+mod manager_tests;
 #[cfg(test)]
 mod tests;

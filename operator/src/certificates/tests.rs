@@ -1,4 +1,4 @@
-//! Certificates over the years: what clients and servers hold is always older than what is there.
+//! Tests of creation and rotation. Clients and servers use older certificates than the stored ones.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -10,9 +10,9 @@ use rustls::{
 use zeroize::Zeroizing;
 
 use super::{
-    authority::{About, DAY, HOUR, Pair, new_authority, new_server},
-    decision::{Found, Server, Step, change, next},
-    served::Served,
+    ca::{CertificateAndKey, CertificateInfo, DAY, HOUR, new_ca, new_server_certificate},
+    decision::{CertificateState, ServerCertificate, Step, change, next},
+    serving::ServingCertificate,
 };
 
 const YEAR: i64 = 365 * DAY;
@@ -22,20 +22,20 @@ fn names(service: &str) -> BTreeSet<String> {
     [service.to_owned(), format!("{service}.chainscope.svc")].into()
 }
 
-fn nothing() -> Found {
+fn empty() -> CertificateState {
     let servers = ["rel-operator", "rel-aggregator"]
-        .map(|name| (name.to_owned(), Server { names: names(name), pair: None }))
+        .map(|name| (name.to_owned(), ServerCertificate { names: names(name), pair: None }))
         .into();
-    Found { servers, ..Found::default() }
+    CertificateState { servers, ..CertificateState::default() }
 }
 
-/// Does everything that is due; says what.
-fn settle(found: &mut Found, now: i64) -> Vec<Step> {
+/// Performs all due steps and returns them.
+fn settle(state: &mut CertificateState, now: i64) -> Vec<Step> {
     let mut done = Vec::new();
-    while let Some(step) = next(found, now) {
-        found.apply(change(&step, found, "rel", now).unwrap());
+    while let Some(step) = next(state, now) {
+        state.apply(change(&step, state, "rel", now).unwrap());
         done.push(step);
-        assert!(done.len() < 20, "no end: {done:?}");
+        assert!(done.len() < 20, "does not converge: {done:?}");
     }
     done
 }
@@ -44,8 +44,8 @@ fn kinds(steps: &[Step]) -> Vec<&'static str> {
     steps.iter().map(Step::name).collect()
 }
 
-/// Whether a client that trusts the bundle believes the server.
-fn believed(bundle: &str, server: &Pair, name: &str, now: i64) -> bool {
+/// Whether a client with this bundle accepts the server's certificate.
+fn is_trusted(bundle: &str, server: &CertificateAndKey, name: &str, now: i64) -> bool {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(certificate.unwrap()).unwrap();
@@ -58,184 +58,204 @@ fn believed(bundle: &str, server: &Pair, name: &str, now: i64) -> bool {
     verifier.verify_server_cert(&certificate, &[], &name, &[], now).is_ok()
 }
 
-fn pair(found: &Found, name: &str) -> Pair {
-    found.servers[name].pair.clone().unwrap()
+fn pair(state: &CertificateState, name: &str) -> CertificateAndKey {
+    state.servers[name].pair.clone().unwrap()
 }
 
 #[test]
-fn the_first_look_makes_everything_and_the_second_nothing() {
-    let mut found = nothing();
-    let steps = settle(&mut found, START);
-    assert!(matches!(steps.as_slice(), [Step::Begin, Step::Publish(_), Step::Issue(_), Step::Issue(_)]), "{steps:?}");
-    assert_eq!(settle(&mut found, START), []);
-    assert_eq!(settle(&mut found, START + 59 * DAY), []);
-    let bundle = found.bundle.clone().unwrap();
+fn certificates_are_created_once() {
+    let mut state = empty();
+    let steps = settle(&mut state, START);
+    assert!(
+        matches!(steps.as_slice(), [Step::CreateCa, Step::UpdateBundle(_), Step::IssueServer(_), Step::IssueServer(_)]),
+        "{steps:?}"
+    );
+    assert_eq!(settle(&mut state, START), []);
+    assert_eq!(settle(&mut state, START + 59 * DAY), []);
+    let bundle = state.bundle.clone().unwrap();
     for server in ["rel-operator", "rel-aggregator"] {
         for name in names(server) {
-            assert!(believed(&bundle, &pair(&found, server), &name, START - HOUR / 2), "clocks may be behind");
+            assert!(is_trusted(&bundle, &pair(&state, server), &name, START - HOUR / 2), "clocks may be behind");
         }
-        assert!(!believed(&bundle, &pair(&found, server), "another.chainscope.svc", START));
+        assert!(!is_trusted(&bundle, &pair(&state, server), "another.chainscope.svc", START));
     }
-    assert!(!believed(
-        &new_authority("rel", START).unwrap().certificate,
-        &pair(&found, "rel-operator"),
+    assert!(!is_trusted(
+        &new_ca("rel", START).unwrap().certificate,
+        &pair(&state, "rel-operator"),
         "rel-operator",
         START
     ));
 }
 
 #[test]
-fn over_two_rotations_nobody_is_ever_refused() {
-    // Files in pods follow within minutes; here they are half a day late.
+fn no_handshake_fails_during_two_rotations() {
+    // Volumes in pods are updated within minutes; here they are half a day behind.
     const LATE: i64 = 12 * HOUR;
-    let mut found = nothing();
-    settle(&mut found, START);
+    let mut state = empty();
+    settle(&mut state, START);
     let (mut now, mut done) = (START, Vec::new());
-    let mut history = vec![(now, found.clone())];
+    let mut history = vec![(now, state.clone())];
     while now < START + 19 * YEAR {
-        let rotating = found.authority.len() > 2;
+        let rotating = state.ca.len() > 2;
         now += if rotating { 4 * HOUR } else { 3 * DAY };
-        done.extend(settle(&mut found, now));
-        history.push((now, found.clone()));
+        done.extend(settle(&mut state, now));
+        history.push((now, state.clone()));
         let late = history.iter().rposition(|(then, _)| *then <= now - LATE).unwrap_or(0);
         history.drain(..late);
         for (_, older) in &history {
             for server in ["rel-operator", "rel-aggregator"] {
-                let (fresh, stale) = (found.bundle.as_deref().unwrap(), older.bundle.as_deref().unwrap());
-                assert!(believed(stale, &pair(&found, server), server, now), "a client is late at {now}");
-                assert!(believed(fresh, &pair(older, server), server, now), "a server is late at {now}");
+                let (fresh, stale) = (state.bundle.as_deref().unwrap(), older.bundle.as_deref().unwrap());
+                assert!(is_trusted(stale, &pair(&state, server), server, now), "a client with an old bundle at {now}");
+                assert!(
+                    is_trusted(fresh, &pair(older, server), server, now),
+                    "a server with an old certificate at {now}"
+                );
             }
         }
     }
     let count = |step: &Step| done.iter().filter(|other| *other == step).count();
-    assert_eq!((count(&Step::Begin), count(&Step::Prepare), count(&Step::Promote), count(&Step::Retire)), (0, 2, 2, 2));
-    assert_eq!(found.authority.len(), 2, "nothing is left of the rotation");
-    assert_eq!(found.bundle.unwrap().matches("BEGIN CERTIFICATE").count(), 1);
+    assert_eq!(
+        (count(&Step::CreateCa), count(&Step::PrepareCa), count(&Step::PromoteCa), count(&Step::RetireCa)),
+        (0, 2, 2, 2)
+    );
+    assert_eq!(state.ca.len(), 2, "the rotation is complete");
+    assert_eq!(state.bundle.unwrap().matches("BEGIN CERTIFICATE").count(), 1);
 }
 
 #[test]
-fn servers_are_renewed_after_two_thirds_of_their_time() {
-    let mut found = nothing();
-    settle(&mut found, START);
-    let before = pair(&found, "rel-operator");
-    assert_eq!(settle(&mut found, START + 60 * DAY - 1), []);
-    let steps = settle(&mut found, START + 60 * DAY);
-    assert!(matches!(steps.as_slice(), [Step::Issue(_), Step::Issue(_)]), "{steps:?}");
-    let after = pair(&found, "rel-operator");
+fn server_certificates_are_renewed_after_two_thirds_of_their_lifetime() {
+    let mut state = empty();
+    settle(&mut state, START);
+    let before = pair(&state, "rel-operator");
+    assert_eq!(settle(&mut state, START + 60 * DAY - 1), []);
+    let steps = settle(&mut state, START + 60 * DAY);
+    assert!(matches!(steps.as_slice(), [Step::IssueServer(_), Step::IssueServer(_)]), "{steps:?}");
+    let after = pair(&state, "rel-operator");
     assert_ne!(before.key, after.key, "a new key each time");
 }
 
 #[test]
-fn what_was_damaged_or_deleted_is_made_again() {
-    let mut good = nothing();
+fn damaged_or_deleted_certificates_are_replaced() {
+    let mut good = empty();
     settle(&mut good, START);
-    let check = |damage: &dyn Fn(&mut Found), expected: &[&str]| {
-        let mut found = good.clone();
-        damage(&mut found);
-        let steps = settle(&mut found, START + DAY);
-        assert_eq!(kinds(&steps).iter().map(|name| name.split(' ').nth(1).unwrap()).collect::<Vec<_>>(), expected);
+    let check = |damage: &dyn Fn(&mut CertificateState), expected: &[&str]| {
+        let mut state = good.clone();
+        damage(&mut state);
+        let steps = settle(&mut state, START + DAY);
+        assert_eq!(kinds(&steps), expected);
         for server in ["rel-operator", "rel-aggregator"] {
-            assert!(believed(found.bundle.as_ref().unwrap(), &pair(&found, server), server, START + DAY));
+            assert!(is_trusted(state.bundle.as_ref().unwrap(), &pair(&state, server), server, START + DAY));
         }
     };
-    check(&|found| found.bundle = None, &["to"]);
-    check(&|found| found.bundle = Some("rubbish".to_owned()), &["to"]);
-    let other = new_authority("other", START).unwrap();
-    check(&|found| found.servers.get_mut("rel-operator").unwrap().pair = None, &["server's"]);
+    check(&|state| state.bundle = None, &["CA bundle updated"]);
+    check(&|state| state.bundle = Some("garbage".to_owned()), &["CA bundle updated"]);
+    let other = new_ca("other", START).unwrap();
+    check(&|state| state.servers.get_mut("rel-operator").unwrap().pair = None, &["server certificate issued"]);
     check(
-        &|found| {
-            let foreign = new_server(&other, &names("rel-operator"), START).unwrap();
-            found.servers.get_mut("rel-operator").unwrap().pair = Some(foreign);
+        &|state| {
+            let foreign = new_server_certificate(&other, &names("rel-operator"), START).unwrap();
+            state.servers.get_mut("rel-operator").unwrap().pair = Some(foreign);
         },
-        &["server's"],
+        &["server certificate issued"],
     );
     check(
-        &|found| {
-            let key = pair(found, "rel-aggregator").key;
-            found.servers.get_mut("rel-operator").unwrap().pair.as_mut().unwrap().key = key;
+        &|state| {
+            let key = pair(state, "rel-aggregator").key;
+            state.servers.get_mut("rel-operator").unwrap().pair.as_mut().unwrap().key = key;
         },
-        &["server's"],
+        &["server certificate issued"],
     );
     check(
-        &|found| {
-            found.servers.get_mut("rel-operator").unwrap().names.insert("new.name".to_owned());
+        &|state| {
+            state.servers.get_mut("rel-operator").unwrap().names.insert("new.name".to_owned());
         },
-        &["server's"],
+        &["server certificate issued"],
     );
-    let everything = ["first", "to", "server's", "server's"];
-    check(&|found| found.authority.clear(), &everything);
+    let everything = ["CA created", "CA bundle updated", "server certificate issued", "server certificate issued"];
+    check(&|state| state.ca.clear(), &everything);
     check(
-        &|found| {
-            found.authority.insert("tls.key".to_owned(), Zeroizing::new(other.key.as_bytes().to_vec()));
-        },
-        &everything,
-    );
-    check(
-        &|found| {
-            found.authority.insert("tls.crt".to_owned(), Zeroizing::new(vec![0xff; 100]));
+        &|state| {
+            state.ca.insert("tls.key".to_owned(), Zeroizing::new(other.key.as_bytes().to_vec()));
         },
         &everything,
     );
     check(
-        &|found| {
-            // A server's certificate is no authority.
-            let server = pair(found, "rel-operator");
-            found.authority.insert("tls.crt".to_owned(), Zeroizing::new(server.certificate.as_bytes().to_vec()));
-            found.authority.insert("tls.key".to_owned(), Zeroizing::new(server.key.as_bytes().to_vec()));
+        &|state| {
+            state.ca.insert("tls.crt".to_owned(), Zeroizing::new(vec![0xff; 100]));
+        },
+        &everything,
+    );
+    check(
+        &|state| {
+            // A server certificate is not a CA certificate.
+            let server = pair(state, "rel-operator");
+            state.ca.insert("tls.crt".to_owned(), Zeroizing::new(server.certificate.as_bytes().to_vec()));
+            state.ca.insert("tls.key".to_owned(), Zeroizing::new(server.key.as_bytes().to_vec()));
         },
         &everything,
     );
 }
 
 #[test]
-fn an_authority_that_nobody_was_told_of_signs_nothing() {
-    let mut found = nothing();
-    settle(&mut found, START);
+fn a_ca_that_was_never_in_the_bundle_does_not_sign() {
+    let mut state = empty();
+    settle(&mut state, START);
     let due = START + 9 * YEAR;
-    let step = next(&found, due).unwrap();
-    assert_eq!(step, Step::Prepare);
-    found.apply(change(&step, &found, "rel", due).unwrap());
-    // The program ends here, and comes back after two days.
-    let first = found.authority["next.crt"].clone();
+    let step = next(&state, due).unwrap();
+    assert_eq!(step, Step::PrepareCa);
+    state.apply(change(&step, &state, "rel", due).unwrap());
+    // The operator stops here and restarts after two days.
+    let first = state.ca["next.crt"].clone();
     let back = due + 2 * DAY;
-    let steps = settle(&mut found, back);
-    assert!(matches!(steps.as_slice(), [Step::Prepare, Step::Publish(_), Step::Issue(_), Step::Issue(_)]), "{steps:?}");
-    assert_ne!(found.authority["next.crt"], first);
-    assert_eq!(settle(&mut found, back + DAY - 1), []);
-    assert_eq!(settle(&mut found, back + DAY).first(), Some(&Step::Promote));
+    let steps = settle(&mut state, back);
+    assert!(
+        matches!(
+            steps.as_slice(),
+            [Step::PrepareCa, Step::UpdateBundle(_), Step::IssueServer(_), Step::IssueServer(_)]
+        ),
+        "{steps:?}"
+    );
+    assert_ne!(state.ca["next.crt"], first);
+    assert_eq!(settle(&mut state, back + DAY - 1), []);
+    assert_eq!(settle(&mut state, back + DAY).first(), Some(&Step::PromoteCa));
 }
 
 #[test]
-fn an_authority_that_ended_is_followed_at_once() {
-    let mut found = nothing();
-    settle(&mut found, START);
-    let steps = settle(&mut found, START + 11 * YEAR);
-    assert_eq!(steps.first(), Some(&Step::Begin));
-    assert!(believed(found.bundle.as_ref().unwrap(), &pair(&found, "rel-operator"), "rel-operator", START + 11 * YEAR));
+fn an_expired_ca_is_replaced_at_once() {
+    let mut state = empty();
+    settle(&mut state, START);
+    let steps = settle(&mut state, START + 11 * YEAR);
+    assert_eq!(steps.first(), Some(&Step::CreateCa));
+    assert!(is_trusted(
+        state.bundle.as_ref().unwrap(),
+        &pair(&state, "rel-operator"),
+        "rel-operator",
+        START + 11 * YEAR
+    ));
 }
 
 #[test]
-fn a_clock_that_was_wrong_does_no_lasting_harm() {
-    let mut found = nothing();
-    settle(&mut found, START + YEAR);
-    let steps = settle(&mut found, START);
-    assert!(matches!(steps.as_slice(), [Step::Issue(_), Step::Issue(_)]), "the authority stays: {steps:?}");
-    assert!(believed(found.bundle.as_ref().unwrap(), &pair(&found, "rel-operator"), "rel-operator", START));
+fn certificates_from_the_future_are_replaced() {
+    let mut state = empty();
+    settle(&mut state, START + YEAR);
+    let steps = settle(&mut state, START);
+    assert!(matches!(steps.as_slice(), [Step::IssueServer(_), Step::IssueServer(_)]), "the CA is kept: {steps:?}");
+    assert!(is_trusted(state.bundle.as_ref().unwrap(), &pair(&state, "rel-operator"), "rel-operator", START));
 }
 
 #[test]
-fn keys_are_not_printed_and_bad_ones_not_served() {
-    let authority = new_authority("rel", START).unwrap();
-    assert!(!format!("{authority:?}").contains("PRIVATE"));
-    assert!(About::read("no certificate").is_err());
-    let served = Served::default();
-    assert!(!served.is_there());
-    let good = new_server(&authority, &names("a"), START).unwrap();
-    let other = new_server(&authority, &names("a"), START).unwrap();
-    let mixed = Pair { certificate: good.certificate.clone(), key: other.key };
-    let error = served.take(&mixed).unwrap_err().to_string();
+fn keys_are_not_printed_and_mismatched_keys_not_loaded() {
+    let ca = new_ca("rel", START).unwrap();
+    assert!(!format!("{ca:?}").contains("PRIVATE"));
+    assert!(CertificateInfo::parse("no certificate").is_err());
+    let serving = ServingCertificate::default();
+    assert!(!serving.is_loaded());
+    let good = new_server_certificate(&ca, &names("a"), START).unwrap();
+    let other = new_server_certificate(&ca, &names("a"), START).unwrap();
+    let mixed = CertificateAndKey { certificate: good.certificate.clone(), key: other.key };
+    let error = serving.load(&mixed).unwrap_err().to_string();
     assert!(!error.contains("PRIVATE"), "{error}");
-    assert!(!served.is_there());
-    served.take(&good).unwrap();
-    assert!(served.take(&mixed).is_ok() && served.is_there(), "the same certificate is not read again");
+    assert!(!serving.is_loaded());
+    serving.load(&good).unwrap();
+    assert!(serving.load(&mixed).is_ok() && serving.is_loaded(), "an unchanged certificate is not loaded again");
 }

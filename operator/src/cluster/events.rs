@@ -1,4 +1,9 @@
-//! Events: at a bounded rate a node and in all, because every one is an object that the API server keeps.
+//! Rate-limited Events.
+//!
+//! Every Event is an object in etcd, so their rate is bounded per node and in total; Events above it are dropped and
+//! counted. `kube::runtime::events::Recorder` is not used: it merges a repeated reason into the first Event's series and
+//! so discards the new note, which names the pod and the error; it needs the additional right to patch Events; and it has
+//! no rate limit.
 
 use std::collections::BTreeMap;
 
@@ -13,77 +18,81 @@ use tokio::sync::mpsc;
 use super::MANAGER;
 use crate::{
     crd::TezosNode,
-    reconcile::{Happening, Key},
+    reconcile::{EventRecord, Key},
 };
 
-/// Characters of an Event's note; the API server takes 1,024 bytes.
-const NOTE: usize = 1000;
+/// Maximum length of a note; the API server accepts 1,024 bytes.
+const MAX_NOTE_BYTES: usize = 1000;
 
-/// A rate: so many in a row, then one each so many seconds.
+/// A token bucket.
 #[derive(Debug, Clone, Copy)]
-struct Rate {
+struct RateLimit {
     burst: i64,
-    regain_ns: i64,
+    /// Time after which a token is added.
+    refill_ns: i64,
 }
 
-const A_NODE: Rate = Rate { burst: 8, regain_ns: 60_000_000_000 };
-const IN_ALL: Rate = Rate { burst: 200, regain_ns: 200_000_000 };
+const LIMIT_PER_NODE: RateLimit = RateLimit { burst: 8, refill_ns: 60_000_000_000 };
+const LIMIT_TOTAL: RateLimit = RateLimit { burst: 200, refill_ns: 200_000_000 };
+/// Number of nodes above which full buckets are removed.
+const MAX_BUCKETS: usize = 4096;
 
-/// Who may still say something.
+/// The rate limits of Events, as token buckets. A bucket is represented by the time at which it is full again.
 #[derive(Debug, Default)]
-pub struct Limiter {
-    /// Up to when the Events so far are paid for.
-    nodes: BTreeMap<Key, i64>,
-    all_ns: i64,
-    held_back: u64,
+pub struct EventRateLimiter {
+    full_ns_by_node: BTreeMap<Key, i64>,
+    total_full_ns: i64,
+    dropped: u64,
 }
 
-impl Limiter {
-    /// Whether an Event about the node may be made now.
-    pub fn may(&mut self, node: &Key, now_ns: i64) -> bool {
-        if self.nodes.len() > 4096 {
-            self.nodes.retain(|_, paid| *paid > now_ns);
+impl EventRateLimiter {
+    /// Takes a token for an Event about a node. Returns `false`, and counts the Event as dropped, if there is none.
+    pub fn allow(&mut self, node: &Key, now_ns: i64) -> bool {
+        if self.full_ns_by_node.len() > MAX_BUCKETS {
+            self.full_ns_by_node.retain(|_, full_ns| *full_ns > now_ns);
         }
-        let own = after(self.nodes.get(node).copied().unwrap_or_default(), A_NODE, now_ns);
-        let all = after(self.all_ns, IN_ALL, now_ns);
-        if let (Some(own), Some(all)) = (own, all) {
-            self.nodes.insert(node.clone(), own);
-            self.all_ns = all;
+        let node_full_ns = self.full_ns_by_node.get(node).copied().unwrap_or_default();
+        let of_node = take_token(node_full_ns, LIMIT_PER_NODE, now_ns);
+        let total = take_token(self.total_full_ns, LIMIT_TOTAL, now_ns);
+        if let (Some(of_node), Some(total)) = (of_node, total) {
+            self.full_ns_by_node.insert(node.clone(), of_node);
+            self.total_full_ns = total;
             return true;
         }
-        self.held_back = self.held_back.saturating_add(1);
+        self.dropped = self.dropped.saturating_add(1);
         false
     }
 
-    /// Events that were not made.
-    pub fn held_back(&self) -> u64 {
-        self.held_back
+    /// Number of dropped Events.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 }
 
-fn after(paid_ns: i64, rate: Rate, now_ns: i64) -> Option<i64> {
-    let next = paid_ns.max(now_ns).saturating_add(rate.regain_ns);
-    (next <= now_ns.saturating_add(rate.burst.saturating_mul(rate.regain_ns))).then_some(next)
+/// The time at which the bucket is full after a token is taken; `None` if it is empty.
+fn take_token(full_ns: i64, limit: RateLimit, now_ns: i64) -> Option<i64> {
+    let next = full_ns.max(now_ns).saturating_add(limit.refill_ns);
+    (next <= now_ns.saturating_add(limit.burst.saturating_mul(limit.refill_ns))).then_some(next)
 }
 
-/// Makes Events until nobody has any more to say. One at a time: they are the least urgent of all requests.
-pub async fn publish(client: Client, instance: String, mut happenings: mpsc::Receiver<Happening>) {
+/// Creates Events until the sender is dropped, one request at a time.
+pub async fn publish(client: Client, instance: String, mut records: mpsc::Receiver<EventRecord>) {
     let mut last_ns = 0;
-    while let Some(happening) = happenings.recv().await {
+    while let Some(record) = records.recv().await {
         let now = Timestamp::now();
-        // The time makes the name, so no two are the same.
+        // The name contains the time, which therefore has to be unique.
         last_ns = now.as_nanosecond().max(last_ns + 1);
-        let event = event(happening, &instance, now, last_ns);
+        let event = event(record, &instance, now, last_ns);
         let api: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
         if let Err(error) = api.create(&PostParams::default(), &event).await {
-            // A namespace that is being deleted takes none.
-            chainscope_hygiene::warn_limited!(error = %error, "cannot make an Event");
+            // Expected in a namespace that is being deleted.
+            chainscope_hygiene::warn_limited!(error = %error, "cannot create an Event");
         }
     }
 }
 
-fn event(happening: Happening, instance: &str, now: Timestamp, unique: i128) -> Event {
-    let Happening { node, uid, good, reason, note } = happening;
+fn event(record: EventRecord, instance: &str, now: Timestamp, unique: i128) -> Event {
+    let EventRecord { node, uid, is_warning, reason, note } = record;
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}.{unique:x}", node.name)),
@@ -99,11 +108,11 @@ fn event(happening: Happening, instance: &str, now: Timestamp, unique: i128) -> 
             note.chars()
                 .scan(0, |bytes, one| {
                     *bytes += one.len_utf8();
-                    (*bytes <= NOTE).then_some(one)
+                    (*bytes <= MAX_NOTE_BYTES).then_some(one)
                 })
                 .collect(),
         ),
-        type_: Some(if good { "Normal" } else { "Warning" }.to_owned()),
+        type_: Some(if is_warning { "Warning" } else { "Normal" }.to_owned()),
         regarding: Some(ObjectReference {
             api_version: Some(TezosNode::api_version(&()).into_owned()),
             kind: Some(TezosNode::kind(&()).into_owned()),
@@ -121,35 +130,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_flaps_does_not_drown_the_others() {
-        let (flapping, quiet) = (Key::new("a", "flapping"), Key::new("a", "hygiene"));
-        let mut limiter = Limiter::default();
+    fn the_rate_is_limited_per_node() {
+        let (flapping, quiet) = (Key::new("a", "flapping"), Key::new("a", "quiet"));
+        let mut limiter = EventRateLimiter::default();
         let now = 1_700_000_000_000_000_000;
-        let made = (0..100).filter(|_| limiter.may(&flapping, now)).count();
+        let made = (0..100).filter(|_| limiter.allow(&flapping, now)).count();
         assert_eq!(made, 8);
-        assert_eq!(limiter.held_back(), 92);
-        assert!(limiter.may(&quiet, now));
-        assert!(limiter.may(&flapping, now + 60_000_000_000));
-        assert!(!limiter.may(&flapping, now + 60_000_000_000));
+        assert_eq!(limiter.dropped(), 92);
+        assert!(limiter.allow(&quiet, now));
+        assert!(limiter.allow(&flapping, now + 60_000_000_000));
+        assert!(!limiter.allow(&flapping, now + 60_000_000_000));
     }
 
     #[test]
-    fn all_nodes_together_are_bounded() {
-        let mut limiter = Limiter::default();
-        let made = (0..1000).filter(|at| limiter.may(&Key::new("a", &at.to_string()), 7)).count();
+    fn the_total_rate_is_limited() {
+        let mut limiter = EventRateLimiter::default();
+        let made = (0..1000).filter(|at| limiter.allow(&Key::new("a", &at.to_string()), 7)).count();
         assert_eq!(made, 200);
     }
 
     #[test]
-    fn a_long_note_is_cut_at_a_character() {
-        let happening = Happening {
+    fn a_long_note_is_truncated_at_a_character_boundary() {
+        let record = EventRecord {
             node: Key::new("tezos", "rolling"),
             uid: "u".to_owned(),
-            good: false,
+            is_warning: true,
             reason: "CannotRecord".to_owned(),
             note: "ä".repeat(2000),
         };
-        let event = event(happening, "operator-0", Timestamp::UNIX_EPOCH, 255);
+        let event = event(record, "operator-0", Timestamp::UNIX_EPOCH, 255);
         assert_eq!(event.note.as_deref().map(str::len), Some(1000));
         assert_eq!(event.metadata.name.as_deref(), Some("rolling.ff"));
         assert_eq!(event.type_.as_deref(), Some("Warning"));

@@ -1,8 +1,11 @@
-//! Who leads: one replica holds a Lease and renews it.
+//! Leader election with a `coordination.k8s.io` Lease.
 //!
-//! As in client-go, nobody trusts another machine's clock. A replica takes a Lease over when it has itself seen no
-//! change of it for the time that the Lease states. The leader stops leading when it could not renew for less than that
-//! time, so that there are never two.
+//! As in client-go, clocks of other hosts are not trusted. A replica acquires a Lease when it has observed no change of
+//! it for the Lease's duration. The leader resigns when it could not renew the Lease for a shorter time, so that there is
+//! at most one leader.
+//!
+//! `kubert::lease` is not used: version 0.25 needs kube 1.1 and k8s-openapi 0.25, and it compares the holder's `renewTime`
+//! with the local clock, so that clocks that differ by more than the Lease's duration lead to two leaders.
 
 use std::time::{Duration, Instant};
 
@@ -17,55 +20,55 @@ use tokio_util::sync::CancellationToken;
 
 use super::is_status;
 
-/// How long a Lease holds without a sign of its holder.
-const DURATION: Duration = Duration::from_secs(15);
-/// How long a leader leads without having renewed.
-const DEADLINE: Duration = Duration::from_secs(8);
-/// Between two looks at the Lease.
-const RETRY: Duration = Duration::from_secs(2);
-/// For one request.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// Duration of the Lease without a renewal (`LeaseDuration` of client-go).
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// Time after the last renewal at which the leader resigns (`RenewDeadline`).
+const RENEW_DEADLINE: Duration = Duration::from_secs(8);
+/// Interval between two attempts to acquire or renew (`RetryPeriod`).
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What to do about the Lease as it is.
+/// The action for an observed Lease.
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
-    /// Another one holds it.
+    /// Another replica holds the Lease.
     Wait,
-    /// Write this.
+    /// Acquire or renew the Lease by writing this specification.
     Write(LeaseSpec),
 }
 
-/// What this replica knows of the Lease.
+/// This replica's view of the Lease.
 #[derive(Debug)]
 struct Candidate {
     identity: String,
-    /// The Lease as it was seen last, and since when it is so.
-    seen: Option<(LeaseSpec, Instant)>,
+    /// The last observed specification, and the time of its first observation.
+    observed: Option<(LeaseSpec, Instant)>,
 }
 
 impl Candidate {
-    fn look(&mut self, lease: Option<&LeaseSpec>, now: Instant, clock: Timestamp) -> Step {
+    fn evaluate(&mut self, lease: Option<&LeaseSpec>, now: Instant, clock: Timestamp) -> Step {
         let Some(lease) = lease else { return Step::Write(self.spec(None, clock)) };
-        if self.seen.as_ref().is_none_or(|(seen, _)| seen != lease) {
-            self.seen = Some((lease.clone(), now));
+        if self.observed.as_ref().is_none_or(|(observed, _)| observed != lease) {
+            self.observed = Some((lease.clone(), now));
         }
-        let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
+        let since = self.observed.as_ref().map_or(now, |(_, since)| *since);
         let holder = lease.holder_identity.as_deref().unwrap_or_default();
         let stated = lease.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-        let holds = stated.map_or(DURATION, Duration::from_secs);
-        if holder.is_empty() || holder == self.identity || now.duration_since(since) >= holds {
+        let duration = stated.map_or(LEASE_DURATION, Duration::from_secs);
+        if holder.is_empty() || holder == self.identity || now.duration_since(since) >= duration {
             return Step::Write(self.spec(Some(lease), clock));
         }
         Step::Wait
     }
 
-    /// The Lease with this replica as its holder.
+    /// The specification with this replica as the holder.
     fn spec(&self, before: Option<&LeaseSpec>, clock: Timestamp) -> LeaseSpec {
         let mine = before.filter(|lease| lease.holder_identity.as_deref() == Some(&*self.identity));
         let transitions = before.and_then(|lease| lease.lease_transitions).unwrap_or_default();
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
             acquire_time: mine.and_then(|lease| lease.acquire_time.clone()).or(Some(MicroTime(clock))),
             renew_time: Some(MicroTime(clock)),
             lease_transitions: Some(if mine.is_some() || before.is_none() {
@@ -78,51 +81,53 @@ impl Candidate {
     }
 }
 
-/// Takes part in the election until told to stop; then hands the Lease over at once. `leading` says who leads.
-pub async fn elect(
+/// Participates in the election until `stop` is cancelled, and then releases the Lease. `is_leader` receives the result.
+pub async fn run(
     client: Client,
     namespace: &str,
     name: &str,
     identity: String,
-    leading: watch::Sender<bool>,
+    is_leader: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
     let api: Api<Lease> = Api::namespaced(client, namespace);
-    let mut candidate = Candidate { identity, seen: None };
+    let mut candidate = Candidate { identity, observed: None };
     let mut renewed: Option<Instant> = None;
     loop {
         let began = Instant::now();
-        match tokio::time::timeout(PATIENCE, attempt(&api, name, namespace, &mut candidate)).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, attempt(&api, name, namespace, &mut candidate)).await {
             Ok(Ok(true)) => renewed = Some(began),
-            // Another one holds it: nothing to wait for.
+            // Another replica holds the Lease.
             Ok(Ok(false)) => renewed = None,
-            Ok(Err(error)) => chainscope_hygiene::warn_limited!(error = %error, "cannot renew the Lease; trying again"),
-            Err(_) => chainscope_hygiene::warn_limited!("the API server does not answer about the Lease; trying again"),
+            Ok(Err(error)) => chainscope_hygiene::warn_limited!(error = %error, "cannot renew the Lease; retrying"),
+            Err(_) => chainscope_hygiene::warn_limited!("a request for the Lease timed out; retrying"),
         }
-        let leads = renewed.is_some_and(|renewed| renewed.elapsed() < DEADLINE);
-        leading.send_if_modified(|before| {
-            if *before != leads {
-                tracing::info!(leads, "leader election");
+        let holds_lease = renewed.is_some_and(|renewed| renewed.elapsed() < RENEW_DEADLINE);
+        is_leader.send_if_modified(|before| {
+            if *before != holds_lease {
+                tracing::info!(is_leader = holds_lease, "leader election");
             }
-            std::mem::replace(before, leads) != leads
+            std::mem::replace(before, holds_lease) != holds_lease
         });
         tokio::select! {
             () = stop.cancelled() => break,
-            () = tokio::time::sleep(RETRY) => {}
+            () = tokio::time::sleep(RETRY_PERIOD) => {}
         }
     }
-    if leading.send_replace(false) {
-        let _ = tokio::time::timeout(PATIENCE, release(&api, name, &candidate.identity)).await;
+    if is_leader.send_replace(false) {
+        let _ = tokio::time::timeout(REQUEST_TIMEOUT, release(&api, name, &candidate.identity)).await;
     }
 }
 
-/// Looks once; says whether this replica holds the Lease now.
+/// Reads the Lease and acquires or renews it if possible. Returns whether this replica holds it.
 async fn attempt(api: &Api<Lease>, name: &str, namespace: &str, candidate: &mut Candidate) -> kube::Result<bool> {
     let found = api.get_opt(name).await?;
     let spec = found.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
-    let Step::Write(spec) = candidate.look(spec.as_ref(), Instant::now(), Timestamp::now()) else { return Ok(false) };
+    let Step::Write(spec) = candidate.evaluate(spec.as_ref(), Instant::now(), Timestamp::now()) else {
+        return Ok(false);
+    };
     let written = match found {
-        // The version that was read goes with it: whoever was quicker wins.
+        // With the resource version that was read: a concurrent write leads to a conflict.
         Some(lease) => {
             let lease = Lease { spec: Some(spec), ..lease };
             api.replace(name, &PostParams::default(), &lease).await
@@ -143,7 +148,7 @@ async fn attempt(api: &Api<Lease>, name: &str, namespace: &str, candidate: &mut 
     }
 }
 
-/// Gives the Lease back, if it is still this replica's.
+/// Releases the Lease if this replica holds it.
 async fn release(api: &Api<Lease>, name: &str, identity: &str) {
     let Ok(Some(mut lease)) = api.get_opt(name).await else { return };
     let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(identity)) else {
@@ -153,7 +158,7 @@ async fn release(api: &Api<Lease>, name: &str, identity: &str) {
     spec.lease_duration_seconds = Some(1);
     spec.renew_time = Some(MicroTime(Timestamp::now()));
     if let Err(error) = api.replace(name, &PostParams::default(), &lease).await {
-        tracing::warn!(%error, "cannot hand over the Lease; it runs out by itself");
+        tracing::warn!(%error, "cannot release the Lease; it expires by itself");
     }
 }
 
@@ -162,7 +167,7 @@ mod tests {
     use super::*;
 
     fn candidate(identity: &str) -> Candidate {
-        Candidate { identity: identity.to_owned(), seen: None }
+        Candidate { identity: identity.to_owned(), observed: None }
     }
 
     fn written(step: Step) -> LeaseSpec {
@@ -173,56 +178,59 @@ mod tests {
     }
 
     #[test]
-    fn the_first_takes_it_and_renews_it() {
+    fn the_first_replica_acquires_and_renews_the_lease() {
         let (start, mut a) = (Instant::now(), candidate("a"));
-        let first = written(a.look(None, start, Timestamp::UNIX_EPOCH));
+        let first = written(a.evaluate(None, start, Timestamp::UNIX_EPOCH));
         assert_eq!(first.holder_identity.as_deref(), Some("a"));
         let later = Timestamp::from_second(5).unwrap();
-        let second = written(a.look(Some(&first), start + Duration::from_secs(5), later));
+        let second = written(a.evaluate(Some(&first), start + Duration::from_secs(5), later));
         assert_eq!(second.acquire_time, first.acquire_time);
         assert_eq!(second.renew_time, Some(MicroTime(later)));
         assert_eq!(second.lease_transitions, Some(0));
     }
 
     #[test]
-    fn another_waits_as_long_as_the_lease_changes() {
+    fn another_replica_waits_while_the_lease_is_renewed() {
         let (start, mut a, mut b) = (Instant::now(), candidate("a"), candidate("b"));
-        let mut lease = written(a.look(None, start, Timestamp::UNIX_EPOCH));
+        let mut lease = written(a.evaluate(None, start, Timestamp::UNIX_EPOCH));
         for second in 0..60 {
             let now = start + Duration::from_secs(second);
-            assert_eq!(b.look(Some(&lease), now, Timestamp::UNIX_EPOCH), Step::Wait);
+            assert_eq!(b.evaluate(Some(&lease), now, Timestamp::UNIX_EPOCH), Step::Wait);
             if second % 10 == 0 {
-                // A holder whose clock is far behind counts as well: what matters is that something changed.
+                // A holder whose clock is far behind keeps the Lease: only changes count.
                 let clock = Timestamp::from_second(i64::try_from(second).unwrap() - 100_000).unwrap();
-                lease = written(a.look(Some(&lease), now, clock));
+                lease = written(a.evaluate(Some(&lease), now, clock));
             }
         }
     }
 
     #[test]
-    fn a_holder_that_fell_silent_is_replaced() {
+    fn a_holder_that_stops_renewing_is_replaced() {
         let (start, mut a, mut b) = (Instant::now(), candidate("a"), candidate("b"));
-        let lease = written(a.look(None, start, Timestamp::UNIX_EPOCH));
-        assert_eq!(b.look(Some(&lease), start, Timestamp::UNIX_EPOCH), Step::Wait);
-        assert_eq!(b.look(Some(&lease), start + Duration::from_millis(14_999), Timestamp::UNIX_EPOCH), Step::Wait);
-        let taken = written(b.look(Some(&lease), start + DURATION, Timestamp::UNIX_EPOCH));
+        let lease = written(a.evaluate(None, start, Timestamp::UNIX_EPOCH));
+        assert_eq!(b.evaluate(Some(&lease), start, Timestamp::UNIX_EPOCH), Step::Wait);
+        assert_eq!(b.evaluate(Some(&lease), start + Duration::from_millis(14_999), Timestamp::UNIX_EPOCH), Step::Wait);
+        let taken = written(b.evaluate(Some(&lease), start + LEASE_DURATION, Timestamp::UNIX_EPOCH));
         assert_eq!(taken.holder_identity.as_deref(), Some("b"));
         assert_eq!(taken.lease_transitions, Some(1));
-        assert_eq!(a.look(Some(&taken), start + DURATION, Timestamp::UNIX_EPOCH), Step::Wait);
+        assert_eq!(a.evaluate(Some(&taken), start + LEASE_DURATION, Timestamp::UNIX_EPOCH), Step::Wait);
     }
 
     #[test]
-    fn a_lease_that_was_handed_over_is_taken_at_once() {
+    fn a_released_lease_is_acquired_at_once() {
         let (start, mut a, mut b) = (Instant::now(), candidate("a"), candidate("b"));
-        let mut lease = written(a.look(None, start, Timestamp::UNIX_EPOCH));
-        assert_eq!(b.look(Some(&lease), start, Timestamp::UNIX_EPOCH), Step::Wait);
+        let mut lease = written(a.evaluate(None, start, Timestamp::UNIX_EPOCH));
+        assert_eq!(b.evaluate(Some(&lease), start, Timestamp::UNIX_EPOCH), Step::Wait);
         lease.holder_identity = Some(String::new());
-        assert_eq!(written(b.look(Some(&lease), start, Timestamp::UNIX_EPOCH)).holder_identity.as_deref(), Some("b"));
+        assert_eq!(
+            written(b.evaluate(Some(&lease), start, Timestamp::UNIX_EPOCH)).holder_identity.as_deref(),
+            Some("b")
+        );
     }
 
     #[test]
-    fn a_leader_stops_before_another_may_begin() {
-        // A renewal counts from when it was asked for; a round is one request and a pause, and only then it is checked.
-        assert!(DEADLINE + PATIENCE + RETRY < DURATION);
+    fn a_leader_resigns_before_the_lease_expires() {
+        // A renewal counts from the start of its request, and the deadline is checked after one request and one pause.
+        assert!(RENEW_DEADLINE + REQUEST_TIMEOUT + RETRY_PERIOD < LEASE_DURATION);
     }
 }

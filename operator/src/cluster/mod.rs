@@ -1,15 +1,15 @@
-//! Everything that talks to the API server: watches in, statuses and Events out, and the Lease that says who may.
+//! Access to the API server: watches, status writes, Events and leader election.
 
 pub mod events;
 pub mod lease;
 mod pod;
+pub mod status;
 pub mod watch;
-pub mod write;
 
-/// Name under which this program owns fields of resources, and that Events are from.
+/// Field manager of the status, and reporting controller of the Events.
 pub const MANAGER: &str = "chainscope-operator";
 
-/// Whether the API server answered with this HTTP status.
+/// Whether the API server answered with the HTTP status `code`.
 fn is_status(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }

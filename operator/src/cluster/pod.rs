@@ -1,11 +1,11 @@
-//! A pod as it is read: only the fields that count are ever taken out of the API server's answer.
+//! A partial pod type: only the fields that the reconciler uses are deserialized.
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::Deserialize;
 
 use crate::reconcile::{ContainerInput, Key, PodInput, container_id};
 
-/// The part of a pod that is read.
+/// The deserialized part of a pod.
 #[derive(Debug, Clone, Deserialize, kube::Resource)]
 #[resource(inherit = "Pod")]
 pub(super) struct SlimPod {
@@ -45,7 +45,7 @@ struct SlimPort {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SlimStatus {
-    // The API server sends null for an empty list of some versions.
+    // Some API servers send `null` instead of an empty list.
     container_statuses: Option<Vec<SlimContainerStatus>>,
     init_container_statuses: Option<Vec<SlimContainerStatus>>,
 }
@@ -88,9 +88,9 @@ impl SlimPod {
                 .map(Into::into)
                 .collect()
         };
-        // Other init containers have ended when the node starts.
-        let lasting = spec.init_containers.into_iter().filter(|one| one.restart_policy.as_deref() == Some("Always"));
-        let containers = spec.containers.into_iter().chain(lasting).map(|container| {
+        // Other init containers have terminated before the node starts.
+        let sidecars = spec.init_containers.into_iter().filter(|one| one.restart_policy.as_deref() == Some("Always"));
+        let containers = spec.containers.into_iter().chain(sidecars).map(|container| {
             let ports = container.ports.into_iter();
             ContainerInput {
                 ids: ids(&container.name),
@@ -103,7 +103,7 @@ impl SlimPod {
         let input = PodInput {
             uid: metadata.uid.unwrap_or_default().into_boxed_str(),
             host: spec.node_name.filter(|host| !host.is_empty()).map(String::into_boxed_str),
-            // A BTreeMap hands them out sorted.
+            // A `BTreeMap` iterates in key order.
             labels: metadata.labels.unwrap_or_default().into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
             containers: containers.collect(),
         };
@@ -116,7 +116,7 @@ mod tests {
     use super::SlimPod;
 
     #[test]
-    fn a_pod_is_reduced_to_what_counts() {
+    fn a_pod_is_reduced_to_the_fields_of_the_reconciler() {
         let id = "a".repeat(64);
         let pod: SlimPod = serde_json::from_value(serde_json::json!({
             "apiVersion": "v1", "kind": "Pod",

@@ -1,4 +1,8 @@
-//! Watches: what changes in the cluster, as the engine takes it.
+//! Watches of `TezosNode` resources, pods and Secrets.
+//!
+//! `kube::runtime::watcher` lists, watches and recovers; its [`Event`]s are forwarded with objects reduced to the inputs
+//! of the reconciler. `kube::runtime::reflector` is not used: its store would hold a second, unreduced copy of every pod
+//! of the cluster beside the reconciler's own indexes.
 
 use std::collections::BTreeMap;
 
@@ -20,101 +24,86 @@ use crate::{
     reconcile::{Key, NodeInput, PodInput, SecretInput},
 };
 
-/// Objects a page of a list: bounds what a start needs beside what stays.
-const PAGE: u32 = 250;
+/// Objects per page of a list. Bounds the memory that a list takes in addition to the reduced objects.
+const PAGE_SIZE: u32 = 250;
 
-/// A change of a kind of object.
+/// A change of a watched object.
 #[derive(Debug)]
-pub enum Seen<T> {
-    /// A new list begins.
-    Begin,
-    /// It is there; in a list or by itself.
-    Here(Key, T),
-    /// It is gone.
-    Gone(Key),
-    /// The list is over: what was not in it is gone.
-    End,
-}
-
-/// What may change.
-#[derive(Debug)]
-pub enum Change {
-    /// A `TezosNode`.
-    Node(Box<Seen<NodeInput>>),
-    /// A pod.
-    Pod(Seen<PodInput>),
-    /// A Secret that an identity is in.
+pub enum ObjectChange {
+    /// Of a `TezosNode`.
+    Node(Box<Event<(Key, NodeInput)>>),
+    /// Of a pod.
+    Pod(Event<(Key, PodInput)>),
+    /// Of a Secret that contains an identity.
     Secret(Key, SecretInput),
 }
 
-/// Watches every `TezosNode` until nobody listens.
-pub async fn nodes(client: Client, changes: mpsc::Sender<Change>) {
+/// Watches all `TezosNode` resources until the receiver is dropped.
+pub async fn nodes(client: Client, changes: mpsc::Sender<ObjectChange>) {
     let api: Api<DeserializeGuard<TezosNode>> = Api::all(client);
-    let seen = watcher(api, watcher::Config::default().page_size(PAGE));
-    let take = |DeserializeGuard(node)| {
+    let events = watcher(api, watcher::Config::default().page_size(PAGE_SIZE));
+    let reduce = |DeserializeGuard(node)| {
         let input = node.map_or_else(NodeInput::from, NodeInput::from);
         (input.key.clone(), input)
     };
-    forward("TezosNodes", seen, take, |seen| Change::Node(Box::new(seen)), &changes).await;
+    forward("TezosNodes", events, reduce, |event| ObjectChange::Node(Box::new(event)), &changes).await;
 }
 
-/// Watches every pod that has not ended until nobody listens.
-pub async fn pods(client: Client, changes: mpsc::Sender<Change>) {
+/// Watches all pods that have not terminated until the receiver is dropped.
+pub async fn pods(client: Client, changes: mpsc::Sender<ObjectChange>) {
     let api: Api<SlimPod> = Api::all(client);
-    let lasting = "status.phase!=Succeeded,status.phase!=Failed";
-    let seen = watcher(api, watcher::Config::default().page_size(PAGE).fields(lasting));
-    forward("pods", seen, SlimPod::into_input, Change::Pod, &changes).await;
+    let not_terminated = "status.phase!=Succeeded,status.phase!=Failed";
+    let events = watcher(api, watcher::Config::default().page_size(PAGE_SIZE).fields(not_terminated));
+    forward("pods", events, SlimPod::into_input, ObjectChange::Pod, &changes).await;
 }
 
 async fn forward<K, T>(
-    what: &str,
-    seen: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-    take: impl Fn(K) -> (Key, T),
-    wrap: impl Fn(Seen<T>) -> Change,
-    changes: &mpsc::Sender<Change>,
+    kind: &str,
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+    reduce: impl Fn(K) -> T,
+    wrap: impl Fn(Event<T>) -> ObjectChange,
+    changes: &mpsc::Sender<ObjectChange>,
 ) where
     K: kube::Resource + Clone + 'static,
 {
-    let mut seen = std::pin::pin!(seen.default_backoff());
-    while let Some(event) = seen.next().await {
-        let change = match event {
-            Ok(Event::Init) => Seen::Begin,
-            Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                let (key, input) = take(object);
-                Seen::Here(key, input)
-            }
-            Ok(Event::Delete(object)) => Seen::Gone(take(object).0),
-            Ok(Event::InitDone) => Seen::End,
+    let mut events = std::pin::pin!(events.default_backoff());
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(Event::Init) => Event::Init,
+            Ok(Event::InitApply(object)) => Event::InitApply(reduce(object)),
+            Ok(Event::InitDone) => Event::InitDone,
+            Ok(Event::Apply(object)) => Event::Apply(reduce(object)),
+            Ok(Event::Delete(object)) => Event::Delete(reduce(object)),
             Err(error) => {
-                chainscope_hygiene::warn_limited!(error = %error, "cannot watch {what}; trying again");
+                chainscope_hygiene::warn_limited!(error = %error, "cannot watch {kind}; retrying");
                 continue;
             }
         };
-        if changes.send(wrap(change)).await.is_err() {
+        if changes.send(wrap(event)).await.is_err() {
             return;
         }
     }
 }
 
-/// The watches of single Secrets. Dropping it ends them.
-pub struct Secrets {
+/// Watches of single Secrets. They are stopped when this is dropped.
+pub struct SecretWatches {
     client: Client,
-    changes: mpsc::Sender<Change>,
+    changes: mpsc::Sender<ObjectChange>,
     watches: BTreeMap<Key, AbortHandle>,
 }
 
-impl Secrets {
-    /// Watches none yet.
-    pub fn new(client: Client, changes: mpsc::Sender<Change>) -> Self {
+impl SecretWatches {
+    /// Creates an empty set.
+    pub fn new(client: Client, changes: mpsc::Sender<ObjectChange>) -> Self {
         Self { client, changes, watches: BTreeMap::new() }
     }
 
-    /// Watches these and no others.
-    pub fn follow<'a>(&mut self, wanted: impl Iterator<Item = &'a Key>) {
+    /// Starts and stops watches so that exactly `wanted` are watched.
+    pub fn set<'a>(&mut self, wanted: impl Iterator<Item = &'a Key>) {
         let mut before = std::mem::take(&mut self.watches);
         for key in wanted {
             let watch = before.remove(key).unwrap_or_else(|| {
-                tokio::spawn(secret(self.client.clone(), key.clone(), self.changes.clone())).abort_handle()
+                tokio::spawn(watch_secret(self.client.clone(), key.clone(), self.changes.clone())).abort_handle()
             });
             self.watches.insert(key.clone(), watch);
         }
@@ -122,31 +111,31 @@ impl Secrets {
     }
 }
 
-impl Drop for Secrets {
+impl Drop for SecretWatches {
     fn drop(&mut self) {
         self.watches.values().for_each(AbortHandle::abort);
     }
 }
 
-async fn secret(client: Client, key: Key, changes: mpsc::Sender<Change>) {
+async fn watch_secret(client: Client, key: Key, changes: mpsc::Sender<ObjectChange>) {
     let api: Api<Secret> = Api::namespaced(client, &key.namespace);
-    let mut seen = std::pin::pin!(watch_object(api, &key.name).default_backoff());
-    while let Some(event) = seen.next().await {
+    let mut events = std::pin::pin!(watch_object(api, &key.name).default_backoff());
+    while let Some(event) = events.next().await {
         let input = match event {
             Ok(Some(secret)) => SecretInput::Present(secret.data.unwrap_or_default().into()),
             Ok(None) => SecretInput::Absent,
             Err(watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error))
                 if is_status(&error, 403) =>
             {
-                SecretInput::Unreadable("the API server does not allow the operator to read it".to_owned())
+                SecretInput::Unreadable("the API server denies the operator access".to_owned())
             }
-            // What was read stays as it is while the API server is away.
+            // The last state is kept while the API server is unavailable.
             Err(error) => {
-                chainscope_hygiene::warn_limited!(error = %error, secret = %key, "cannot watch a Secret; trying again");
+                chainscope_hygiene::warn_limited!(error = %error, secret = %key, "cannot watch Secret; retrying");
                 continue;
             }
         };
-        if changes.send(Change::Secret(key.clone(), input)).await.is_err() {
+        if changes.send(ObjectChange::Secret(key.clone(), input)).await.is_err() {
             return;
         }
     }

@@ -1,10 +1,9 @@
-//! `TezosNode`: the resource that says which pods are a node and what to record of it.
+//! The custom resource `TezosNode`: selects the pods of a node and configures their recording.
 //!
-//! The schema is made from these types and from `chainscope-spec`; the comments are what `kubectl explain` shows.
-//! [`definition`] is the whole `CustomResourceDefinition`, [`yaml`] its committed form.
+//! The schema is generated from these types and from `chainscope-spec`; the doc comments are the descriptions that
+//! `kubectl explain` shows. [`definition`] is the `CustomResourceDefinition`, [`yaml`] its committed form.
 
-// Printer columns of one type each repeat it.
-#![allow(clippy::duplicated_attributes)]
+#![expect(clippy::duplicated_attributes, reason = "several printer columns have the same type")]
 
 mod status;
 
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use status::{PodState, PodStatus, TezosNodeStatus};
 
-/// A Tezos node to observe: its pods, and what to record of them.
+/// Specification of a Tezos node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[serde(rename_all = "camelCase")]
 #[kube(
@@ -31,65 +30,71 @@ pub use status::{PodState, PodStatus, TezosNodeStatus};
     category = "tezos",
     status = "TezosNodeStatus",
     derive = "PartialEq",
-    doc = "A Tezos node that Chainscope observes: its pods, and what to record of them.",
+    doc = "TezosNode selects the pods of a Tezos node and configures what Chainscope records of them.",
     printcolumn(
         name = "Pods",
         type_ = "integer",
         json_path = ".status.podCount",
-        description = "Pods that are this node's"
+        description = "Number of pods that belong to the node"
     ),
     printcolumn(
         name = "Recording",
         type_ = "integer",
         json_path = ".status.recordingCount",
-        description = "Pods that are being recorded"
+        description = "Number of pods that are recorded"
     ),
     printcolumn(
         name = "Messages",
         type_ = "integer",
         json_path = ".status.messages",
-        description = "Messages recorded of the pods there are"
+        description = "Messages recorded from the current pods"
     ),
     printcolumn(
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
-        description = "Whether every pod is recorded as this resource asks"
+        description = "Status of the condition Ready"
     ),
     printcolumn(
         name = "Reason",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
-        description = "Why it is ready or not"
+        description = "Reason of the condition Ready"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp", description = "Since when")
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Time since creation"
+    )
 )]
 pub struct TezosNodeSpec {
-    /// Which pods, and which process in them.
+    /// Selection of the pods and of the process in them.
     #[serde(flatten)]
     pub target: PodTarget,
-    /// Where the node's identity is.
+    /// Source of the node's identity.
     #[serde(default)]
     pub identity: PodIdentity,
-    /// Recording of peer-to-peer messages.
+    /// Recording of peer-to-peer traffic.
     #[serde(default)]
     pub network: PodNetwork,
-    /// Which code holds the resident memory. Without this table it is not observed; an empty one switches it on.
+    /// Profiling of the resident memory by call stack. Absent: disabled. An empty object enables it with the defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// How long records are kept; the first limit that is reached counts. Default: 20 GiB. An empty table: no limit.
+    /// Retention of the records; the first limit that is reached applies. Defaults to 20 GiB; an empty object means no
+    /// limit.
     #[serde(default)]
     #[schemars(extend("default" = { "bytes": "20GiB" }))]
     pub retention: Retention,
-    /// Further names by which the API finds this node, such as its P2P port. The node whose alias is `tezedge` answers
-    /// requests that name no node.
+    /// Further names of the node in the API, such as its P2P port. Requests without a node name refer to the node with
+    /// the alias `tezedge`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "aliases")]
     pub aliases: Vec<String>,
 }
 
 impl TezosNodeSpec {
-    /// What to record, in the form that `chainscope.toml` shares.
+    /// The observation settings, in the form shared with `chainscope.toml`.
     pub fn observe(&self) -> ObserveSpec {
         ObserveSpec {
             network: chainscope_spec::Network { store: self.network.store },
@@ -98,7 +103,7 @@ impl TezosNodeSpec {
         }
     }
 
-    /// Where the identity is in the container, unless it is in a Secret.
+    /// Path of the identity file in the container, if the identity is not in a Secret.
     pub fn identity_path(&self) -> String {
         match &self.identity.path {
             Some(path) => path.clone(),
@@ -121,26 +126,26 @@ fn aliases(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
-/// The whole definition, with the rules that look at more than the specification.
+/// The CustomResourceDefinition, with the validation rules that refer to the metadata.
 pub fn definition() -> CustomResourceDefinition {
     let mut definition = TezosNode::crd();
     let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
     for schema in schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()) {
         schema.x_kubernetes_validations = Some(vec![ValidationRule {
             rule: "!has(self.spec.aliases) || !self.spec.aliases.exists(alias, alias == self.metadata.name)".to_owned(),
-            message: Some("an alias is another name than the resource's own".to_owned()),
+            message: Some("an alias must differ from the name of the resource".to_owned()),
             ..ValidationRule::default()
         }]);
     }
     definition
 }
 
-/// The definition as YAML, as `chainscope-operator crd` prints it and `operator/crd/` holds it.
+/// The definition as YAML, as printed by `chainscope-operator crd` and committed in `operator/crd/`.
 ///
 /// # Errors
-/// If the definition cannot be written as YAML.
+/// If the definition cannot be serialized.
 pub fn yaml() -> anyhow::Result<String> {
-    let mut text = String::from("# Made by `chainscope-operator crd`; a test says when it is out of date.\n");
+    let mut text = String::from("# Generated by `chainscope-operator crd`; a test fails when this file is stale.\n");
     text.write_str(&serde_saphyr::to_string(&definition())?)?;
     if !text.ends_with('\n') {
         text.push('\n');

@@ -1,36 +1,36 @@
-//! What the operator says of a node.
+//! Status of a `TezosNode`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is known of the node. Counts are refreshed at most once a minute; everything else at once.
+/// Observed state of the node. Counters are updated at most once a minute, other fields immediately.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TezosNodeStatus {
-    /// The generation of the specification that this status is about.
+    /// Generation of the specification that this status is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `IdentityResolved`, `Recording` and `NodeProcessRunning`.
+    /// Conditions `Ready`, `IdentityResolved`, `Recording` and `ProcessRunning`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"])
     )]
     pub conditions: Vec<Condition>,
-    /// Pods that are this node's.
+    /// Number of pods that belong to the node.
     #[serde(default)]
     pub pod_count: i64,
-    /// Pods of these that are being recorded.
+    /// Number of these pods that are recorded.
     #[serde(default)]
     pub recording_count: i64,
-    /// Messages recorded of these pods since their agents began.
+    /// Messages recorded from these pods since the start of their agents.
     #[serde(default)]
     pub messages: i64,
-    /// Bytes of these pods that were not recorded, at whatever stage.
+    /// Bytes of these pods' traffic that were lost at any stage of recording.
     #[serde(default)]
     pub bytes_lost: i64,
-    /// Each pod, the first hundred by name.
+    /// The pods, sorted by name; at most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 100),
@@ -39,71 +39,71 @@ pub struct TezosNodeStatus {
     pub pods: Vec<PodStatus>,
 }
 
-/// What is known of one pod.
+/// Observed state of one pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its uid: a pod of the same name may be another one.
+    /// UID of the pod; a recreated pod of the same name has another one.
     #[serde(default)]
     pub uid: String,
-    /// The Kubernetes node it runs on; empty before it is scheduled.
+    /// Kubernetes node that the pod is scheduled on; empty before it is scheduled.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub host: String,
-    /// Where recording is.
+    pub node_name: String,
+    /// State of the recording.
     #[serde(default)]
     pub state: PodState,
-    /// Process id of the node on its host; 0: none.
+    /// Process id of the node's process on its host; 0 if it is not running.
     #[serde(default)]
     pub pid: i64,
-    /// Starts of the node's process that the agent saw.
+    /// Starts of the node's process that the agent observed.
     #[serde(default)]
     pub process_starts: i64,
-    /// Peer id of the identity in use.
+    /// Peer id of the identity in use; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub peer_id: String,
     /// Messages recorded.
     #[serde(default)]
     pub messages: i64,
-    /// Connections that are open.
+    /// Open connections.
     #[serde(default)]
     pub connections: i64,
-    /// Bytes that went over the node's connections.
+    /// Bytes sent and received on the node's connections.
     #[serde(default)]
     pub bytes_seen: i64,
-    /// Bytes of these that were not recorded, at whatever stage.
+    /// Bytes of these that were lost at any stage of recording.
     #[serde(default)]
     pub bytes_lost: i64,
-    /// Records that were dropped.
+    /// Dropped records.
     #[serde(default)]
     pub records_lost: i64,
-    /// When the last record was made.
+    /// Time of the last record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_record_time: Option<Time>,
-    /// What went wrong last.
+    /// Last error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_error: String,
 }
 
-/// Where the recording of a pod is.
+/// State of the recording of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodState {
-    /// Something in the pod or in the resource stands in the way.
+    /// The pod does not match the specification.
     NotConfigured,
-    /// The pod has no host yet.
+    /// The pod is not scheduled.
     Unscheduled,
-    /// The container does not run.
+    /// The container is not running.
     WaitingForContainer,
-    /// The container runs, the node's process does not.
+    /// The container is running, the node's process is not.
     WaitingForProcess,
-    /// It is recorded.
+    /// The process is recorded.
     Recording,
-    /// Its network is not recorded, as asked; its memory is observed.
+    /// Network recording is disabled; the memory is profiled.
     Profiling,
     /// The process cannot be recorded.
     Failed,
-    /// Nobody said anything about it lately.
+    /// No recent report.
     #[default]
     #[serde(other)]
     Unknown,
@@ -114,7 +114,7 @@ impl JsonSchema for PodState {
         "PodState".into()
     }
 
-    // No list of values: a newer operator may write a state that this schema would refuse.
+    // No enumeration: a newer operator may write a state that is unknown to this schema.
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({ "type": "string", "maxLength": 63 })
     }

@@ -1,8 +1,8 @@
-//! Which nodes may select a pod, without asking every node.
+//! An index of pod selectors.
 //!
-//! Selectors of one namespace are grouped by the label keys that they name in `matchLabels`. A pod's values of these
-//! keys are looked up, so that the cost is the number of different sets of keys, not the number of nodes. What is found
-//! is then asked for the rest of its selector.
+//! The selectors of a namespace are grouped by the label keys in their `matchLabels`. A lookup takes the pod's values of
+//! these keys, so that its cost is the number of different key sets, not the number of nodes. The caller evaluates the
+//! complete selector of each candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use chainscope_spec::PodSelector;
 
 use super::input::{Key, PodInput};
 
-/// Keys of labels, or their values.
+/// Label keys, or label values in the order of their keys.
 type Labels = Box<[Box<str>]>;
 type ByValues = BTreeMap<Labels, BTreeSet<Key>>;
 
@@ -44,7 +44,7 @@ impl Selectors {
         self.groups.is_empty()
     }
 
-    /// Nodes whose `matchLabels` the pod satisfies.
+    /// Nodes whose `matchLabels` match the pod.
     pub(super) fn candidates<'a>(&'a self, pod: &'a PodInput) -> impl Iterator<Item = &'a Key> {
         self.groups
             .iter()
@@ -56,7 +56,7 @@ impl Selectors {
     }
 }
 
-/// Keys and values of the labels, in order of the keys.
+/// The keys and the values of `matchLabels`, both sorted by key.
 fn split(selector: &PodSelector) -> (Labels, Labels) {
     let keys = selector.match_labels.keys().map(|key| key.as_str().into()).collect();
     let values = selector.match_labels.values().map(|value| value.as_str().into()).collect();

@@ -1,4 +1,4 @@
-//! What reconcile looks at, without what it does not need: ten thousand pods fit into a few megabytes.
+//! Inputs of the reconciler: objects reduced to the fields it uses. Ten thousand pods take a few megabytes.
 
 use std::{fmt, sync::Arc};
 
@@ -23,7 +23,7 @@ impl Key {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// The key of an object; the API server gives every namespaced object both parts.
+    /// The key of a namespaced object.
     pub fn of(meta: &ObjectMeta) -> Self {
         Self::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
     }
@@ -41,22 +41,22 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A `TezosNode` as the API server has it.
+/// A `TezosNode`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeInput {
     /// Its namespace and name.
     pub key: Key,
-    /// Its uid.
+    /// `metadata.uid`.
     pub uid: String,
     /// `metadata.generation`.
     pub generation: i64,
-    /// When it was made; nanoseconds since 1970.
+    /// `metadata.creationTimestamp`, in nanoseconds since the Unix epoch.
     pub created_ns: i64,
-    /// Whether it is being deleted.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// The specification, or why it cannot be read.
+    /// The specification, or the error if it cannot be parsed.
     pub spec: Result<Arc<TezosNodeSpec>, String>,
-    /// The status as it is stored.
+    /// The stored status.
     pub status: TezosNodeStatus,
 }
 
@@ -86,7 +86,7 @@ impl NodeInput {
         }
     }
 
-    /// The selector; none if the specification cannot be read or the node is being deleted.
+    /// The pod selector; `None` if the specification cannot be parsed or the node is being deleted.
     pub(super) fn selector(&self) -> Option<&PodSelector> {
         self.spec.as_ref().ok().filter(|_| !self.deleting).map(|spec| &spec.target.pod_selector)
     }
@@ -97,11 +97,11 @@ impl NodeInput {
 pub struct PodInput {
     /// `metadata.uid`.
     pub uid: Box<str>,
-    /// `spec.nodeName`; none before it is scheduled.
+    /// `spec.nodeName`; `None` before the pod is scheduled.
     pub host: Option<Box<str>>,
     /// Labels, sorted by key.
     pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// Containers, and init containers that go on running.
+    /// Containers and sidecar containers (init containers with `restartPolicy: Always`).
     pub containers: Box<[ContainerInput]>,
 }
 
@@ -112,7 +112,7 @@ impl PodInput {
         self.labels.get(at).map(|(_, value)| &**value)
     }
 
-    /// The container of that name.
+    /// The container of the given name.
     pub fn container(&self, name: &str) -> Option<&ContainerInput> {
         self.containers.iter().find(|container| &*container.name == name)
     }
@@ -125,28 +125,28 @@ pub struct ContainerInput {
     pub name: Box<str>,
     /// Its named ports.
     pub ports: Box<[(Box<str>, u16)]>,
-    /// Ids of 64 hexadecimal digits that the kubelet reports: of the running container, then of the one before.
+    /// Container ids of 64 hexadecimal digits: of the current container, then of the previous one.
     pub ids: Box<[Box<str>]>,
 }
 
-/// The 64 hexadecimal digits of a `containerID` such as `containerd://0123…`; none if it is something else.
+/// The 64 hexadecimal digits of a `containerID` such as `containerd://0123…`; `None` for any other format.
 pub fn container_id(reported: &str) -> Option<&str> {
     let id = reported.rsplit_once("://").map_or(reported, |(_, id)| id);
     let is_id = id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     is_id.then_some(id)
 }
 
-/// What is known of a Secret.
+/// The state of a Secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum SecretInput {
-    /// It was not read yet.
+    /// The Secret has not been read yet.
     #[default]
     Pending,
-    /// There is none.
+    /// The Secret does not exist.
     Absent,
-    /// It cannot be read, and why.
+    /// The Secret cannot be read, with the reason.
     Unreadable(String),
-    /// Its content.
+    /// The data of the Secret.
     Present(Arc<std::collections::BTreeMap<String, k8s_openapi::ByteString>>),
 }
 
@@ -155,8 +155,8 @@ impl fmt::Debug for SecretInput {
         match self {
             Self::Pending => f.write_str("Pending"),
             Self::Absent => f.write_str("Absent"),
-            Self::Unreadable(why) => f.debug_tuple("Unreadable").field(why).finish(),
-            // Never the content.
+            Self::Unreadable(reason) => f.debug_tuple("Unreadable").field(reason).finish(),
+            // Keys only: the values are secret.
             Self::Present(data) => f.debug_tuple("Present").field(&data.keys()).finish(),
         }
     }

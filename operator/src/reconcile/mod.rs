@@ -1,30 +1,32 @@
-//! The decision: from all nodes, pods, Secrets and what the agents say to what agents and aggregator should do, what
-//! each node's status is, and what is worth an Event. No I/O and no clock: time is an argument.
+//! Reconciliation without I/O: computes the desired state, statuses and Events from the observed state.
 //!
-//! [`Engine`] is told what changed and keeps account of what that may touch, so that a change costs what it touches:
+//! Inputs are `TezosNode` resources, pods, Secrets and agent reports. Time is an argument; nothing here reads a clock.
+//! [`Reconciler`] receives changes and tracks what each change affects, so that the cost of a change is proportional to
+//! the objects it affects:
 //!
 //! ```text
-//! apply_node, apply_pod ─▶ who selects which pod (index) ─▶ plan of the nodes concerned ─▶ Desired: their hosts
-//! set_secret ────────────────────────────────────────────▶ plan of its users                  │
-//! set_reports, tick ─────────────────────────────────────────────────────────────▶ status of the nodes concerned
+//! apply_node, apply_pod ─▶ selectors of each pod (index) ─▶ plans of the affected nodes ─▶ Desired: hosts and catalog
+//! set_secret ────────────────────────────────────────────▶ plans of the referencing nodes       │
+//! set_reports, elapsed time ──────────────────────────────────────────────────────────▶ statuses of the affected nodes
 //! ```
 //!
-//! A pod that several nodes select belongs to the oldest (`creationTimestamp`, then `namespace/name`).
+//! A pod that several nodes select belongs to the oldest one (`creationTimestamp`, then `namespace/name`).
 
-mod engine;
+mod conditions;
+mod drops;
 mod hosts;
 mod index;
 mod input;
-mod judge;
-mod losses;
 mod output;
 mod plan;
 mod reason;
+mod reconciler;
 mod restarts;
+mod status;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Counts, Engine};
 pub use input::{ContainerInput, Key, NodeInput, PodInput, SecretInput, container_id};
-pub use output::{Happening, Outcome, StatusWrite};
+pub use output::{EventRecord, Outcome, StatusWrite};
 pub use reason::Reason;
+pub use reconciler::{Counts, Reconciler};

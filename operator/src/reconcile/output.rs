@@ -1,4 +1,4 @@
-//! What a decision leads to, and when a status is worth a request to the API server.
+//! Results of a reconciliation, and the rate limit of status writes.
 
 use std::sync::Arc;
 
@@ -10,52 +10,52 @@ use crate::{
     desired::Desired,
 };
 
-/// Least time between two writes of one node's status.
-const BETWEEN_NS: i64 = 1_000_000_000;
-/// How old counts in a status may become.
-const COUNTS_NS: i64 = 60_000_000_000;
+/// Minimum interval between two writes of the same status.
+const MIN_WRITE_INTERVAL_NS: i64 = 1_000_000_000;
+/// Interval of writes that update counters only.
+const COUNTER_WRITE_INTERVAL_NS: i64 = 60_000_000_000;
 
-/// What has to be done.
+/// The result of a reconciliation.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What agents and aggregator should do, if that changed.
+    /// The desired state, if it changed.
     pub desired: Option<Arc<Desired>>,
-    /// Whether other Secrets than before have to be watched.
+    /// Whether the set of Secrets to watch changed.
     pub secrets_changed: bool,
     /// Statuses to write.
     pub statuses: Vec<StatusWrite>,
-    /// What users may want to know.
-    pub events: Vec<Happening>,
+    /// Events to publish.
+    pub events: Vec<EventRecord>,
 }
 
 /// A status to write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatusWrite {
-    /// The node.
+    /// Key of the node.
     pub key: Key,
-    /// Its uid: a node of the same name made meanwhile is another one.
+    /// UID of the node, as a precondition: a recreated node of the same name has another one.
     pub uid: String,
-    /// The whole status.
+    /// The complete status.
     pub status: TezosNodeStatus,
 }
 
-/// Something to tell users by an Event.
+/// An Event about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happening {
-    /// The node.
+pub struct EventRecord {
+    /// Key of the node.
     pub node: Key,
-    /// Its uid.
+    /// UID of the node.
     pub uid: String,
-    /// Whether it is good news; the Event's type is then `Normal`, else `Warning`.
-    pub good: bool,
+    /// Whether the Event's type is `Warning`; otherwise it is `Normal`.
+    pub is_warning: bool,
     /// The Event's reason.
     pub reason: String,
     /// The Event's note.
     pub note: String,
 }
 
-impl Happening {
-    /// The Event of a node that is ready or not for another reason than before.
+impl EventRecord {
+    /// The Event for a changed status or reason of the condition `Ready`.
     pub(super) fn of_change(key: &Key, uid: &str, before: &TezosNodeStatus, now: &TezosNodeStatus) -> Option<Self> {
         let ready = |status: &'_ TezosNodeStatus| status.conditions.iter().find(|one| one.type_ == "Ready").cloned();
         let (old, new): (Option<Condition>, Condition) = (ready(before), ready(now)?);
@@ -66,21 +66,22 @@ impl Happening {
         Some(Self {
             node: key.clone(),
             uid: uid.to_owned(),
-            // Not to know yet is not worth a warning.
-            good: new.status != "False",
+            // `Unknown` is a normal transitional status.
+            is_warning: new.status == "False",
             reason: new.reason,
             note: if new.message.is_empty() { format!("Ready is {}", new.status) } else { new.message },
         })
     }
 }
 
-/// Whether a status has to be written now: at once if something happened, once a minute if only counts grew.
+/// Whether a status is due to be written: changes are written at once, changed counters once a minute.
 pub(super) fn is_due(written: &TezosNodeStatus, written_ns: i64, status: &TezosNodeStatus, now_ns: i64) -> bool {
     let age = now_ns.saturating_sub(written_ns);
-    status != written && age >= if differs(written, status) { BETWEEN_NS } else { COUNTS_NS }
+    let interval = if differs(written, status) { MIN_WRITE_INTERVAL_NS } else { COUNTER_WRITE_INTERVAL_NS };
+    status != written && age >= interval
 }
 
-/// Whether more than counts differs.
+/// Whether the statuses differ in more than counters.
 fn differs(one: &TezosNodeStatus, other: &TezosNodeStatus) -> bool {
     one.observed_generation != other.observed_generation
         || one.pod_count != other.pod_count
@@ -91,14 +92,15 @@ fn differs(one: &TezosNodeStatus, other: &TezosNodeStatus) -> bool {
 }
 
 fn pod_differs(one: &PodStatus, other: &PodStatus) -> bool {
-    (&one.name, &one.uid, &one.host, one.state, one.pid, one.process_starts, &one.peer_id, one.last_error.is_empty())
+    let PodStatus { name, uid, node_name, state, pid, process_starts, peer_id, last_error, .. } = one;
+    (name, uid, node_name, state, pid, process_starts, peer_id, last_error.is_empty())
         != (
             &other.name,
             &other.uid,
-            &other.host,
-            other.state,
-            other.pid,
-            other.process_starts,
+            &other.node_name,
+            &other.state,
+            &other.pid,
+            &other.process_starts,
             &other.peer_id,
             other.last_error.is_empty(),
         )

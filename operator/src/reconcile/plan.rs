@@ -1,10 +1,10 @@
-//! What a node wants of each of its pods: decided from the resource, the pods and the Secret, before any agent has
-//! said a word.
+//! The plan of a node: the configuration of each of its pods, from the resource, the pods and the Secret. Agent reports
+//! do not affect it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use chainscope_proto::v1::{
-    CatalogNode, MemoryOptions, MemorySnapshots, NetworkOptions, ObservedPod, observed_pod::Identity as Wire,
+    CatalogNode, MemoryOptions, MemorySnapshots, NetworkOptions, ObservedPod, observed_pod::Identity as ProtoIdentity,
 };
 use chainscope_spec::{PortRef, Stored};
 use chainscope_tezos::Identity;
@@ -15,38 +15,39 @@ use super::{
 };
 use crate::crd::TezosNodeSpec;
 
-/// What a node wants.
+/// The plan of a node.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// The pods that are the node's, by name.
+    /// Pods that belong to the node, by name.
     pub(super) pods: BTreeMap<Arc<str>, PodPlan>,
-    /// How many pods it selects that an older node has, and one of these with that node.
-    pub(super) taken: usize,
-    pub(super) taken_by: Option<(Key, Key)>,
-    /// Where the identity comes from.
+    /// Number of selected pods that belong to an older node.
+    pub(super) conflicts: usize,
+    /// The first of these pods, and the node that it belongs to.
+    pub(super) conflict: Option<(Key, Key)>,
+    /// Source of the identity.
     pub(super) identity: IdentityPlan,
 }
 
-/// What it wants of one pod.
+/// The plan of one pod.
 #[derive(Debug)]
 pub(super) struct PodPlan {
     pub(super) uid: Box<str>,
     pub(super) host: Option<Box<str>>,
-    /// What the agent is told; none: it is told nothing.
+    /// The configuration for the agent; `None` if the pod cannot be observed.
     pub(super) observed: Option<Arc<ObservedPod>>,
-    /// What is wrong with the pod.
-    pub(super) trouble: Option<(Reason, String)>,
+    /// A mismatch between the pod and the specification.
+    pub(super) error: Option<(Reason, String)>,
 }
 
-/// Where a node's identity comes from.
+/// Source of a node's identity.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) enum IdentityPlan {
-    /// The agent reads it in the container.
+    /// The agent reads it from the container's file system.
     #[default]
     InPod,
-    /// The Secret's, which has this peer id.
+    /// The content of a Secret, and its peer id.
     Secret { json: Vec<u8>, peer_id: String },
-    /// There is none, and why.
+    /// No identity is available, with the reason and a message.
     Missing(Reason, String),
 }
 
@@ -55,33 +56,37 @@ impl std::fmt::Debug for IdentityPlan {
         match self {
             Self::InPod => f.write_str("InPod"),
             Self::Secret { peer_id, .. } => write!(f, "Secret({peer_id})"),
-            Self::Missing(reason, why) => write!(f, "Missing({}, {why})", reason.as_str()),
+            Self::Missing(reason, message) => write!(f, "Missing({}, {message})", reason.as_str()),
         }
     }
 }
 
 impl IdentityPlan {
-    /// `secret` is what is known of the Secret that the node names; `allowed` whether its namespace's are read at all.
+    /// `secret` is the state of the referenced Secret, `allowed` whether the operator may read Secrets of its namespace.
     pub(super) fn of(node: &Key, spec: &TezosNodeSpec, secret: Option<&SecretInput>, allowed: bool) -> Self {
         let Some(reference) = &spec.identity.secret_ref else { return Self::InPod };
-        let place = format!("Secret {}/{}", node.namespace, reference.name);
+        let secret_name = format!("Secret {}/{}", node.namespace, reference.name);
         if !allowed {
-            let text = format!("{place}: the operator may not read Secrets of this namespace");
+            let text = format!("{secret_name}: the operator is not configured to read Secrets of this namespace");
             return Self::Missing(Reason::SecretNamespaceNotAllowed, text);
         }
         match secret.unwrap_or(&SecretInput::Pending) {
-            SecretInput::Pending => Self::Missing(Reason::SecretPending, format!("{place} was not read yet")),
-            SecretInput::Absent => Self::Missing(Reason::SecretNotFound, format!("{place} does not exist")),
-            SecretInput::Unreadable(why) => Self::Missing(Reason::SecretNotReadable, format!("{place}: {why}")),
+            SecretInput::Pending => {
+                Self::Missing(Reason::SecretPending, format!("{secret_name} has not been read yet"))
+            }
+            SecretInput::Absent => Self::Missing(Reason::SecretNotFound, format!("{secret_name} does not exist")),
+            SecretInput::Unreadable(error) => {
+                Self::Missing(Reason::SecretNotReadable, format!("{secret_name}: {error}"))
+            }
             SecretInput::Present(data) => match data.get(&reference.key) {
                 None => {
-                    let text = format!("{place} has no key {:?}", reference.key);
+                    let text = format!("{secret_name} has no key {:?}", reference.key);
                     Self::Missing(Reason::SecretKeyNotFound, text)
                 }
                 Some(json) => match Identity::from_json(&json.0) {
                     Ok(identity) => Self::Secret { json: json.0.clone(), peer_id: identity.peer_id().to_string() },
                     Err(error) => {
-                        let text = format!("{place}, key {:?}: {error}", reference.key);
+                        let text = format!("{secret_name}, key {:?}: {error}", reference.key);
                         Self::Missing(Reason::IdentityInvalid, text)
                     }
                 },
@@ -89,11 +94,11 @@ impl IdentityPlan {
         }
     }
 
-    fn wire(&self, spec: &TezosNodeSpec) -> Wire {
+    fn to_proto(&self, spec: &TezosNodeSpec) -> ProtoIdentity {
         match self {
-            Self::InPod => Wire::IdentityPath(spec.identity_path()),
-            Self::Secret { json, .. } => Wire::IdentityJson(json.clone()),
-            Self::Missing(_, why) => Wire::IdentityMissing(why.clone()),
+            Self::InPod => ProtoIdentity::IdentityPath(spec.identity_path()),
+            Self::Secret { json, .. } => ProtoIdentity::IdentityJson(json.clone()),
+            Self::Missing(_, message) => ProtoIdentity::IdentityMissing(message.clone()),
         }
     }
 }
@@ -107,20 +112,21 @@ impl PodPlan {
         identity: &IdentityPlan,
     ) -> Self {
         let target = &spec.target;
-        let mut plan = Self { uid: pod.uid.clone(), host: pod.host.clone(), observed: None, trouble: None };
+        let mut plan = Self { uid: pod.uid.clone(), host: pod.host.clone(), observed: None, error: None };
         let Some(container) = pod.container(&target.container) else {
             let names: Vec<_> = pod.containers.iter().take(8).map(|container| &*container.name).collect();
-            let text = format!("the pod has no container {:?}, but {}", target.container, names.join(", "));
-            plan.trouble = Some((Reason::ContainerNotFound, text));
+            let text =
+                format!("the pod has no container {:?}; its containers are {}", target.container, names.join(", "));
+            plan.error = Some((Reason::ContainerNotFound, text));
             return plan;
         };
         let p2p_port = port(&target.ports.p2p, container.name.as_ref(), pod);
         if p2p_port.is_none() {
-            let text = format!("the pod has no port {}; it is recorded without that", target.ports.p2p);
-            plan.trouble = Some((Reason::PortNotFound, text));
+            let text = format!("the pod has no port {}; the pod is recorded without a P2P port", target.ports.p2p);
+            plan.error = Some((Reason::PortNotFound, text));
         }
         if pod.host.is_none() {
-            plan.trouble = Some((Reason::PodUnscheduled, "the pod has no host yet".to_owned()));
+            plan.error = Some((Reason::PodUnscheduled, "the pod is not scheduled".to_owned()));
             return plan;
         }
         plan.observed = Some(Arc::new(ObservedPod {
@@ -133,7 +139,7 @@ impl PodPlan {
             container_ids: container.ids.iter().map(ToString::to_string).collect(),
             process: target.process.clone(),
             p2p_port: p2p_port.map(u32::from),
-            identity: Some(identity.wire(spec)),
+            identity: Some(identity.to_proto(spec)),
             network: Some(NetworkOptions {
                 enabled: spec.network.enabled,
                 plain_only: spec.network.store == Stored::Plain,
@@ -144,7 +150,8 @@ impl PodPlan {
     }
 }
 
-/// A port by number, or by name: the node's own container is asked first, then the others, which share its network.
+/// Resolves a port by number, or by name: in the node's container first, then in the others, which share its network
+/// namespace.
 fn port(wanted: &PortRef, container: &str, pod: &PodInput) -> Option<u16> {
     let name = match wanted {
         PortRef::Number(number) => return u16::try_from(*number).ok().filter(|number| *number != 0),
@@ -155,12 +162,12 @@ fn port(wanted: &PortRef, container: &str, pod: &PodInput) -> Option<u16> {
     own.chain(others).flat_map(|one| &one.ports).find(|(own, _)| **own == **name).map(|(_, port)| *port)
 }
 
-/// What the aggregator is told of a node.
+/// The catalog entry of a node, for the aggregator.
 pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
-    // Hosts without repetition, in order.
+    // Sorted, without duplicates.
     let hosts: std::collections::BTreeSet<_> =
         plan.pods.values().filter(|pod| pod.observed.is_some()).filter_map(|pod| pod.host.as_deref()).collect();
-    // A specification that this build cannot read keeps what is there, within the default's bounds.
+    // With a specification that cannot be parsed the default retention applies.
     let (aliases, retention, memory) = match &node.spec {
         Ok(spec) => (spec.aliases.clone(), spec.retention.clone(), spec.memory.clone()),
         Err(_) => Default::default(),

@@ -1,62 +1,62 @@
-//! Why a condition is as it is, in words that a user can act on.
+//! Reasons and statuses of conditions.
 
-/// Reasons of conditions and Events, the one that explains most first: of several that apply, `Ready` shows the first.
+/// Reasons of conditions and Events, by descending precedence: of several that apply, `Ready` reports the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The specification cannot be read by this build of the operator.
+    /// This version of the operator cannot parse the specification.
     SpecInvalid,
-    /// No pod has the labels.
+    /// No pod matches the selector.
     NoPodsSelected,
-    /// The pod has no container of that name.
+    /// The pod has no container of the configured name.
     ContainerNotFound,
-    /// The pod waits for a host.
+    /// The pod is not scheduled.
     PodUnscheduled,
-    /// No agent runs on the pod's host.
+    /// No agent has connected from the pod's host.
     AgentMissing,
-    /// The agent of the pod's host was heard of once, but not lately.
-    AgentSilent,
-    /// The agent runs, but its host cannot record.
+    /// The agent of the pod's host connected before, but its last report is too old.
+    AgentUnreachable,
+    /// The agent runs, but its host does not support recording.
     HostCannotRecord,
-    /// The agent did not say anything about the pod yet.
+    /// The agent has not reported on the pod.
     WaitingForAgent,
-    /// The pod has no port of that name.
+    /// The pod has no port of the configured name.
     PortNotFound,
-    /// The Secret's namespace is none that the operator may read Secrets of.
+    /// The operator is not configured to read Secrets of this namespace.
     SecretNamespaceNotAllowed,
-    /// There is no such Secret.
+    /// The Secret does not exist.
     SecretNotFound,
-    /// The Secret has no such key.
+    /// The Secret does not have the configured key.
     SecretKeyNotFound,
-    /// The API server does not let the operator read the Secret.
+    /// The API server denies the operator access to the Secret.
     SecretNotReadable,
-    /// The Secret was not read yet.
+    /// The Secret has not been read yet.
     SecretPending,
-    /// What the Secret holds is no identity.
+    /// The content of the Secret is not a valid identity.
     IdentityInvalid,
-    /// The container does not run.
+    /// The container is not running.
     WaitingForContainer,
-    /// The node's process ends again and again.
+    /// The node's process exits and restarts repeatedly.
     RestartLoop,
-    /// The container runs, a process of that name was never seen.
+    /// The container is running, but no process of the configured name has been observed in it.
     ProcessNotFound,
-    /// The node's process ended.
+    /// The node's process exited.
     ProcessExited,
-    /// The process is there, but cannot be recorded.
+    /// The process is running, but cannot be recorded.
     CannotRecord,
-    /// The agent found no usable identity.
+    /// The agent found no usable identity file.
     IdentityNotRead,
-    /// The agent does not use the Secret's identity yet.
+    /// The agent does not use the current identity of the Secret yet.
     IdentityPending,
-    /// An older node has the pod.
-    PodTaken,
-    /// The resource asks for no recording.
+    /// An older `TezosNode` owns the pod.
+    PodConflict,
+    /// The specification disables network recording.
     NetworkDisabled,
-    /// All is as the resource asks.
-    AsConfigured,
+    /// The observed state matches the specification.
+    Available,
 }
 
 impl Reason {
-    /// As it is written into conditions.
+    /// The `reason` field of a condition.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SpecInvalid => "SpecInvalid",
@@ -64,7 +64,7 @@ impl Reason {
             Self::ContainerNotFound => "ContainerNotFound",
             Self::PodUnscheduled => "PodUnscheduled",
             Self::AgentMissing => "AgentMissing",
-            Self::AgentSilent => "AgentSilent",
+            Self::AgentUnreachable => "AgentUnreachable",
             Self::HostCannotRecord => "HostCannotRecord",
             Self::WaitingForAgent => "WaitingForAgent",
             Self::PortNotFound => "PortNotFound",
@@ -81,25 +81,22 @@ impl Reason {
             Self::CannotRecord => "CannotRecord",
             Self::IdentityNotRead => "IdentityNotRead",
             Self::IdentityPending => "IdentityPending",
-            Self::PodTaken => "PodTaken",
+            Self::PodConflict => "PodConflict",
             Self::NetworkDisabled => "NetworkDisabled",
-            Self::AsConfigured => "AsConfigured",
+            Self::Available => "Available",
         }
     }
 }
 
-/// A condition's status.
+/// The `status` field of a condition, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Truth {
-    /// It does not hold.
+pub(super) enum ConditionStatus {
     False,
-    /// Nobody knows.
     Unknown,
-    /// It holds.
     True,
 }
 
-impl Truth {
+impl ConditionStatus {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::False => "False",
@@ -109,21 +106,21 @@ impl Truth {
     }
 }
 
-/// A condition's status with its reason.
+/// The status of a condition with its reason; its type is given by context.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Verdict {
-    pub(super) truth: Truth,
+pub(super) struct Condition {
+    pub(super) status: ConditionStatus,
     pub(super) reason: Reason,
-    /// For people. Without counts and times: a message that changes is a write to the API server.
+    /// Human-readable, without counts and times: every changed message is a write to the API server.
     pub(super) message: String,
 }
 
-impl Verdict {
-    pub(super) fn new(truth: Truth, reason: Reason, message: impl Into<String>) -> Self {
-        Self { truth, reason, message: message.into() }
+impl Condition {
+    pub(super) fn new(status: ConditionStatus, reason: Reason, message: impl Into<String>) -> Self {
+        Self { status, reason, message: message.into() }
     }
 
-    pub(super) fn good() -> Self {
-        Self::new(Truth::True, Reason::AsConfigured, "")
+    pub(super) fn available() -> Self {
+        Self::new(ConditionStatus::True, Reason::Available, "")
     }
 }

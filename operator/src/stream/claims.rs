@@ -1,15 +1,15 @@
-//! What a service-account token says about itself. It is believed only after the API server has reviewed the token; before,
-//! it sorts out what no review could accept, so that nobody makes the operator ask for rubbish.
+//! Unverified claims of a service-account token. They are checked before the TokenReview, so that tokens that cannot be
+//! valid do not cause requests to the API server; only the TokenReview authenticates.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Deserialize;
 
-/// The claims of a JSON web token that matter here (RFC 7519 §4.1).
+/// The used claims of a JSON web token (RFC 7519 §4.1).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Claims {
-    /// From when on it is void.
+    /// Expiry time (`exp`).
     pub(crate) expires: SystemTime,
 }
 
@@ -34,26 +34,27 @@ impl Default for Audiences {
 }
 
 impl Claims {
-    /// Reads the claims without any proof.
+    /// Parses the claims without verifying the signature.
     ///
     /// # Errors
-    /// Why the token can be no good, for people.
-    pub(crate) fn read(token: &str, audience: &str, now: SystemTime) -> Result<Self, &'static str> {
+    /// Why the token cannot be valid.
+    pub(crate) fn parse(token: &str, audience: &str, now: SystemTime) -> Result<Self, &'static str> {
         let mut parts = token.split('.');
         let (Some(_), Some(payload), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
-            return Err("the token is not a service account's token");
+            return Err("the token is not a service-account token");
         };
         let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_| "the token's claims are not base64")?;
         let payload: Payload = serde_json::from_slice(&payload).map_err(|_| "the token's claims are not JSON")?;
-        let meant = match &payload.aud {
+        let is_for_audience = match &payload.aud {
             Audiences::One(one) => one == audience,
             Audiences::Several(several) => several.iter().any(|one| one == audience),
         };
-        if !meant {
+        if !is_for_audience {
             return Err("the token is not for the audience chainscope");
         }
         let expires = payload.exp.ok_or("the token has no expiry")?;
-        let expires = UNIX_EPOCH.checked_add(Duration::from_secs(expires)).ok_or("the token's expiry is no time")?;
+        let expires =
+            UNIX_EPOCH.checked_add(Duration::from_secs(expires)).ok_or("the token's expiry is out of range")?;
         if expires <= now { Err("the token has expired") } else { Ok(Self { expires }) }
     }
 }
@@ -66,22 +67,22 @@ mod tests {
 
     fn read(payload: &str) -> Result<u64, &'static str> {
         let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload));
-        let claims = Claims::read(&token, "chainscope", UNIX_EPOCH + Duration::from_secs(1000))?;
+        let claims = Claims::parse(&token, "chainscope", UNIX_EPOCH + Duration::from_secs(1000))?;
         Ok(claims.expires.duration_since(UNIX_EPOCH).unwrap().as_secs())
     }
 
     #[test]
-    fn claims_of_good_tokens() {
+    fn valid_claims_are_parsed() {
         assert_eq!(read(r#"{"aud":["chainscope"],"exp":1001}"#), Ok(1001));
         assert_eq!(read(r#"{"aud":"chainscope","exp":2000,"iss":"x"}"#), Ok(2000));
         assert_eq!(read(r#"{"aud":["other","chainscope"],"exp":2000}"#), Ok(2000));
     }
 
     #[test]
-    fn tokens_that_no_review_could_accept() {
+    fn tokens_that_cannot_be_valid_are_refused() {
         for (payload, reason) in [
             (r#"{"aud":["chainscope"],"exp":1000}"#, "expired"),
-            (r#"{"aud":["chainscope"],"exp":18446744073709551615}"#, "no time"),
+            (r#"{"aud":["chainscope"],"exp":18446744073709551615}"#, "out of range"),
             (r#"{"aud":["chainscope"],"exp":-1}"#, "not JSON"),
             (r#"{"aud":["chainscope"]}"#, "no expiry"),
             (r#"{"aud":["https://kubernetes.default.svc"],"exp":2000}"#, "not for the audience"),
@@ -93,7 +94,7 @@ mod tests {
             assert!(error.contains(reason), "{payload}: {error}");
         }
         for token in ["", ".", "a.b", "a.b.c.d", "a.!.c", "e30.e30.x"] {
-            assert!(Claims::read(token, "chainscope", UNIX_EPOCH).is_err(), "{token}");
+            assert!(Claims::parse(token, "chainscope", UNIX_EPOCH).is_err(), "{token}");
         }
     }
 }

@@ -1,28 +1,28 @@
-//! What one stream still has to be told: the difference between what it was sent and what is desired now.
+//! Updates of one stream: the difference between the state the client holds and the desired state.
 //!
-//! Nothing is queued for a client that is slow. Whoever asks gets the way from what this client holds to what is true
-//! at that moment, however much happened in between.
+//! Updates are not queued for a slow client: the next update is computed when the client can receive it, and contains all
+//! changes since the last one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use prost::Message;
 
-/// Bytes of a part at most, so that a frame stays below 1 MiB with everything around it.
+/// Maximum size of a part, so that a gRPC frame stays below 1 MiB.
 pub(crate) const PART_BYTES: usize = 1_000_000;
 
-/// Bytes around an item or a removed key in a message: its tag and length.
-const AROUND: usize = 8;
+/// Encoding overhead of an item or a removed key: field tag and length.
+const ITEM_OVERHEAD: usize = 8;
 
-/// What a client of this stream holds once it has applied everything it was sent.
+/// The state of a client after it has applied all sent updates.
 #[derive(Debug)]
-pub(crate) struct Sent<T> {
+pub(crate) struct ClientState<T> {
     held: BTreeMap<String, Arc<T>>,
-    /// Of the last update; 0 before the first.
+    /// Generation of the last update; 0 before the first.
     generation: u64,
     part_bytes: usize,
 }
 
-/// A part of an update; the fields as in `HostUpdate` and `CatalogUpdate`.
+/// A part of an update; fields as in `HostUpdate` and `CatalogUpdate`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Part<T> {
     pub(crate) generation: u64,
@@ -32,15 +32,15 @@ pub(crate) struct Part<T> {
     pub(crate) removed: Vec<String>,
 }
 
-impl<T: Message + PartialEq> Sent<T> {
-    /// Nothing was sent yet.
+impl<T: Message + PartialEq> ClientState<T> {
+    /// The state before the first update.
     pub(crate) fn new(part_bytes: usize) -> Self {
         Self { held: BTreeMap::new(), generation: 0, part_bytes }
     }
 
-    /// The parts of the update that leads to `desired`: a snapshot the first time, afterwards what changed, or nothing.
-    /// They are taken for sent. An item that alone is larger than a part is in a part of its own.
-    pub(crate) fn next(&mut self, desired: &BTreeMap<String, Arc<T>>) -> Vec<Part<T>> {
+    /// Returns the parts of the update to `desired` and assumes that they are sent. The first update is a snapshot, later
+    /// ones are the changes; without changes there are no parts. An item larger than a part gets a part of its own.
+    pub(crate) fn update(&mut self, desired: &BTreeMap<String, Arc<T>>) -> Vec<Part<T>> {
         let snapshot = self.generation == 0;
         let changed = desired
             .iter()
@@ -54,19 +54,19 @@ impl<T: Message + PartialEq> Sent<T> {
             return Vec::new();
         }
         self.generation += 1;
-        let mut parts = Parts { done: Vec::new(), bytes: 0, limit: self.part_bytes, blank: self.blank(snapshot) };
+        let mut parts = Parts { parts: Vec::new(), bytes: 0, limit: self.part_bytes, empty: self.empty(snapshot) };
         for key in removed {
-            parts.room(key.len()).removed.push(key.clone());
+            parts.part_for(key.len()).removed.push(key.clone());
             self.held.remove(&key);
         }
         for (key, item) in changed {
-            parts.room(item.encoded_len()).changed.push(Arc::clone(&item));
+            parts.part_for(item.encoded_len()).changed.push(Arc::clone(&item));
             self.held.insert(key, item);
         }
-        let mut parts = parts.done;
+        let mut parts = parts.parts;
         if parts.is_empty() {
-            // A snapshot of nothing is said, too: what the client holds from before is void.
-            parts.push(self.blank(snapshot));
+            // An empty snapshot is sent as well: it replaces the state of an earlier stream.
+            parts.push(self.empty(snapshot));
         }
         if let Some(last) = parts.last_mut() {
             last.more = false;
@@ -74,33 +74,33 @@ impl<T: Message + PartialEq> Sent<T> {
         parts
     }
 
-    fn blank(&self, snapshot: bool) -> Part<T> {
+    fn empty(&self, snapshot: bool) -> Part<T> {
         Part { generation: self.generation, snapshot, more: true, changed: Vec::new(), removed: Vec::new() }
     }
 }
 
 struct Parts<T> {
-    done: Vec<Part<T>>,
-    /// In the last part.
+    parts: Vec<Part<T>>,
+    /// Size of the last part.
     bytes: usize,
     limit: usize,
-    blank: Part<T>,
+    empty: Part<T>,
 }
 
 impl<T> Parts<T> {
-    /// The part that takes the next `bytes`.
-    fn room(&mut self, bytes: usize) -> &mut Part<T> {
-        let bytes = bytes + AROUND;
+    /// The part for an item of this size: the last one, or a new one if it is full.
+    fn part_for(&mut self, bytes: usize) -> &mut Part<T> {
+        let bytes = bytes + ITEM_OVERHEAD;
         let full = self.bytes + bytes > self.limit;
-        if let (false, Some(at)) = (full, self.done.len().checked_sub(1)) {
+        if let (false, Some(at)) = (full, self.parts.len().checked_sub(1)) {
             self.bytes += bytes;
-            return &mut self.done[at];
+            return &mut self.parts[at];
         }
         self.bytes = bytes;
-        let Part { generation, snapshot, more, .. } = self.blank;
-        self.done.push(Part { generation, snapshot, more, changed: Vec::new(), removed: Vec::new() });
-        let at = self.done.len() - 1;
-        &mut self.done[at]
+        let Part { generation, snapshot, more, .. } = self.empty;
+        self.parts.push(Part { generation, snapshot, more, changed: Vec::new(), removed: Vec::new() });
+        let at = self.parts.len() - 1;
+        &mut self.parts[at]
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use chainscope_proto::v1::{CatalogNode, CatalogUpdate};
     use proptest::prelude::*;
 
-    use super::{AROUND, Arc, BTreeMap, Message as _, Part, Sent};
+    use super::{Arc, BTreeMap, ClientState, ITEM_OVERHEAD, Message as _, Part};
 
     type Map = BTreeMap<String, Arc<CatalogNode>>;
 
@@ -118,7 +118,7 @@ mod tests {
         Arc::new(CatalogNode { node: name.to_owned(), keep_rows: Some(keep_rows), hosts, ..Default::default() })
     }
 
-    /// What a client does, as the protocol's description says.
+    /// A client that applies updates as `config.proto` specifies.
     #[derive(Default)]
     struct Client {
         map: Map,
@@ -172,16 +172,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn updates_always_lead_to_what_is_desired(maps in maps(), limit in 20..600_usize, stale in any::<bool>()) {
-            let mut sent = Sent::new(limit);
+        fn applied_updates_equal_the_desired_state(maps in maps(), limit in 20..600_usize, stale in any::<bool>()) {
+            let mut sent = ClientState::new(limit);
             let mut client = Client::default();
             if stale {
-                // What a client holds from an earlier stream.
+                // State of an earlier stream.
                 client.map.insert("z".to_owned(), node("z", 1, 1));
             }
             let mut before: Option<Map> = None;
             for desired in maps {
-                let parts = sent.next(&desired);
+                let parts = sent.update(&desired);
                 prop_assert_eq!(parts.is_empty(), before.as_ref() == Some(&desired));
                 for part in parts {
                     prop_assert_eq!(part.snapshot, before.is_none());
@@ -201,26 +201,26 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_client_is_told_the_sum() {
-        let mut sent = Sent::new(1000);
-        sent.next(&Map::new());
-        // It comes, changes and goes while the client does not ask.
+    fn a_slow_client_receives_the_accumulated_changes() {
+        let mut client = ClientState::new(1000);
+        client.update(&Map::new());
+        // Changes and reverts between two updates are not sent.
         for _ in 0..3 {
-            assert!(sent.next(&Map::new()).is_empty());
+            assert!(client.update(&Map::new()).is_empty());
         }
         let desired: Map = [("a".to_owned(), node("a", 3, 1))].into();
-        let parts = sent.next(&desired);
+        let parts = client.update(&desired);
         assert_eq!(parts.len(), 1);
         assert_eq!(parts[0].changed, vec![node("a", 3, 1)]);
-        assert!(sent.next(&desired.clone()).is_empty(), "equal is unchanged, whatever the allocation");
+        assert!(client.update(&desired.clone()).is_empty(), "equal items in another allocation are unchanged");
     }
 
     #[test]
-    fn parts_are_filled() {
+    fn parts_are_filled_up_to_the_limit() {
         let desired: Map = (0..10).map(|at| format!("n{at}")).map(|name| (name.clone(), node(&name, 0, 0))).collect();
-        let one = desired["n0"].encoded_len() + AROUND;
-        let mut sent = Sent::new(one * 4);
-        let counts: Vec<_> = sent.next(&desired).iter().map(|part| (part.changed.len(), part.more)).collect();
+        let one = desired["n0"].encoded_len() + ITEM_OVERHEAD;
+        let mut client = ClientState::new(one * 4);
+        let counts: Vec<_> = client.update(&desired).iter().map(|part| (part.changed.len(), part.more)).collect();
         assert_eq!(counts, [(4, true), (4, true), (2, false)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Counters of the config stream, for the operator's metrics page.
+//! Metrics of the config stream.
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -7,7 +7,7 @@ use prometheus_client::{
 
 type Label = [(&'static str, &'static str); 1];
 
-/// The counters; a clone counts into the same ones.
+/// Metrics of the config stream; clones share their values.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     streams: Family<Label, Gauge>,
@@ -21,19 +21,19 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Adds the counters to a page; their names begin with `config_stream`.
+    /// Registers the metrics with the prefix `config_stream`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("config_stream");
-        registry.register("open", "Open streams, by who is told", self.streams.clone());
-        registry.register("updates", "Updates sent, in parts of at most 1 MiB, by who was told", self.updates.clone());
-        registry.register("items", "Pods or nodes sent or taken back, by who was told", self.items.clone());
-        registry.register("token_reviews", "Answers about tokens, by outcome", self.reviews.clone());
-        registry.register("refusals", "Refused calls, by reason", self.refusals.clone());
-        registry.register("ended", "Ended streams, by reason", self.ended.clone());
-        registry.register("statuses", "Statuses taken from agents", self.statuses.clone());
+        registry.register("open", "Open streams by client", self.streams.clone());
+        registry.register("updates", "Update parts of at most 1 MiB sent, by client", self.updates.clone());
+        registry.register("items", "Pods or nodes in sent updates, changed or removed, by client", self.items.clone());
+        registry.register("token_reviews", "Token reviews by outcome", self.reviews.clone());
+        registry.register("refusals", "Refused calls by reason", self.refusals.clone());
+        registry.register("ended", "Ended streams by reason", self.ended.clone());
+        registry.register("statuses", "Statuses received from agents", self.statuses.clone());
         registry.register(
             "ignored_reports",
-            "Reports about pods that are not the agent's, or too many",
+            "Ignored pod reports: of other hosts or nodes, or duplicates",
             self.ignored_pods.clone(),
         );
     }
@@ -46,9 +46,9 @@ impl Metrics {
         self.refusals.get_or_create(&[("reason", reason)]).inc();
     }
 
-    pub(crate) fn sent(&self, to: &'static str, items: usize) {
-        self.updates.get_or_create(&[("to", to)]).inc();
-        self.items.get_or_create(&[("to", to)]).inc_by(items as u64);
+    pub(crate) fn sent(&self, client: &'static str, items: usize) {
+        self.updates.get_or_create(&[("client", client)]).inc();
+        self.items.get_or_create(&[("client", client)]).inc_by(items as u64);
     }
 
     pub(crate) fn ended(&self, reason: &'static str) {
@@ -60,14 +60,14 @@ impl Metrics {
         self.ignored_pods.inc_by(ignored);
     }
 
-    pub(crate) fn open(&self, to: &'static str) -> Open {
-        let gauge = self.streams.get_or_create(&[("to", to)]).clone();
+    pub(crate) fn open(&self, client: &'static str) -> Open {
+        let gauge = self.streams.get_or_create(&[("client", client)]).clone();
         gauge.inc();
         Open(gauge)
     }
 }
 
-/// An open stream, counted as long as it lives.
+/// Guard of an open stream, counted until it is dropped.
 pub(crate) struct Open(Gauge);
 
 impl Drop for Open {

@@ -1,4 +1,4 @@
-//! What the agents said last, collected from all streams and published for reconcile.
+//! Collects the last report of each agent and publishes them for the controller.
 
 use std::{
     collections::BTreeMap,
@@ -13,13 +13,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::desired::{HostName, HostReported, Reports};
+use crate::desired::{AgentReport, HostName, Reports};
 
-/// Pause between two publications: with 1,000 agents that report every ten seconds, ten a second instead of a hundred.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Minimum interval between two publications: with 1,000 agents that report every ten seconds, 10 instead of 100 per
+/// second.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Everything the agents said since this program leads.
-pub(crate) struct Registry {
+/// Reports of all agents of this leadership term.
+pub(crate) struct AgentRegistry {
     inner: parking_lot::Mutex<Inner>,
     changed: Notify,
     published: watch::Sender<Arc<Reports>>,
@@ -32,21 +33,21 @@ struct Inner {
     next: u64,
 }
 
-/// The stream of a host's agent; of two the newer.
+/// The newest stream of a host's agent.
 struct Current {
     number: u64,
     superseded: CancellationToken,
 }
 
-impl Registry {
+impl AgentRegistry {
     pub(crate) fn new() -> (Arc<Self>, watch::Receiver<Arc<Reports>>) {
         let (published, receiver) = watch::channel(Arc::default());
         let registry = Self { inner: parking_lot::Mutex::default(), changed: Notify::new(), published };
         (Arc::new(registry), receiver)
     }
 
-    /// An agent's stream begins; an older one of the same host is told to end.
-    pub(crate) fn open(self: &Arc<Self>, host: &str) -> Opened {
+    /// Registers a stream; an older stream of the same host is cancelled.
+    pub(crate) fn open(self: &Arc<Self>, host: &str) -> AgentStream {
         let mut inner = self.inner.lock();
         inner.next += 1;
         let number = inner.next;
@@ -55,13 +56,13 @@ impl Registry {
         if let Some(older) = inner.streams.insert(host.to_owned(), current) {
             older.superseded.cancel();
         }
-        inner.update(host, |reported| reported.connect(true));
+        inner.update(host, |report| report.connect(true));
         drop(inner);
         self.changed.notify_one();
-        Opened { registry: Arc::clone(self), host: host.to_owned(), number, superseded }
+        AgentStream { registry: Arc::clone(self), host: host.to_owned(), number, superseded }
     }
 
-    /// Publishes what changes, until the end of the program. What was said under another leader is void.
+    /// Publishes changes until the sender of `serving` is dropped. Reports are discarded when a leadership term ends.
     pub(crate) async fn publish(&self, mut serving: watch::Receiver<bool>) {
         loop {
             tokio::select! {
@@ -72,57 +73,57 @@ impl Registry {
                         let mut inner = self.inner.lock();
                         *inner = Inner { next: inner.next, ..Inner::default() };
                     }
-                    // Nobody says any more whether this program leads: it ends.
+                    // The controller stopped.
                     Err(_) => return,
                 },
             }
             self.published.send_replace(Arc::new(self.inner.lock().reports.clone()));
-            sleep(PAUSE).await;
+            sleep(PUBLISH_INTERVAL).await;
         }
     }
 }
 
 impl Inner {
-    fn update(&mut self, host: &str, change: impl FnOnce(&mut HostReported)) {
+    fn update(&mut self, host: &str, change: impl FnOnce(&mut AgentReport)) {
         change(Arc::make_mut(self.reports.hosts.entry(host.to_owned()).or_default()));
     }
 }
 
-impl HostReported {
+impl AgentReport {
     fn connect(&mut self, connected: bool) {
         if self.connected != connected || self.since_ns == 0 {
             self.connected = connected;
             self.since_ns = now_ns();
         }
         if connected {
-            self.heard_ns = now_ns();
+            self.last_report_ns = now_ns();
         }
     }
 }
 
-/// An open stream of an agent. When it is dropped, the agent is taken for gone, unless a newer stream took its place.
-pub(crate) struct Opened {
-    registry: Arc<Registry>,
+/// A registered stream. When it is dropped the agent is marked as disconnected, unless a newer stream replaced it.
+pub(crate) struct AgentStream {
+    registry: Arc<AgentRegistry>,
     host: HostName,
     number: u64,
     superseded: CancellationToken,
 }
 
-impl Opened {
-    /// Is cancelled when a newer stream of the host takes over.
+impl AgentStream {
+    /// Cancelled when a newer stream of the host is registered.
     pub(crate) fn superseded(&self) -> CancellationToken {
         self.superseded.clone()
     }
 
-    /// The agent's word is passed on.
-    pub(crate) fn heard(&self, status: HostStatus) {
-        self.update(|reported| {
-            reported.heard_ns = now_ns();
-            reported.status = status;
+    /// Stores a status of the agent.
+    pub(crate) fn report(&self, status: HostStatus) {
+        self.update(|report| {
+            report.last_report_ns = now_ns();
+            report.status = status;
         });
     }
 
-    fn update(&self, change: impl FnOnce(&mut HostReported)) {
+    fn update(&self, change: impl FnOnce(&mut AgentReport)) {
         let mut inner = self.registry.inner.lock();
         if inner.streams.get(&self.host).is_some_and(|current| current.number == self.number) {
             inner.update(&self.host, change);
@@ -132,9 +133,9 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for AgentStream {
     fn drop(&mut self) {
-        self.update(|reported| reported.connect(false));
+        self.update(|report| report.connect(false));
     }
 }
 
@@ -145,11 +146,11 @@ fn now_ns() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arc, HostStatus, Registry, Reports, watch};
+    use super::{AgentRegistry, Arc, HostStatus, Reports, watch};
 
-    fn now(registry: &Registry, host: &str) -> (bool, u64) {
-        let reported = registry.inner.lock().reports.hosts[host].clone();
-        (reported.connected, reported.status.generation)
+    fn now(registry: &AgentRegistry, host: &str) -> (bool, u64) {
+        let report = registry.inner.lock().reports.hosts[host].clone();
+        (report.connected, report.status.generation)
     }
 
     fn status(generation: u64) -> HostStatus {
@@ -157,17 +158,17 @@ mod tests {
     }
 
     #[test]
-    fn of_two_streams_of_a_host_the_newer_wins() {
-        let (registry, _) = Registry::new();
+    fn a_newer_stream_of_a_host_replaces_the_older() {
+        let (registry, _) = AgentRegistry::new();
         let old = registry.open("h");
-        old.heard(status(1));
+        old.report(status(1));
         assert_eq!(now(&registry, "h"), (true, 1));
         let new = registry.open("h");
         let other = registry.open("i");
         assert!(old.superseded().is_cancelled() && !new.superseded().is_cancelled());
-        old.heard(status(2));
-        assert_eq!(now(&registry, "h"), (true, 1), "who was taken over has no say");
-        new.heard(status(3));
+        old.report(status(2));
+        assert_eq!(now(&registry, "h"), (true, 1), "a replaced stream cannot report");
+        new.report(status(3));
         drop(old);
         assert_eq!(now(&registry, "h"), (true, 3));
         let since = registry.inner.lock().reports.hosts["h"].since_ns;
@@ -179,23 +180,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_said_under_another_leader_is_void() {
-        let (registry, mut reports) = Registry::new();
-        let (leads, serving) = watch::channel(true);
+    async fn reports_are_discarded_when_a_leadership_term_ends() {
+        let (registry, mut reports) = AgentRegistry::new();
+        let (sender, serving) = watch::channel(true);
         let publisher = tokio::spawn({
             let registry = Arc::clone(&registry);
             async move { registry.publish(serving).await }
         });
         let opened = registry.open("h");
         reports.wait_for(|reports| reports.hosts.contains_key("h")).await.unwrap();
-        leads.send_replace(false);
+        sender.send_replace(false);
         reports.wait_for(|reports| **reports == Reports::default()).await.unwrap();
-        opened.heard(status(1));
+        opened.report(status(1));
         drop(opened);
         let again = registry.open("h");
         reports.wait_for(|reports| reports.hosts.contains_key("h")).await.unwrap();
         assert_eq!(reports.borrow().hosts["h"].status, HostStatus::default());
-        drop((again, leads));
+        drop((again, sender));
         publisher.await.unwrap();
     }
 }

@@ -1,85 +1,80 @@
-//! What conditions say.
+//! Conditions.
 
 use serde_json::json;
 
 use super::*;
 
-fn world() -> World {
-    let mut world = World::new();
-    world.engine.apply_node(node("main", 0, json!({})));
-    world.engine.apply_pod(&key("p"), octez("u0", "host-1"));
-    world.step();
-    world
+fn cluster() -> TestCluster {
+    let mut cluster = TestCluster::new();
+    cluster.reconciler.apply_node(node("main", 0, json!({})));
+    cluster.reconciler.apply_pod(&key("p"), octez("u0", "host-1"));
+    cluster.step();
+    cluster
 }
 
 /// Conditions of the only node, as `type status reason`.
-fn conditions(world: &World) -> Vec<String> {
-    let conditions = &world.statuses["tezos/main"].conditions;
+fn conditions(cluster: &TestCluster) -> Vec<String> {
+    let conditions = &cluster.statuses["tezos/main"].conditions;
     conditions.iter().map(|one| format!("{} {} {}", one.type_, one.status, one.reason)).collect()
 }
 
 #[test]
-fn all_is_well() {
-    let mut world = world();
-    world.report("host-1", says([recording("u0", "tezos/main")])).wait(2);
+fn every_condition_is_true_for_a_recorded_pod() {
+    let mut cluster = cluster();
+    cluster.report("host-1", host_status([recording("u0", "tezos/main")])).wait(2);
     assert_eq!(
-        conditions(&world),
+        conditions(&cluster),
         [
-            "Ready True AsConfigured",
-            "IdentityResolved True AsConfigured",
-            "Recording True AsConfigured",
-            "NodeProcessRunning True AsConfigured",
+            "Ready True Available",
+            "IdentityResolved True Available",
+            "Recording True Available",
+            "ProcessRunning True Available",
         ]
     );
-    let status = &world.statuses["tezos/main"];
+    let status = &cluster.statuses["tezos/main"];
     assert_eq!(
         (status.observed_generation, status.pod_count, status.recording_count, status.messages),
         (Some(1), 1, 1, 10)
     );
     let pod = &status.pods[0];
     assert_eq!(
-        (&*pod.name, &*pod.uid, &*pod.host, pod.pid, pod.state),
+        (&*pod.name, &*pod.uid, &*pod.node_name, pod.pid, pod.state),
         ("p", "u0", "host-1", 4711, crate::crd::PodState::Recording)
     );
 }
 
 #[test]
-fn each_trouble_has_its_reason() {
+fn each_failure_has_its_reason() {
     let report = || recording("u0", "tezos/main");
     let state =
         |state: Reported, pid, starts| PodReport { state: state.into(), pid, process_starts: starts, ..report() };
     for (status, expected) in [
         (
-            says([state(Reported::WaitingForContainer, 0, 0)]),
-            [
-                "False WaitingForContainer",
-                "True AsConfigured",
-                "False WaitingForContainer",
-                "False WaitingForContainer",
-            ],
+            host_status([state(Reported::WaitingForContainer, 0, 0)]),
+            ["False WaitingForContainer", "True Available", "False WaitingForContainer", "False WaitingForContainer"],
         ),
         (
-            says([PodReport { peer_id: String::new(), ..state(Reported::WaitingForProcess, 0, 0) }]),
+            host_status([PodReport { peer_id: String::new(), ..state(Reported::WaitingForProcess, 0, 0) }]),
             ["False ProcessNotFound", "Unknown ProcessNotFound", "False ProcessNotFound", "False ProcessNotFound"],
         ),
         (
-            says([state(Reported::WaitingForProcess, 0, 1)]),
-            ["False ProcessExited", "True AsConfigured", "False ProcessExited", "False ProcessExited"],
+            host_status([state(Reported::WaitingForProcess, 0, 1)]),
+            ["False ProcessExited", "True Available", "False ProcessExited", "False ProcessExited"],
         ),
         (
-            says([state(Reported::WaitingForProcess, 0, 7)]),
-            ["False RestartLoop", "True AsConfigured", "False RestartLoop", "False RestartLoop"],
+            host_status([state(Reported::WaitingForProcess, 0, 7)]),
+            ["False RestartLoop", "True Available", "False RestartLoop", "False RestartLoop"],
         ),
         (
-            says([PodReport { last_error: "no BTF".to_owned(), ..state(Reported::Failed, 9, 1) }]),
-            ["False CannotRecord", "True AsConfigured", "False CannotRecord", "True AsConfigured"],
+            host_status([PodReport { last_error: "no BTF".to_owned(), ..state(Reported::Failed, 9, 1) }]),
+            ["False CannotRecord", "True Available", "False CannotRecord", "True Available"],
         ),
         (
-            says([PodReport { peer_id: String::new(), identity_error: "not found".to_owned(), ..report() }]),
-            ["False IdentityNotRead", "False IdentityNotRead", "True AsConfigured", "True AsConfigured"],
+            host_status([PodReport { peer_id: String::new(), identity_error: "not found".to_owned(), ..report() }]),
+            ["False IdentityNotRead", "False IdentityNotRead", "True Available", "True Available"],
         ),
         (
-            HostStatus { error: "no CAP_BPF".to_owned(), ..says([report()]) },
+            HostStatus { error: "no CAP_BPF".to_owned(), ..host_status([report()]) },
             [
                 "False HostCannotRecord",
                 "Unknown HostCannotRecord",
@@ -88,7 +83,7 @@ fn each_trouble_has_its_reason() {
             ],
         ),
         (
-            says([]),
+            host_status([]),
             [
                 "Unknown WaitingForAgent",
                 "Unknown WaitingForAgent",
@@ -97,7 +92,7 @@ fn each_trouble_has_its_reason() {
             ],
         ),
         (
-            says([recording("u0", "tezos/another")]),
+            host_status([recording("u0", "tezos/another")]),
             [
                 "Unknown WaitingForAgent",
                 "Unknown WaitingForAgent",
@@ -106,187 +101,187 @@ fn each_trouble_has_its_reason() {
             ],
         ),
     ] {
-        let mut world = world();
-        world.report("host-1", status.clone()).wait(2);
-        let kinds = ["Ready", "IdentityResolved", "Recording", "NodeProcessRunning"];
+        let mut cluster = cluster();
+        cluster.report("host-1", status.clone()).wait(2);
+        let kinds = ["Ready", "IdentityResolved", "Recording", "ProcessRunning"];
         let expected: Vec<_> = kinds.iter().zip(expected).map(|(kind, rest)| format!("{kind} {rest}")).collect();
-        assert_eq!(conditions(&world), expected, "{status:?}");
+        assert_eq!(conditions(&cluster), expected, "{status:?}");
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_pod_is_said_before_any_agent_speaks() {
+fn errors_of_the_plan_are_reported_without_an_agent() {
     for (spec, input, reason, observed) in [
         (json!({ "container": "node" }), octez("u0", "host-1"), "ContainerNotFound", false),
         (json!({ "ports": { "p2p": "p2p" } }), octez("u0", "host-1"), "PortNotFound", true),
         (json!({}), pod("u0", None, &[("appType", "octez-node")]), "PodUnscheduled", false),
     ] {
-        let mut world = World::new();
-        world.engine.apply_node(node("main", 0, spec));
-        world.engine.apply_pod(&key("p"), input);
-        world.step().report("host-1", says([recording("u0", "tezos/main")])).wait(2);
-        assert_eq!(world.ready("tezos/main"), ("False", reason));
-        assert_eq!(world.observed("host-1", "u0").is_some(), observed, "{reason}");
-        assert!(world.condition("tezos/main", "Ready").message.starts_with("p: "), "{reason}");
+        let mut cluster = TestCluster::new();
+        cluster.reconciler.apply_node(node("main", 0, spec));
+        cluster.reconciler.apply_pod(&key("p"), input);
+        cluster.step().report("host-1", host_status([recording("u0", "tezos/main")])).wait(2);
+        assert_eq!(cluster.ready("tezos/main"), ("False", reason));
+        assert_eq!(cluster.observed("host-1", "u0").is_some(), observed, "{reason}");
+        assert!(cluster.condition("tezos/main", "Ready").message.starts_with("p: "), "{reason}");
     }
 }
 
 #[test]
-fn an_agent_that_never_comes_is_missing() {
-    let mut world = world();
-    assert_eq!(world.ready("tezos/main"), ("Unknown", "WaitingForAgent"));
-    world.wait(29);
-    assert_eq!(world.ready("tezos/main"), ("Unknown", "WaitingForAgent"));
-    world.wait(5);
-    assert_eq!(world.ready("tezos/main"), ("False", "AgentMissing"));
-    assert!(world.condition("tezos/main", "Ready").message.contains("host-1"));
-    world.report("host-1", says([recording("u0", "tezos/main")])).wait(2);
-    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
+fn an_agent_that_never_connects_is_missing() {
+    let mut cluster = cluster();
+    assert_eq!(cluster.ready("tezos/main"), ("Unknown", "WaitingForAgent"));
+    cluster.wait(29);
+    assert_eq!(cluster.ready("tezos/main"), ("Unknown", "WaitingForAgent"));
+    cluster.wait(5);
+    assert_eq!(cluster.ready("tezos/main"), ("False", "AgentMissing"));
+    assert!(cluster.condition("tezos/main", "Ready").message.contains("host-1"));
+    cluster.report("host-1", host_status([recording("u0", "tezos/main")])).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
 }
 
 #[test]
-fn an_agent_that_falls_silent_is_not_believed_any_more() {
-    let mut world = world();
-    world.report("host-1", says([recording("u0", "tezos/main")])).wait(60);
-    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
-    for reported in world.reports.hosts.values_mut() {
-        *reported = Arc::new(HostReported { connected: false, ..(**reported).clone() });
+fn an_agent_without_recent_reports_is_unreachable() {
+    let mut cluster = cluster();
+    cluster.report("host-1", host_status([recording("u0", "tezos/main")])).wait(60);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+    for reported in cluster.reports.hosts.values_mut() {
+        *reported = Arc::new(AgentReport { connected: false, ..(**reported).clone() });
     }
-    world.wait(30);
-    assert_eq!(world.ready("tezos/main").0, "True");
-    world.wait(10);
-    assert_eq!(world.ready("tezos/main"), ("Unknown", "AgentSilent"));
-    assert_eq!(world.statuses["tezos/main"].recording_count, 0);
+    cluster.wait(30);
+    assert_eq!(cluster.ready("tezos/main").0, "True");
+    cluster.wait(10);
+    assert_eq!(cluster.ready("tezos/main"), ("Unknown", "AgentUnreachable"));
+    assert_eq!(cluster.statuses["tezos/main"].recording_count, 0);
 }
 
 #[test]
-fn a_transition_keeps_its_time_until_the_next() {
-    let mut world = world();
-    world.report("host-1", says([recording("u0", "tezos/main")])).wait(2);
-    let since = world.condition("tezos/main", "Ready").last_transition_time.clone();
-    // Another process, a changed specification, more messages: still ready.
+fn last_transition_time_changes_with_the_status_only() {
+    let mut cluster = cluster();
+    cluster.report("host-1", host_status([recording("u0", "tezos/main")])).wait(2);
+    let since = cluster.condition("tezos/main", "Ready").last_transition_time.clone();
+    // Another process and more messages do not change the status.
     let mut report = recording("u0", "tezos/main");
     report.pid = 4712;
-    world.wait(50).report("host-1", says([report.clone()])).wait(70);
-    assert_eq!(world.condition("tezos/main", "Ready").last_transition_time, since);
+    cluster.wait(50).report("host-1", host_status([report.clone()])).wait(70);
+    assert_eq!(cluster.condition("tezos/main", "Ready").last_transition_time, since);
     report.state = Reported::Failed.into();
-    world.report("host-1", says([report])).wait(2);
-    let ready = world.condition("tezos/main", "Ready");
+    cluster.report("host-1", host_status([report])).wait(2);
+    let ready = cluster.condition("tezos/main", "Ready");
     assert_eq!(ready.status, "False");
     assert!(ready.last_transition_time.0 > since.0);
-    // What did not change keeps its own.
-    assert_eq!(world.condition("tezos/main", "NodeProcessRunning").last_transition_time, since);
+    // An unchanged condition keeps its time.
+    assert_eq!(cluster.condition("tezos/main", "ProcessRunning").last_transition_time, since);
 }
 
 #[test]
-fn a_new_generation_is_not_ready_before_the_agent_has_it() {
-    let mut world = world();
-    world.report("host-1", says([recording("u0", "tezos/main")])).wait(2);
+fn a_new_generation_is_not_ready_before_the_agent_applied_it() {
+    let mut cluster = cluster();
+    cluster.report("host-1", host_status([recording("u0", "tezos/main")])).wait(2);
     let mut input = node("main", 0, json!({ "network": { "store": "plain" } }));
     input.generation = 2;
-    world.engine.apply_node(input);
-    world.wait(2);
-    assert_eq!(world.statuses["tezos/main"].observed_generation, Some(2));
-    assert_eq!(world.ready("tezos/main"), ("Unknown", "WaitingForAgent"));
-    world.report("host-1", says([PodReport { node_generation: 2, ..recording("u0", "tezos/main") }])).wait(2);
-    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
-    assert!(world.statuses["tezos/main"].conditions.iter().all(|one| one.observed_generation == Some(2)));
+    cluster.reconciler.apply_node(input);
+    cluster.wait(2);
+    assert_eq!(cluster.statuses["tezos/main"].observed_generation, Some(2));
+    assert_eq!(cluster.ready("tezos/main"), ("Unknown", "WaitingForAgent"));
+    cluster.report("host-1", host_status([PodReport { node_generation: 2, ..recording("u0", "tezos/main") }])).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+    assert!(cluster.statuses["tezos/main"].conditions.iter().all(|one| one.observed_generation == Some(2)));
 }
 
 #[test]
-fn a_process_that_ends_again_and_again_is_a_loop_until_it_settles() {
-    let mut world = world();
+fn a_restart_loop_ends_when_the_process_is_stable() {
+    let mut cluster = cluster();
     let mut report = recording("u0", "tezos/main");
-    world.report("host-1", says([report.clone()])).wait(2);
+    cluster.report("host-1", host_status([report.clone()])).wait(2);
     for _ in 0..3 {
         report.process_starts += 1;
         report.pid += 1;
-        report.process_started_ns = world.now;
-        world.report("host-1", says([report.clone()])).wait(20);
+        report.process_started_ns = cluster.now;
+        cluster.report("host-1", host_status([report.clone()])).wait(20);
     }
-    assert_eq!(world.ready("tezos/main"), ("False", "RestartLoop"));
-    assert_eq!(world.condition("tezos/main", "Recording").status, "True");
-    // Nothing more is heard but time: five minutes of life settle it.
-    world.wait(301);
-    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
-    // A restart now and then is none.
+    assert_eq!(cluster.ready("tezos/main"), ("False", "RestartLoop"));
+    assert_eq!(cluster.condition("tezos/main", "Recording").status, "True");
+    // Without further reports, five minutes of uptime end the loop.
+    cluster.wait(301);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+    // Infrequent restarts are not a loop.
     for _ in 0..3 {
-        world.wait(700);
+        cluster.wait(700);
         report.process_starts += 1;
-        report.process_started_ns = world.now;
-        world.report("host-1", says([report.clone()])).wait(2);
-        assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
+        report.process_started_ns = cluster.now;
+        cluster.report("host-1", host_status([report.clone()])).wait(2);
+        assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
     }
 }
 
 #[test]
-fn nothing_asked_for_is_nothing_missing() {
-    let mut world = World::new();
-    world.engine.apply_node(node("main", 0, json!({ "network": { "enabled": false } })));
-    world.engine.apply_pod(&key("p"), octez("u0", "host-1"));
-    world.step().wait(60);
-    assert_eq!(world.ready("tezos/main"), ("True", "NetworkDisabled"));
-    let recording = world.condition("tezos/main", "Recording");
+fn a_node_with_disabled_recording_is_ready() {
+    let mut cluster = TestCluster::new();
+    cluster.reconciler.apply_node(node("main", 0, json!({ "network": { "enabled": false } })));
+    cluster.reconciler.apply_pod(&key("p"), octez("u0", "host-1"));
+    cluster.step().wait(60);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "NetworkDisabled"));
+    let recording = cluster.condition("tezos/main", "Recording");
     assert_eq!((&*recording.status, &*recording.reason), ("False", "NetworkDisabled"));
 }
 
 #[test]
-fn memory_alone_needs_the_process() {
-    let mut world = World::new();
-    world.engine.apply_node(node("main", 0, json!({ "network": { "enabled": false }, "memory": {} })));
-    world.engine.apply_pod(&key("p"), octez("u0", "host-1"));
-    let waits = PodReport {
+fn memory_profiling_alone_requires_the_process() {
+    let mut cluster = TestCluster::new();
+    cluster.reconciler.apply_node(node("main", 0, json!({ "network": { "enabled": false }, "memory": {} })));
+    cluster.reconciler.apply_pod(&key("p"), octez("u0", "host-1"));
+    let waiting = PodReport {
         state: Reported::WaitingForProcess.into(),
         pid: 0,
         process_starts: 0,
         ..recording("u0", "tezos/main")
     };
-    world.step().report("host-1", says([waits])).wait(2);
-    assert_eq!(world.ready("tezos/main"), ("False", "ProcessNotFound"));
+    cluster.step().report("host-1", host_status([waiting])).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("False", "ProcessNotFound"));
     let profiled = PodReport { state: Reported::Profiling.into(), ..recording("u0", "tezos/main") };
-    world.report("host-1", says([profiled])).wait(2);
-    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
-    assert_eq!(world.condition("tezos/main", "Recording").reason, "NetworkDisabled");
-    let status = &world.statuses["tezos/main"];
+    cluster.report("host-1", host_status([profiled])).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+    assert_eq!(cluster.condition("tezos/main", "Recording").reason, "NetworkDisabled");
+    let status = &cluster.statuses["tezos/main"];
     assert_eq!((status.recording_count, status.pods[0].state), (0, crate::crd::PodState::Profiling));
 }
 
 #[test]
-fn of_many_pods_the_worst_is_named_and_the_rest_counted() {
-    let mut world = world();
+fn the_worst_pod_is_named_and_the_others_counted() {
+    let mut cluster = cluster();
     for at in 1..5 {
-        world.engine.apply_pod(&key(&format!("p{at}")), octez(&format!("u{at}"), "host-1"));
+        cluster.reconciler.apply_pod(&key(&format!("p{at}")), octez(&format!("u{at}"), "host-1"));
     }
     let mut pods: Vec<_> = (0..5).map(|at| recording(&format!("u{at}"), "tezos/main")).collect();
     for at in [2, 3] {
         pods[at].state = Reported::Failed.into();
-        pods[at].last_error = "no room".to_owned();
+        pods[at].last_error = "no space".to_owned();
     }
-    world.step().report("host-1", says(pods)).wait(2);
-    let status = &world.statuses["tezos/main"];
+    cluster.step().report("host-1", host_status(pods)).wait(2);
+    let status = &cluster.statuses["tezos/main"];
     assert_eq!((status.pod_count, status.recording_count, status.messages), (5, 3, 50));
-    assert_eq!(world.condition("tezos/main", "Recording").message, "p2: no room (and 1 more)");
+    assert_eq!(cluster.condition("tezos/main", "Recording").message, "p2: no space (and 1 more)");
 }
 
 #[test]
-fn what_an_agent_says_is_shown_bounded_and_harmless() {
-    let mut world = world();
-    let evil = format!("\u{1b}[2J\n{}", "x".repeat(100_000));
+fn text_of_agents_is_limited_and_without_control_characters() {
+    let mut cluster = cluster();
+    let hostile = format!("\u{1b}[2J\n{}", "x".repeat(100_000));
     let report = PodReport {
         state: Reported::Failed.into(),
-        last_error: evil.clone(),
-        identity_error: evil.clone(),
-        peer_id: evil.clone(),
+        last_error: hostile.clone(),
+        identity_error: hostile.clone(),
+        peer_id: hostile.clone(),
         messages: u64::MAX,
         bytes_lost: u64::MAX,
         last_record_ns: i64::MAX,
         process_started_ns: i64::MIN,
         ..recording("u0", "tezos/main")
     };
-    world.report("host-1", HostStatus { error: String::new(), ..says([report]) }).wait(2);
-    let text = serde_json::to_string(&world.statuses["tezos/main"]).unwrap();
+    cluster.report("host-1", HostStatus { error: String::new(), ..host_status([report]) }).wait(2);
+    let text = serde_json::to_string(&cluster.statuses["tezos/main"]).unwrap();
     assert!(text.len() < 8192 && !text.contains("\\u001b") && !text.contains("\\n"), "{} bytes", text.len());
-    assert_eq!(world.statuses["tezos/main"].messages, i64::MAX);
-    world.report("host-1", HostStatus { error: evil, ..says([]) }).wait(2);
-    assert!(serde_json::to_string(&world.statuses["tezos/main"]).unwrap().len() < 8192);
+    assert_eq!(cluster.statuses["tezos/main"].messages, i64::MAX);
+    cluster.report("host-1", HostStatus { error: hostile, ..host_status([]) }).wait(2);
+    assert!(serde_json::to_string(&cluster.statuses["tezos/main"]).unwrap().len() < 8192);
 }

@@ -1,4 +1,4 @@
-//! A small cluster in memory, and what the engine makes of it.
+//! Tests of the reconciler with an in-memory cluster.
 
 mod conditions;
 mod ownership;
@@ -16,32 +16,32 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     crd::TezosNodeStatus,
-    desired::{Desired, HostReported, Reports},
+    desired::{AgentReport, Desired, Reports},
 };
 
-/// A moment, far from the beginning of time.
+/// The current time at the start of a test.
 const START: i64 = 1_800_000_000_000_000_000;
 const SECOND: i64 = 1_000_000_000;
 
-/// The engine and what it said so far.
-struct World {
-    engine: Engine,
+/// A reconciler with its accumulated results.
+struct TestCluster {
+    reconciler: Reconciler,
     now: i64,
     desired: Arc<Desired>,
-    /// Every status that was written last.
+    /// The last written status of each node.
     statuses: BTreeMap<String, TezosNodeStatus>,
-    /// Statuses that were written since this was last emptied.
+    /// Number of status writes since it was last reset.
     writes: usize,
-    events: Vec<Happening>,
+    events: Vec<EventRecord>,
     reports: Reports,
 }
 
-impl World {
+impl TestCluster {
     fn new() -> Self {
-        let mut engine = Engine::new(["tezos".to_owned()]);
-        engine.begin(START);
+        let mut reconciler = Reconciler::new(["tezos".to_owned()]);
+        reconciler.begin(START);
         Self {
-            engine,
+            reconciler,
             now: START,
             desired: Arc::default(),
             statuses: BTreeMap::new(),
@@ -52,7 +52,7 @@ impl World {
     }
 
     fn step(&mut self) -> &mut Self {
-        let outcome = self.engine.reconcile(self.now);
+        let outcome = self.reconciler.reconcile(self.now);
         if let Some(desired) = outcome.desired {
             self.desired = desired;
         }
@@ -64,25 +64,25 @@ impl World {
         self
     }
 
-    /// Time goes on, second by second, and agents that are connected go on talking.
+    /// Advances the time second by second; connected agents keep reporting.
     fn wait(&mut self, seconds: i64) -> &mut Self {
         for _ in 0..seconds {
             self.now += SECOND;
             for reported in self.reports.hosts.values_mut().filter(|reported| reported.connected) {
                 let mut again = (**reported).clone();
-                again.heard_ns = self.now;
+                again.last_report_ns = self.now;
                 *reported = Arc::new(again);
             }
-            self.engine.set_reports(&self.reports);
+            self.reconciler.set_reports(&self.reports);
             self.step();
         }
         self
     }
 
     fn report(&mut self, host: &str, status: HostStatus) -> &mut Self {
-        let reported = HostReported { connected: true, since_ns: self.now, heard_ns: self.now, status };
+        let reported = AgentReport { connected: true, since_ns: self.now, last_report_ns: self.now, status };
         self.reports.hosts.insert(host.to_owned(), Arc::new(reported));
-        self.engine.set_reports(&self.reports);
+        self.reconciler.set_reports(&self.reports);
         self.step()
     }
 
@@ -100,8 +100,8 @@ impl World {
         (&ready.status, &ready.reason)
     }
 
-    /// Names and reasons of the Events since the last call.
-    fn told(&mut self) -> Vec<String> {
+    /// Nodes and reasons of the Events since the last call.
+    fn take_events(&mut self) -> Vec<String> {
         self.events.drain(..).map(|event| format!("{} {}", event.node, event.reason)).collect()
     }
 }
@@ -143,7 +143,7 @@ fn key(name: &str) -> Key {
     Key::new("tezos", name)
 }
 
-/// What an agent says of a pod that is recorded.
+/// The report on a recorded pod.
 fn recording(uid: &str, node: &str) -> PodReport {
     PodReport {
         uid: uid.to_owned(),
@@ -159,7 +159,7 @@ fn recording(uid: &str, node: &str) -> PodReport {
     }
 }
 
-fn says(pods: impl IntoIterator<Item = PodReport>) -> HostStatus {
+fn host_status(pods: impl IntoIterator<Item = PodReport>) -> HostStatus {
     HostStatus { generation: 1, pods: pods.into_iter().collect(), ..HostStatus::default() }
 }
 
@@ -168,13 +168,13 @@ fn secret(key: &str, value: &[u8]) -> SecretInput {
 }
 
 #[test]
-fn a_node_and_its_pod_become_what_agents_and_aggregator_should_do() {
-    let mut world = World::new();
-    world.engine.apply_pod(&key("rolling-node-0"), octez("u0", "host-1"));
+fn a_node_and_its_pod_appear_in_the_desired_state() {
+    let mut cluster = TestCluster::new();
+    cluster.reconciler.apply_pod(&key("rolling-node-0"), octez("u0", "host-1"));
     let spec = json!({ "retention": { "rows": 5, "bytes": "1GiB", "age": "2d" }, "aliases": ["9732"], "network": { "store": "plain" } });
-    world.engine.apply_node(node("main", 0, spec));
-    world.step();
-    let pod = world.observed("host-1", "u0").unwrap();
+    cluster.reconciler.apply_node(node("main", 0, spec));
+    cluster.step();
+    let pod = cluster.observed("host-1", "u0").unwrap();
     assert_eq!(
         (&*pod.node, pod.node_generation, &*pod.namespace, &*pod.name),
         ("tezos/main", 1, "tezos", "rolling-node-0")
@@ -188,13 +188,13 @@ fn a_node_and_its_pod_become_what_agents_and_aggregator_should_do() {
         ))
     );
     assert!(pod.network.is_some_and(|network| network.enabled && network.plain_only));
-    let catalog = &world.desired.catalog["tezos/main"];
+    let catalog = &cluster.desired.catalog["tezos/main"];
     assert_eq!((catalog.keep_rows, catalog.keep_bytes, catalog.keep_seconds), (Some(5), Some(1 << 30), Some(172_800)));
     assert_eq!((&catalog.aliases[..], &catalog.hosts[..]), (&["9732".to_owned()][..], &["host-1".to_owned()][..]));
 }
 
 #[test]
-fn container_ids_are_sixty_four_digits() {
+fn container_ids_have_sixty_four_digits() {
     let id = "0123456789abcdef".repeat(4);
     for reported in [format!("containerd://{id}"), format!("cri-o://{id}"), format!("docker://{id}"), id.clone()] {
         assert_eq!(container_id(&reported), Some(&*id));

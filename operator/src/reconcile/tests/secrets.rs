@@ -1,6 +1,6 @@
 //! Identities in Secrets.
 
-use chainscope_proto::v1::observed_pod::Identity as Wire;
+use chainscope_proto::v1::observed_pod::Identity as ProtoIdentity;
 use serde_json::json;
 
 use super::*;
@@ -8,16 +8,16 @@ use super::*;
 const ONE: &[u8] = include_bytes!("../../../../vectors/tezos/carthagenet-2020/identity.json");
 const OTHER: &[u8] = include_bytes!("../../../../vectors/tezos/synthetic-two-way/identity.json");
 
-fn world() -> World {
-    let mut world = World::new();
-    world.engine.apply_node(node("main", 0, json!({ "identity": { "secretRef": { "name": "id" } } })));
-    world.engine.apply_pod(&key("p"), octez("u0", "host-1"));
-    world.step();
-    world
+fn cluster() -> TestCluster {
+    let mut cluster = TestCluster::new();
+    cluster.reconciler.apply_node(node("main", 0, json!({ "identity": { "secretRef": { "name": "id" } } })));
+    cluster.reconciler.apply_pod(&key("p"), octez("u0", "host-1"));
+    cluster.step();
+    cluster
 }
 
-fn wire(world: &World) -> &Wire {
-    world.observed("host-1", "u0").unwrap().identity.as_ref().unwrap()
+fn identity(cluster: &TestCluster) -> &ProtoIdentity {
+    cluster.observed("host-1", "u0").unwrap().identity.as_ref().unwrap()
 }
 
 fn peer_id(json: &[u8]) -> String {
@@ -25,43 +25,45 @@ fn peer_id(json: &[u8]) -> String {
 }
 
 #[test]
-fn a_secret_is_waited_for_and_its_rotation_is_told() {
-    let mut world = world();
-    assert_eq!(world.engine.secrets().cloned().collect::<Vec<_>>(), [key("id")]);
-    assert!(world.engine.awaits_secrets());
-    assert!(matches!(wire(&world), Wire::IdentityMissing(_)));
+fn a_secret_is_awaited_and_its_rotation_emits_an_event() {
+    let mut cluster = cluster();
+    assert_eq!(cluster.reconciler.secrets().cloned().collect::<Vec<_>>(), [key("id")]);
+    assert!(cluster.reconciler.awaits_secrets());
+    assert!(matches!(identity(&cluster), ProtoIdentity::IdentityMissing(_)));
 
-    world.engine.set_secret(&key("id"), SecretInput::Absent);
-    world.wait(2);
-    assert!(!world.engine.awaits_secrets());
-    assert_eq!(world.condition("tezos/main", "IdentityResolved").reason, "SecretNotFound");
-    assert!(matches!(wire(&world), Wire::IdentityMissing(why) if why.contains("tezos/id does not exist")));
+    cluster.reconciler.set_secret(&key("id"), SecretInput::Absent);
+    cluster.wait(2);
+    assert!(!cluster.reconciler.awaits_secrets());
+    assert_eq!(cluster.condition("tezos/main", "IdentityResolved").reason, "SecretNotFound");
+    assert!(
+        matches!(identity(&cluster), ProtoIdentity::IdentityMissing(message) if message.contains("tezos/id does not exist"))
+    );
 
-    // It appears.
-    world.engine.set_secret(&key("id"), secret("identity.json", ONE));
-    world.step();
-    assert_eq!(*wire(&world), Wire::IdentityJson(ONE.to_vec()));
-    world.told();
+    // The Secret is created.
+    cluster.reconciler.set_secret(&key("id"), secret("identity.json", ONE));
+    cluster.step();
+    assert_eq!(*identity(&cluster), ProtoIdentity::IdentityJson(ONE.to_vec()));
+    cluster.take_events();
     let report = PodReport { peer_id: peer_id(ONE), ..recording("u0", "tezos/main") };
-    world.report("host-1", says([report.clone()])).wait(2);
-    assert_eq!(world.condition("tezos/main", "IdentityResolved").status, "True");
-    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
-    world.told();
+    cluster.report("host-1", host_status([report.clone()])).wait(2);
+    assert_eq!(cluster.condition("tezos/main", "IdentityResolved").status, "True");
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+    cluster.take_events();
 
-    // It is rotated: the agent is told, and not ready before it uses the new one.
-    world.engine.set_secret(&key("id"), secret("identity.json", OTHER));
-    world.wait(2);
-    assert_eq!(*wire(&world), Wire::IdentityJson(OTHER.to_vec()));
-    assert!(world.told().contains(&"tezos/main IdentityRotated".to_owned()));
-    assert_eq!(world.condition("tezos/main", "IdentityResolved").reason, "IdentityPending");
-    world.report("host-1", says([PodReport { peer_id: peer_id(OTHER), ..report }])).wait(2);
-    assert_eq!(world.ready("tezos/main"), ("True", "AsConfigured"));
+    // The identity is rotated: the node is not ready before the agent uses the new one.
+    cluster.reconciler.set_secret(&key("id"), secret("identity.json", OTHER));
+    cluster.wait(2);
+    assert_eq!(*identity(&cluster), ProtoIdentity::IdentityJson(OTHER.to_vec()));
+    assert!(cluster.take_events().contains(&"tezos/main IdentityRotated".to_owned()));
+    assert_eq!(cluster.condition("tezos/main", "IdentityResolved").reason, "IdentityPending");
+    cluster.report("host-1", host_status([PodReport { peer_id: peer_id(OTHER), ..report }])).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
 }
 
 #[test]
-fn what_is_wrong_with_a_secret_is_said_and_chunks_are_recorded_nevertheless() {
-    let mut world = world();
-    world.report("host-1", says([PodReport { peer_id: String::new(), ..recording("u0", "tezos/main") }]));
+fn errors_of_the_secret_do_not_stop_the_recording() {
+    let mut cluster = cluster();
+    cluster.report("host-1", host_status([PodReport { peer_id: String::new(), ..recording("u0", "tezos/main") }]));
     for (input, reason) in [
         (secret("other.json", ONE), "SecretKeyNotFound"),
         (secret("identity.json", b"{}"), "IdentityInvalid"),
@@ -70,53 +72,53 @@ fn what_is_wrong_with_a_secret_is_said_and_chunks_are_recorded_nevertheless() {
         (SecretInput::Unreadable("forbidden".to_owned()), "SecretNotReadable"),
         (SecretInput::Absent, "SecretNotFound"),
     ] {
-        world.engine.set_secret(&key("id"), input);
-        world.wait(2);
-        let resolved = world.condition("tezos/main", "IdentityResolved");
+        cluster.reconciler.set_secret(&key("id"), input);
+        cluster.wait(2);
+        let resolved = cluster.condition("tezos/main", "IdentityResolved");
         assert_eq!((&*resolved.status, &*resolved.reason), ("False", reason));
-        assert_eq!(world.ready("tezos/main"), ("False", reason));
-        assert!(matches!(wire(&world), Wire::IdentityMissing(_)));
-        assert_eq!(world.condition("tezos/main", "Recording").status, "True");
+        assert_eq!(cluster.ready("tezos/main"), ("False", reason));
+        assert!(matches!(identity(&cluster), ProtoIdentity::IdentityMissing(_)));
+        assert_eq!(cluster.condition("tezos/main", "Recording").status, "True");
     }
 }
 
 #[test]
-fn a_secret_of_a_namespace_that_is_not_listed_is_not_even_asked_for() {
-    let mut world = World::new();
+fn secrets_of_other_namespaces_are_not_watched() {
+    let mut cluster = TestCluster::new();
     let spec = json!({ "identity": { "secretRef": { "name": "id" } } });
     let input = NodeInput { key: Key::new("elsewhere", "main"), ..node("main", 0, spec) };
-    world.engine.apply_node(input);
-    world.engine.apply_pod(&Key::new("elsewhere", "p"), octez("u0", "host-1"));
-    world.step();
-    assert_eq!(world.engine.secrets().count(), 0);
-    assert_eq!(world.condition("elsewhere/main", "IdentityResolved").reason, "SecretNamespaceNotAllowed");
+    cluster.reconciler.apply_node(input);
+    cluster.reconciler.apply_pod(&Key::new("elsewhere", "p"), octez("u0", "host-1"));
+    cluster.step();
+    assert_eq!(cluster.reconciler.secrets().count(), 0);
+    assert_eq!(cluster.condition("elsewhere/main", "IdentityResolved").reason, "SecretNamespaceNotAllowed");
 }
 
 #[test]
-fn a_secret_that_nobody_uses_is_let_go() {
-    let mut world = world();
+fn a_secret_without_users_is_not_watched() {
+    let mut cluster = cluster();
     let mut second = node("second", 1, json!({ "identity": { "secretRef": { "name": "id" } } }));
-    world.engine.apply_node(second.clone());
-    world.step();
-    world.engine.delete_node(&key("main"));
-    world.step();
-    assert_eq!(world.engine.secrets().count(), 1);
+    cluster.reconciler.apply_node(second.clone());
+    cluster.step();
+    cluster.reconciler.delete_node(&key("main"));
+    cluster.step();
+    assert_eq!(cluster.reconciler.secrets().count(), 1);
     second.generation = 2;
     second.spec = node("second", 1, json!({ "identity": { "secretRef": { "name": "id2" } } })).spec;
-    world.engine.apply_node(second);
-    world.step();
-    assert_eq!(world.engine.secrets().cloned().collect::<Vec<_>>(), [key("id2")]);
-    world.engine.delete_node(&key("second"));
-    assert_eq!(world.engine.secrets().count(), 0);
+    cluster.reconciler.apply_node(second);
+    cluster.step();
+    assert_eq!(cluster.reconciler.secrets().cloned().collect::<Vec<_>>(), [key("id2")]);
+    cluster.reconciler.delete_node(&key("second"));
+    assert_eq!(cluster.reconciler.secrets().count(), 0);
 }
 
 #[test]
-fn no_secret_is_ever_printed() {
-    let mut world = world();
-    world.engine.set_secret(&key("id"), secret("identity.json", ONE));
-    world.step();
+fn secrets_are_not_printed() {
+    let mut cluster = cluster();
+    cluster.reconciler.set_secret(&key("id"), secret("identity.json", ONE));
+    cluster.step();
     let file: serde_json::Value = serde_json::from_slice(ONE).unwrap();
-    let text = format!("{:?} {:?} {:?}", world.engine, world.desired, world.events);
+    let text = format!("{:?} {:?} {:?}", cluster.reconciler, cluster.desired, cluster.events);
     let digits = file["secret_key"].as_str().unwrap();
     assert!(!text.contains(digits));
     let bytes = format!("{:?}", &ONE[..16]);

@@ -1,4 +1,4 @@
-//! A thousand agents at once; prints figures.
+//! A thousand concurrent agents; prints latencies.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use futures::future::join_all;
 use super::*;
 
 const AGENTS: usize = 1000;
-/// Streams of one connection: a thousand connections would need more file descriptors than some machines give.
+/// Streams per connection: a thousand connections may exceed the limit of file descriptors.
 const STREAMS: usize = 8;
 
 fn host(at: usize) -> String {
     format!("host-{at:04}")
 }
 
-/// Each host has three pods, of which one is of this version.
+/// Each host has three pods; one of them differs by version.
 fn desired(version: usize) -> Desired {
     let hosts = (0..AGENTS).map(|at| {
         let identity = format!("{at}-{version}");
@@ -26,15 +26,15 @@ fn desired(version: usize) -> Desired {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_reaches_a_thousand_agents() {
-    let mut rig = Rig::new().await;
+    let mut service = TestService::new().await;
     let wanted = desired(0);
-    rig.desire(wanted.clone());
+    service.desire(wanted.clone());
     let begin = Instant::now();
     let mut agents = Vec::new();
     for first in (0..AGENTS).step_by(STREAMS) {
-        let client = rig.client().await;
+        let client = service.client().await;
         let opening = (first..(first + STREAMS).min(AGENTS)).map(|at| {
-            let (mut client, token) = (client.clone(), rig.reviewer.agent(&host(at)));
+            let (mut client, token) = (client.clone(), service.reviewer.agent(&host(at)));
             async move { Agent::connect(&mut client, &token, (1, 1)).await.unwrap() }
         });
         agents.extend(join_all(opening).await);
@@ -54,13 +54,13 @@ async fn a_change_reaches_a_thousand_agents() {
     let read = arrivals(agents, &wanted).await;
     let connected = begin.elapsed();
     assert!(read.iter().all(|(_, updates, _)| *updates == 1));
-    rig.reported("all are here", |reports| reports.hosts.len() == AGENTS).await;
+    service.reported("all agents connected", |reports| reports.hosts.len() == AGENTS).await;
 
     let wanted = desired(1);
     let agents = read.into_iter().map(|(agent, ..)| agent).collect();
     let reading = arrivals(agents, &wanted);
     let begin = Instant::now();
-    rig.desire(wanted.clone());
+    service.desire(wanted.clone());
     let read = reading.await;
     assert!(read.iter().all(|(_, updates, _)| *updates == 1));
     let mut times: Vec<_> = read.iter().map(|(_, _, at)| at.duration_since(begin)).collect();
@@ -73,16 +73,16 @@ async fn a_change_reaches_a_thousand_agents() {
         times[AGENTS - 1]
     );
 
-    // A change of one host is told to that host only.
+    // A change of one host is sent to that host only.
     let mut wanted = wanted;
     wanted.hosts.insert(host(500), pods([pod("u-500", b"alone")]));
     let mut agents: Vec<_> = read.into_iter().map(|(agent, ..)| agent).collect();
     let begin = Instant::now();
-    rig.desire(wanted.clone());
+    service.desire(wanted.clone());
     assert_eq!(agents[500].until(&wanted.hosts[&host(500)]).await, 1);
     println!("{AGENTS} agents: a change of one host has reached it after {:?}", begin.elapsed());
-    // The others' next update is the next change, and its generation shows that there was none between.
-    rig.desire(desired(2));
+    // The generation of the other hosts' next update shows that they received none in between.
+    service.desire(desired(2));
     for at in [0, 499, 501, 999] {
         let update = agents[at].next().await.unwrap();
         assert_eq!((update.generation, update.pods.len()), (3, 1), "host {at}");

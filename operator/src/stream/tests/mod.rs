@@ -1,4 +1,4 @@
-//! Over real connections with TLS, and a reviewer that knows the tokens of the test.
+//! Tests of the config stream over TLS connections, with a fake token reviewer.
 
 mod calls;
 mod many;
@@ -32,34 +32,34 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status, Streaming, transport::Channel};
 
-use super::{AUDIENCE, Accounts, Config, Metrics, Review, ReviewError, Reviewer, Service};
+use super::{AUDIENCE, Config, Metrics, Review, ReviewError, ReviewToken, Service, ServiceAccounts};
 use crate::{
-    certificates::{self, Served},
+    certificates::{self, ServingCertificate},
     desired::{Desired, HostPods, Reports},
 };
 
-/// For anything that should happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of every awaited event.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const AGENT: &str = "system:serviceaccount:chainscope:cs-agent";
 const AGGREGATOR: &str = "system:serviceaccount:chainscope:cs-aggregator";
 
-/// Knows tokens, and counts how often it is asked.
+/// Accepts the tokens it issued, and counts the reviews.
 #[derive(Default)]
-struct Fake {
+struct FakeReviewer {
     known: parking_lot::Mutex<HashMap<String, Result<Review, ReviewError>>>,
-    asked: AtomicUsize,
+    reviews: AtomicUsize,
 }
 
-impl Reviewer for Fake {
+impl ReviewToken for FakeReviewer {
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Review, ReviewError>> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.reviews.fetch_add(1, Ordering::Relaxed);
         let answer = self.known.lock().get(token).cloned();
         Box::pin(async move { answer.unwrap_or_else(|| Err(ReviewError::Refused("never issued".to_owned()))) })
     }
 }
 
-impl Fake {
-    /// Issues a token of an account that is bound to a pod on a host, good for some seconds.
+impl FakeReviewer {
+    /// Issues a token that is bound to a pod on a host and expires after `seconds`.
     fn issue(&self, username: &str, host: Option<&str>, seconds: u64) -> String {
         let token = jwt(AUDIENCE, seconds, self.known.lock().len());
         let extra = host.map(|host| ("authentication.kubernetes.io/node-name".to_owned(), vec![host.to_owned()]));
@@ -80,11 +80,11 @@ fn jwt(audience: &str, seconds: u64, number: usize) -> String {
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload))
 }
 
-/// An operator's config stream, and what it lives on.
-struct Rig {
+/// A running config stream with its inputs and outputs.
+struct TestService {
     address: SocketAddr,
     trust: TempDir,
-    reviewer: Arc<Fake>,
+    reviewer: Arc<FakeReviewer>,
     desired: watch::Sender<Arc<Desired>>,
     serving: watch::Sender<bool>,
     reports: watch::Receiver<Arc<Reports>>,
@@ -92,32 +92,33 @@ struct Rig {
     stop: CancellationToken,
 }
 
-impl Drop for Rig {
+impl Drop for TestService {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl Rig {
+impl TestService {
     async fn new() -> Self {
-        let authority = certificates::authority::new_authority("test", now()).unwrap();
+        let ca = certificates::ca::new_ca("test", now()).unwrap();
         let names = BTreeSet::from(["localhost".to_owned()]);
-        let served = Arc::new(Served::default());
-        served.take(&certificates::authority::new_server(&authority, &names, now()).unwrap()).unwrap();
+        let certificate = Arc::new(ServingCertificate::default());
+        certificate.load(&certificates::ca::new_server_certificate(&ca, &names, now()).unwrap()).unwrap();
         let trust = TempDir::new().unwrap();
-        fs::write(trust.path().join("ca.crt"), &authority.certificate).unwrap();
+        fs::write(trust.path().join("ca.crt"), &ca.certificate).unwrap();
 
         let (desired, desired_receiver) = watch::channel(Arc::default());
         let (serving, serving_receiver) = watch::channel(true);
-        let (reviewer, metrics, stop) = (Arc::new(Fake::default()), Metrics::default(), CancellationToken::new());
-        let accounts = Accounts {
+        let (reviewer, metrics, stop) =
+            (Arc::new(FakeReviewer::default()), Metrics::default(), CancellationToken::new());
+        let accounts = ServiceAccounts {
             namespace: "chainscope".to_owned(),
             agent: "cs-agent".to_owned(),
             aggregator: "cs-aggregator".to_owned(),
         };
-        let (service, reports) = Service::new(Config {
+        let (server, reports) = Service::new(Config {
             accounts,
-            reviewer: Arc::clone(&reviewer) as Arc<dyn Reviewer>,
+            reviewer: Arc::clone(&reviewer) as Arc<dyn ReviewToken>,
             desired: desired_receiver,
             serving: serving_receiver,
             metrics: metrics.clone(),
@@ -125,7 +126,7 @@ impl Rig {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(service.serve(listener, Acceptor::tls(served, Protocol::Grpc).unwrap()));
+        tokio::spawn(server.serve(listener, Acceptor::tls(certificate, Protocol::Grpc).unwrap()));
         Self { address, trust, reviewer, desired, serving, reports, metrics, stop }
     }
 
@@ -135,7 +136,7 @@ impl Rig {
         ConfigurationClient::new(remote.connect().await.unwrap())
     }
 
-    /// An agent that says hello with this token.
+    /// Connects an agent with the token and sends a hello.
     async fn agent(&self, token: &str) -> Result<Agent, Status> {
         Agent::connect(&mut self.client().await, token, (1, 1)).await
     }
@@ -144,11 +145,11 @@ impl Rig {
         self.desired.send_replace(Arc::new(desired));
     }
 
-    /// Waits for what the agents have said.
-    async fn reported(&mut self, what: &str, is_so: impl Fn(&Reports) -> bool) -> Arc<Reports> {
+    /// Waits until the published reports satisfy a condition.
+    async fn reported(&mut self, what: &str, condition: impl Fn(&Reports) -> bool) -> Arc<Reports> {
         let waited =
-            timeout(PATIENCE, self.reports.wait_for(|reports| is_so(reports))).await.map(|found| found.map(|_| ()));
-        assert!(matches!(waited, Ok(Ok(()))), "never reported: {what}; {:?}", self.reports.borrow());
+            timeout(TIMEOUT, self.reports.wait_for(|reports| condition(reports))).await.map(|found| found.map(|_| ()));
+        assert!(matches!(waited, Ok(Ok(()))), "timeout: {what}; {:?}", self.reports.borrow());
         Arc::clone(&self.reports.borrow())
     }
 }
@@ -165,7 +166,7 @@ fn request<T>(message: T, token: &str) -> Request<T> {
     request
 }
 
-/// The client's side of a host's stream.
+/// The client side of a host's stream.
 struct Agent {
     out: mpsc::Sender<HostReport>,
     updates: Streaming<HostUpdate>,
@@ -183,7 +184,7 @@ impl Agent {
         Self::open(client, token, host_report::Report::Hello(hello)).await
     }
 
-    /// Opens the stream with any first message.
+    /// Opens the stream with the given first message.
     async fn open(
         client: &mut ConfigurationClient<Channel>,
         token: &str,
@@ -195,10 +196,10 @@ impl Agent {
         Ok(Self { out, updates, pods: BTreeMap::new(), parts: Vec::new() })
     }
 
-    /// The next message, applied if it completes an update.
+    /// Receives the next message, and applies the update if it is complete.
     async fn next(&mut self) -> Result<HostUpdate, Status> {
-        let update = timeout(PATIENCE, self.updates.message()).await.expect("an update");
-        let update = update?.ok_or_else(|| Status::ok("the end without a reason"))?;
+        let update = timeout(TIMEOUT, self.updates.message()).await.expect("an update");
+        let update = update?.ok_or_else(|| Status::ok("end of stream without a status"))?;
         self.parts.push(update.clone());
         if !update.more {
             if update.snapshot {
@@ -208,14 +209,14 @@ impl Agent {
                 assert_eq!((part.generation, part.snapshot), (update.generation, update.snapshot));
                 self.pods.extend(part.pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
                 for uid in part.removed {
-                    assert!(self.pods.remove(&uid).is_some(), "{uid} was never here");
+                    assert!(self.pods.remove(&uid).is_some(), "{uid} was removed but is unknown");
                 }
             }
         }
         Ok(update)
     }
 
-    /// The reason why the stream ends; updates before are skipped.
+    /// Receives until the stream ends and returns the status.
     async fn end(&mut self) -> Status {
         loop {
             if let Err(status) = self.next().await {
@@ -224,17 +225,17 @@ impl Agent {
         }
     }
 
-    /// Reads until it holds what it should.
+    /// Receives until the state equals `pods`; returns the number of messages.
     async fn until(&mut self, pods: &HostPods) -> usize {
         let mut updates = 0;
         while self.pods.len() != pods.len() || pods.iter().any(|(uid, pod)| self.pods.get(uid) != Some(pod.as_ref())) {
-            self.next().await.expect("an update that leads there");
+            self.next().await.expect("an update");
             updates += 1;
         }
         updates
     }
 
-    async fn say(&self, generation: u64, pods: Vec<PodReport>) {
+    async fn report(&self, generation: u64, pods: Vec<PodReport>) {
         let status = HostStatus { generation, pods, ..Default::default() };
         let report = HostReport { report: Some(host_report::Report::Status(status)) };
         self.out.send(report).await.unwrap();

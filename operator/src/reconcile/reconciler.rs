@@ -1,6 +1,6 @@
-//! Everything that is known, and what of it has to be thought about again.
+//! The state of the reconciler, and the tracking of what each change affects.
 
-mod work;
+mod update;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,11 +8,11 @@ use std::{
 };
 
 use super::{
+    drops::DropTracker,
     hosts::Hosts,
     index::Selectors,
     input::{Key, NodeInput, PodInput, SecretInput},
-    losses::Losses,
-    output::{Happening, Outcome},
+    output::{EventRecord, Outcome},
     plan::Plan,
     restarts::Restarts,
 };
@@ -21,10 +21,10 @@ use crate::{
     desired::{Desired, Reports},
 };
 
-/// The state of the decision.
+/// Computes the desired state and the statuses.
 #[derive(Debug, Default)]
-pub struct Engine {
-    /// Namespaces whose Secrets may be read.
+pub struct Reconciler {
+    /// Namespaces in which the operator may read Secrets.
     secret_namespaces: BTreeSet<String>,
     nodes: BTreeMap<Key, Node>,
     pods: BTreeMap<Key, Pod>,
@@ -32,40 +32,40 @@ pub struct Engine {
     secrets: BTreeMap<Key, Secret>,
     hosts: Hosts,
     desired: Desired,
-    /// What was handed out last differs from `desired`.
-    unpublished: bool,
-    /// Other Secrets than before are needed.
+    /// Whether `desired` changed since it was last returned.
+    desired_changed: bool,
+    /// Whether the set of referenced Secrets changed since it was last reported.
     secrets_changed: bool,
-    /// Nodes whose plan has to be made again.
-    replan: BTreeSet<Key>,
-    /// Nodes whose status has to be made again.
-    rejudge: BTreeSet<Key>,
-    /// Nodes whose status was made, but not yet written.
+    /// Nodes whose plan has to be computed.
+    stale_plans: BTreeSet<Key>,
+    /// Nodes whose status has to be computed.
+    stale_statuses: BTreeSet<Key>,
+    /// Nodes whose status differs from the written one.
     unwritten: BTreeSet<Key>,
-    /// Nodes with a loop of restarts: time alone ends it.
-    looping: BTreeSet<Key>,
-    events: Vec<Happening>,
+    /// Nodes with a restart loop: their status changes with elapsed time alone.
+    restart_loops: BTreeSet<Key>,
+    events: Vec<EventRecord>,
 }
 
 #[derive(Debug)]
 struct Node {
     input: NodeInput,
-    /// The Secret that its identity is in.
+    /// The referenced Secret, if the operator may read it.
     secret: Option<Key>,
-    /// Pods that it selects, whoever has them.
+    /// Pods that match the selector, including those of older nodes.
     selected: BTreeSet<Key>,
     plan: Plan,
     status: TezosNodeStatus,
     written: TezosNodeStatus,
     written_ns: i64,
     restarts: BTreeMap<Box<str>, Restarts>,
-    losses: Losses,
+    drops: DropTracker,
 }
 
 #[derive(Debug)]
 struct Pod {
     input: PodInput,
-    /// Nodes that select it, the oldest first.
+    /// Creation time and key of the nodes that select the pod, the oldest first: it owns the pod.
     claims: Vec<(i64, Key)>,
 }
 
@@ -75,45 +75,50 @@ struct Secret {
     users: BTreeSet<Key>,
 }
 
-/// How many there are, for metrics.
+/// Numbers of objects, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Counts {
+    /// `TezosNode` resources.
     pub nodes: usize,
+    /// `TezosNode` resources with condition `Ready=True`.
     pub ready: usize,
+    /// Pods in the watch cache.
     pub pods_known: usize,
+    /// Pods in the desired state.
     pub pods_observed: usize,
-    pub hosts_heard: usize,
-    pub hosts_not_heard: usize,
+    /// Hosts with observed pods and a connected agent.
+    pub agents_connected: usize,
+    /// Hosts with observed pods and without a connected agent.
+    pub agents_disconnected: usize,
 }
 
-impl Engine {
-    /// An engine that knows nothing. `secret_namespaces`: the namespaces whose Secrets it may ask for.
+impl Reconciler {
+    /// Creates an empty reconciler. `secret_namespaces` are the namespaces in which the operator may read Secrets.
     pub fn new(secret_namespaces: impl IntoIterator<Item = String>) -> Self {
         Self { secret_namespaces: secret_namespaces.into_iter().collect(), ..Self::default() }
     }
 
-    /// From now on this program leads: everything is thought about afresh, from what is stored.
+    /// Starts a leadership term: everything is computed again, from the stored statuses.
     pub fn begin(&mut self, now_ns: i64) {
-        self.hosts.begin(now_ns);
+        self.hosts.reset(now_ns);
         for node in self.nodes.values_mut() {
             node.status.clone_from(&node.input.status);
             node.written.clone_from(&node.input.status);
             node.written_ns = i64::MIN;
             node.restarts.clear();
-            node.losses = Losses::default();
+            node.drops = DropTracker::default();
         }
-        self.looping.clear();
+        self.restart_loops.clear();
         self.events.clear();
-        self.unpublished = true;
-        self.replan = self.nodes.keys().cloned().collect();
+        self.desired_changed = true;
+        self.stale_plans = self.nodes.keys().cloned().collect();
     }
 
-    /// A node was made or changed.
+    /// Applies a created or updated node.
     pub fn apply_node(&mut self, input: NodeInput) {
         let key = input.key.clone();
-        let is_another = self.nodes.get(&key).is_some_and(|node| node.input.uid != input.uid);
-        if is_another {
+        let is_recreated = self.nodes.get(&key).is_some_and(|node| node.input.uid != input.uid);
+        if is_recreated {
             self.delete_node(&key);
         }
         let Some(node) = self.nodes.get_mut(&key) else {
@@ -126,48 +131,48 @@ impl Engine {
                 plan: Plan::default(),
                 selected: BTreeSet::new(),
                 restarts: BTreeMap::new(),
-                losses: Losses::default(),
+                drops: DropTracker::default(),
                 input,
             };
             self.nodes.insert(key.clone(), node);
-            self.select(&key);
+            self.select_pods(&key);
             return;
         };
         let old = &node.input;
         if old.generation == input.generation && old.deleting == input.deleting && old.spec == input.spec {
-            // Our own status, most often.
+            // A write of the status, usually by this operator.
             node.input.status = input.status;
             return;
         }
         if old.selector() == input.selector() {
             node.input = input;
-            self.replan.insert(key);
+            self.stale_plans.insert(key);
             return;
         }
-        self.unselect(&key);
+        self.unselect_pods(&key);
         if let Some(node) = self.nodes.get_mut(&key) {
             node.input = input;
         }
-        self.select(&key);
+        self.select_pods(&key);
     }
 
-    /// A node is gone.
+    /// Removes a deleted node.
     pub fn delete_node(&mut self, key: &Key) {
-        self.unselect(key);
+        self.unselect_pods(key);
         let Some(mut node) = self.nodes.remove(key) else { return };
-        self.events.extend(work::stopped(key, &node.input.uid, &node.plan));
+        self.events.extend(update::recording_stopped(key, &node.input.uid, &node.plan));
         self.withdraw(key, &mut node.plan);
         self.desired.catalog.remove(&key.to_string());
-        self.unpublished = true;
+        self.desired_changed = true;
         if let Some(secret) = &node.secret {
-            self.let_go(secret, key);
+            self.release_secret(secret, key);
         }
-        for set in [&mut self.replan, &mut self.rejudge, &mut self.unwritten, &mut self.looping] {
+        for set in [&mut self.stale_plans, &mut self.stale_statuses, &mut self.unwritten, &mut self.restart_loops] {
             set.remove(key);
         }
     }
 
-    /// A pod was made or changed.
+    /// Applies a created or updated pod.
     pub fn apply_pod(&mut self, key: &Key, input: PodInput) {
         let claims = self.claims(key, &input);
         let before = self.pods.insert(key.clone(), Pod { input, claims });
@@ -177,50 +182,50 @@ impl Engine {
         }
         let before = before.map(|pod| pod.claims).unwrap_or_default();
         let claims = now.map(|pod| pod.claims.clone()).unwrap_or_default();
-        self.reclaim(key, &before, &claims);
+        self.update_claims(key, &before, &claims);
     }
 
-    /// A pod is gone.
+    /// Removes a deleted pod.
     pub fn delete_pod(&mut self, key: &Key) {
         if let Some(pod) = self.pods.remove(key) {
-            self.reclaim(key, &pod.claims, &[]);
+            self.update_claims(key, &pod.claims, &[]);
         }
     }
 
-    /// Every pod that is known; what is not in a fresh list is gone.
+    /// Keys of all pods.
     pub fn pods(&self) -> impl Iterator<Item = &Key> {
         self.pods.keys()
     }
 
-    /// Every node that is known.
+    /// Keys of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Key> {
         self.nodes.keys()
     }
 
-    /// Secrets that have to be watched.
+    /// Keys of the Secrets to watch.
     pub fn secrets(&self) -> impl Iterator<Item = &Key> {
         self.secrets.keys()
     }
 
-    /// Whether a Secret that is needed was not read yet.
+    /// Whether a referenced Secret has not been read yet.
     pub fn awaits_secrets(&self) -> bool {
         self.secrets.values().any(|secret| secret.input == SecretInput::Pending)
     }
 
-    /// What a Secret holds.
+    /// Applies the state of a Secret.
     pub fn set_secret(&mut self, key: &Key, input: SecretInput) {
         if let Some(secret) = self.secrets.get_mut(key).filter(|secret| secret.input != input) {
             secret.input = input;
-            self.replan.extend(secret.users.iter().cloned());
+            self.stale_plans.extend(secret.users.iter().cloned());
         }
     }
 
-    /// What the agents say.
+    /// Applies the reports of all agents.
     pub fn set_reports(&mut self, reports: &Reports) {
-        self.hosts.report(reports, &mut self.rejudge);
+        self.hosts.apply_reports(reports, &mut self.stale_statuses);
     }
 
-    /// The write of a status failed: it is written again.
+    /// Schedules a failed status write again.
     pub fn write_failed(&mut self, key: &Key) {
         if let Some(node) = self.nodes.get_mut(key) {
             node.written.clone_from(&node.input.status);
@@ -228,31 +233,31 @@ impl Engine {
         }
     }
 
-    /// Thinks about whatever may have changed.
+    /// Computes everything that is affected by the changes since the last call and by the elapsed time.
     pub fn reconcile(&mut self, now_ns: i64) -> Outcome {
-        let replan = std::mem::take(&mut self.replan);
-        for key in &replan {
-            self.plan(key, now_ns);
+        let stale_plans = std::mem::take(&mut self.stale_plans);
+        for key in &stale_plans {
+            self.update_plan(key, now_ns);
         }
-        self.hosts.tick(now_ns, &mut self.rejudge);
-        let mut rejudge = std::mem::take(&mut self.rejudge);
-        rejudge.extend(replan);
-        rejudge.extend(self.looping.iter().cloned());
-        for key in rejudge {
-            self.judge(&key, now_ns);
+        self.hosts.tick(now_ns, &mut self.stale_statuses);
+        let mut stale_statuses = std::mem::take(&mut self.stale_statuses);
+        stale_statuses.extend(stale_plans);
+        stale_statuses.extend(self.restart_loops.iter().cloned());
+        for key in stale_statuses {
+            self.update_status(&key, now_ns);
         }
-        let desired = std::mem::take(&mut self.unpublished).then(|| Arc::new(self.desired.clone()));
+        let desired = std::mem::take(&mut self.desired_changed).then(|| Arc::new(self.desired.clone()));
         Outcome {
             desired,
             secrets_changed: std::mem::take(&mut self.secrets_changed),
-            statuses: self.due(now_ns),
+            statuses: self.due_writes(now_ns),
             events: std::mem::take(&mut self.events),
         }
     }
 
-    /// How many there are.
+    /// Numbers of objects.
     pub fn counts(&self) -> Counts {
-        let (hosts_heard, hosts_not_heard) = self.hosts.counts();
+        let (agents_connected, agents_disconnected) = self.hosts.counts();
         let is_ready = |node: &&Node| {
             node.status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
         };
@@ -261,8 +266,8 @@ impl Engine {
             ready: self.nodes.values().filter(is_ready).count(),
             pods_known: self.pods.len(),
             pods_observed: self.desired.hosts.values().map(|pods| pods.len()).sum(),
-            hosts_heard,
-            hosts_not_heard,
+            agents_connected,
+            agents_disconnected,
         }
     }
 
@@ -280,7 +285,7 @@ impl Engine {
         claims
     }
 
-    fn reclaim(&mut self, pod: &Key, before: &[(i64, Key)], now: &[(i64, Key)]) {
+    fn update_claims(&mut self, pod: &Key, before: &[(i64, Key)], now: &[(i64, Key)]) {
         for (_, node) in before {
             if let Some(node) = self.nodes.get_mut(node) {
                 node.selected.remove(pod);
@@ -291,12 +296,12 @@ impl Engine {
                 node.selected.insert(pod.clone());
             }
         }
-        self.replan.extend(before.iter().chain(now).map(|(_, node)| node.clone()));
+        self.stale_plans.extend(before.iter().chain(now).map(|(_, node)| node.clone()));
     }
 
-    /// Enters a node into the index and finds its pods.
-    fn select(&mut self, key: &Key) {
-        self.replan.insert(key.clone());
+    /// Adds the selector of a node to the index and claims the pods that match it.
+    fn select_pods(&mut self, key: &Key) {
+        self.stale_plans.insert(key.clone());
         let Some(node) = self.nodes.get_mut(key) else { return };
         let Some(selector) = node.input.selector() else { return };
         self.selectors.entry(key.namespace.clone()).or_default().insert(key, selector);
@@ -307,7 +312,7 @@ impl Engine {
             if selector.matches(|label| pod.input.label(label)) {
                 let at = pod.claims.partition_point(|other| *other < claim);
                 if at == 0 {
-                    self.replan.extend(pod.claims.iter().map(|(_, node)| node.clone()));
+                    self.stale_plans.extend(pod.claims.iter().map(|(_, node)| node.clone()));
                 }
                 pod.claims.insert(at, claim.clone());
                 node.selected.insert(name.clone());
@@ -315,7 +320,8 @@ impl Engine {
         }
     }
 
-    fn unselect(&mut self, key: &Key) {
+    /// Removes the selector of a node from the index, with its claims.
+    fn unselect_pods(&mut self, key: &Key) {
         let Some(node) = self.nodes.get_mut(key) else { return };
         if let Some(selector) = node.input.selector()
             && let Some(selectors) = self.selectors.get_mut(&key.namespace)
@@ -328,7 +334,7 @@ impl Engine {
         for pod in std::mem::take(&mut node.selected) {
             if let Some(pod) = self.pods.get_mut(&pod) {
                 pod.claims.retain(|(_, node)| node != key);
-                self.replan.extend(pod.claims.iter().map(|(_, node)| node.clone()));
+                self.stale_plans.extend(pod.claims.iter().map(|(_, node)| node.clone()));
             }
         }
     }

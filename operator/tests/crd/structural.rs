@@ -1,28 +1,28 @@
-//! The part of a structural schema's checks that `TezosNode` uses, with the API server's words.
+//! Validation by the subset of structural schemas that `TezosNode` uses, with the API server's messages.
 
 use std::{collections::BTreeMap, fmt};
 
 use regex::Regex;
 use serde_json::Value;
 
-/// What is wrong.
+/// A violation of the schema, with the path of the field.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Mistake {
+pub(crate) enum Violation {
     /// A required field is absent.
     Required(String),
-    /// A value of a wrong type or outside its bounds.
+    /// A value of the wrong type or outside its bounds.
     Invalid(String),
-    /// A value that is not in the list.
+    /// A value that is not in the enumeration.
     Unsupported(String),
-    /// An item of a set that is in it already.
+    /// A duplicate item of a set.
     Duplicate(String),
-    /// A list that is too long.
+    /// A list or object with too many items.
     TooMany(String),
-    /// A field that the schema does not know.
+    /// A field that is not in the schema.
     Unknown(String),
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Required(path) => write!(f, "{path}: Required value"),
@@ -35,8 +35,8 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Every keyword that the checker knows. Another one in the schema fails the test instead of being passed over.
-const KNOWN: [&str; 25] = [
+/// Supported keywords. Any other keyword in the schema fails the test.
+const KEYWORDS: [&str; 25] = [
     "type",
     "description",
     "title",
@@ -64,7 +64,7 @@ const KNOWN: [&str; 25] = [
     "x-kubernetes-validations",
 ];
 
-/// A schema with its patterns compiled.
+/// A schema with compiled patterns.
 pub(crate) struct Schema<'a> {
     root: &'a Value,
     patterns: BTreeMap<String, Regex>,
@@ -77,18 +77,18 @@ impl<'a> Schema<'a> {
         Self { root, patterns }
     }
 
-    pub(crate) fn check(&self, object: &Value) -> Vec<Mistake> {
-        let mut mistakes = Vec::new();
-        self.value(self.root, object, "", &mut mistakes);
-        // The API server decodes before it validates.
-        mistakes.sort_by_key(|mistake| !matches!(mistake, Mistake::Unknown(_)));
-        mistakes
+    pub(crate) fn check(&self, object: &Value) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        self.value(self.root, object, "", &mut violations);
+        // The API server reports unknown fields, while decoding, before it validates.
+        violations.sort_by_key(|violation| !matches!(violation, Violation::Unknown(_)));
+        violations
     }
 
-    fn value(&self, schema: &Value, value: &Value, path: &str, mistakes: &mut Vec<Mistake>) {
-        let invalid = || Mistake::Invalid(path.to_owned());
+    fn value(&self, schema: &Value, value: &Value, path: &str, violations: &mut Vec<Violation>) {
+        let invalid = || Violation::Invalid(path.to_owned());
         if schema["x-kubernetes-int-or-string"] == true && !value.is_i64() && !value.is_string() {
-            mistakes.push(invalid());
+            violations.push(invalid());
             return;
         }
         let fits = match schema["type"].as_str() {
@@ -101,51 +101,51 @@ impl<'a> Schema<'a> {
             other => panic!("{path}: a type {other:?} in the schema"),
         };
         if !fits {
-            mistakes.push(invalid());
+            violations.push(invalid());
             return;
         }
         match value {
             Value::Object(fields) => {
                 for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                     if !fields.contains_key(name) {
-                        mistakes.push(Mistake::Required(join(path, name)));
+                        violations.push(Violation::Required(join(path, name)));
                     }
                 }
                 for (name, field) in fields {
                     let own = &schema["properties"][name];
                     if own.is_object() {
-                        self.value(own, field, &join(path, name), mistakes);
+                        self.value(own, field, &join(path, name), violations);
                     } else if schema["additionalProperties"].is_object() {
-                        self.value(&schema["additionalProperties"], field, &join(path, name), mistakes);
+                        self.value(&schema["additionalProperties"], field, &join(path, name), violations);
                     } else if !(path.is_empty() && ["apiVersion", "kind", "metadata"].contains(&&**name)) {
-                        mistakes.push(Mistake::Unknown(join(path, name)));
+                        violations.push(Violation::Unknown(join(path, name)));
                     }
                 }
                 if schema["maxProperties"].as_u64().is_some_and(|most| fields.len() as u64 > most) {
-                    mistakes.push(Mistake::TooMany(path.to_owned()));
+                    violations.push(Violation::TooMany(path.to_owned()));
                 }
             }
             Value::Array(items) => {
                 if schema["maxItems"].as_u64().is_some_and(|most| items.len() as u64 > most) {
-                    mistakes.push(Mistake::TooMany(path.to_owned()));
+                    violations.push(Violation::TooMany(path.to_owned()));
                 }
                 for (at, item) in items.iter().enumerate() {
                     let path = format!("{path}[{at}]");
                     if schema["x-kubernetes-list-type"] == "set" && items[..at].contains(item) {
-                        mistakes.push(Mistake::Duplicate(path.clone()));
+                        violations.push(Violation::Duplicate(path.clone()));
                     }
-                    self.value(&schema["items"], item, &path, mistakes);
+                    self.value(&schema["items"], item, &path, violations);
                 }
             }
             Value::String(text) => {
                 let length = text.chars().count() as u64;
                 if schema["enum"].as_array().is_some_and(|values| !values.contains(value)) {
-                    mistakes.push(Mistake::Unsupported(path.to_owned()));
+                    violations.push(Violation::Unsupported(path.to_owned()));
                 } else if schema["minLength"].as_u64().is_some_and(|least| length < least)
                     || schema["maxLength"].as_u64().is_some_and(|most| length > most)
                     || schema["pattern"].as_str().is_some_and(|pattern| !self.patterns[pattern].is_match(text))
                 {
-                    mistakes.push(invalid());
+                    violations.push(invalid());
                 }
             }
             Value::Number(number) => {
@@ -153,7 +153,7 @@ impl<'a> Schema<'a> {
                 if schema["minimum"].as_f64().is_some_and(|least| number < least)
                     || schema["maximum"].as_f64().is_some_and(|most| number > most)
                 {
-                    mistakes.push(invalid());
+                    violations.push(invalid());
                 }
             }
             Value::Bool(_) | Value::Null => {}
@@ -168,7 +168,7 @@ fn join(path: &str, name: &str) -> String {
 fn collect(schema: &Value, patterns: &mut BTreeMap<String, Regex>) {
     let fields = schema.as_object().unwrap();
     for (keyword, value) in fields {
-        assert!(KNOWN.contains(&keyword.as_str()), "the checker does not know the keyword {keyword}");
+        assert!(KEYWORDS.contains(&keyword.as_str()), "unsupported keyword {keyword}");
         match keyword.as_str() {
             "pattern" => {
                 let pattern = value.as_str().unwrap();

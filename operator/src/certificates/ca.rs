@@ -1,4 +1,4 @@
-//! Making certificates, and reading what is in them. Times are seconds since 1970.
+//! Creation and parsing of certificates. Times are seconds since the Unix epoch.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -16,55 +16,59 @@ use zeroize::Zeroizing;
 
 pub(crate) const HOUR: i64 = 3600;
 pub(crate) const DAY: i64 = 24 * HOUR;
-/// Life of an authority.
-pub(crate) const AUTHORITY_LIFE: i64 = 3650 * DAY;
-/// Life of a server's certificate.
-pub(crate) const SERVER_LIFE: i64 = 90 * DAY;
-/// How far a certificate's begin lies before its making, for hosts whose clocks are behind.
-pub(crate) const BACKDATED: i64 = HOUR;
+/// Lifetime of a CA certificate.
+pub(crate) const CA_LIFETIME: i64 = 3650 * DAY;
+/// Lifetime of a server certificate.
+pub(crate) const SERVER_LIFETIME: i64 = 90 * DAY;
+/// Time between `notBefore` and the creation of a certificate, for hosts whose clocks are behind.
+pub(crate) const NOT_BEFORE_OFFSET: i64 = HOUR;
 
-/// Why a certificate could not be made or read.
+/// Errors of certificate creation and parsing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot make a certificate: {0}")]
-    Make(#[from] rcgen::Error),
-    #[error("{0} is no time that a certificate can have")]
+    #[error("cannot create a certificate: {0}")]
+    Create(#[from] rcgen::Error),
+    #[error("timestamp {0} is out of the range of a certificate")]
     Time(i64),
-    #[error("not a certificate in PEM")]
-    Read,
-    #[error("the key is not the certificate's")]
+    #[error("not a PEM-encoded certificate")]
+    Parse,
+    #[error("the key does not match the certificate")]
     Mismatch,
 }
 
-/// A certificate and its key, both PEM.
+/// A certificate and its private key, both PEM-encoded.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Pair {
+pub(crate) struct CertificateAndKey {
     pub(crate) certificate: String,
     pub(crate) key: Zeroizing<String>,
 }
 
-impl fmt::Debug for Pair {
+impl fmt::Debug for CertificateAndKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+        f.debug_struct("CertificateAndKey").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 
-/// Makes an authority of its own.
-pub(crate) fn new_authority(name: &str, now: i64) -> Result<Pair, Error> {
+/// Creates a self-signed CA certificate.
+pub(crate) fn new_ca(name: &str, now: i64) -> Result<CertificateAndKey, Error> {
     let mut params = CertificateParams::default();
-    // Two authorities of one release differ in their names, too.
-    params.distinguished_name.push(DnType::CommonName, format!("{name} authority {now}"));
+    // The creation time makes the subjects of a release's CAs distinct.
+    params.distinguished_name.push(DnType::CommonName, format!("{name} CA {now}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    (params.not_before, params.not_after) = (time(now - BACKDATED)?, time(now + AUTHORITY_LIFE)?);
+    (params.not_before, params.not_after) = (time(now - NOT_BEFORE_OFFSET)?, time(now + CA_LIFETIME)?);
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?.pem();
-    Ok(Pair { certificate, key: secret(key) })
+    Ok(CertificateAndKey { certificate, key: secret(key) })
 }
 
-/// Makes a server's certificate for these DNS names.
-pub(crate) fn new_server(authority: &Pair, names: &BTreeSet<String>, now: i64) -> Result<Pair, Error> {
-    let issuer = Issuer::from_ca_cert_pem(&authority.certificate, KeyPair::from_pem(&authority.key)?)?;
+/// Creates a server certificate for the given DNS names.
+pub(crate) fn new_server_certificate(
+    ca: &CertificateAndKey,
+    names: &BTreeSet<String>,
+    now: i64,
+) -> Result<CertificateAndKey, Error> {
+    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
     let mut params = CertificateParams::new(names.iter().cloned().collect::<Vec<_>>())?;
     if let Some(name) = names.first() {
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -73,10 +77,10 @@ pub(crate) fn new_server(authority: &Pair, names: &BTreeSet<String>, now: i64) -
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    (params.not_before, params.not_after) = (time(now - BACKDATED)?, time(now + SERVER_LIFE)?);
+    (params.not_before, params.not_after) = (time(now - NOT_BEFORE_OFFSET)?, time(now + SERVER_LIFETIME)?);
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?.pem();
-    Ok(Pair { certificate, key: secret(key) })
+    Ok(CertificateAndKey { certificate, key: secret(key) })
 }
 
 fn time(seconds: i64) -> Result<OffsetDateTime, Error> {
@@ -89,25 +93,24 @@ fn secret(mut key: KeyPair) -> Zeroizing<String> {
     pem
 }
 
-/// What a certificate says.
+/// Fields of a parsed certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct About {
+pub(crate) struct CertificateInfo {
     der: CertificateDer<'static>,
-    /// When it was made, and when it ends.
-    pub(crate) made: i64,
-    pub(crate) ends: i64,
-    /// The DNS names it is for.
+    /// Creation time: `notBefore` without the offset.
+    pub(crate) created: i64,
+    pub(crate) not_after: i64,
+    /// DNS names in the subject alternative names.
     pub(crate) names: BTreeSet<String>,
-    /// Whether it may sign others.
-    pub(crate) authority: bool,
+    pub(crate) is_ca: bool,
     public_key: Vec<u8>,
 }
 
-impl About {
-    /// Reads the first certificate of a PEM text.
-    pub(crate) fn read(pem: &str) -> Result<Self, Error> {
-        let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| Error::Read)?;
-        let (_, parsed) = X509Certificate::from_der(&der).map_err(|_| Error::Read)?;
+impl CertificateInfo {
+    /// Parses the first certificate of a PEM text.
+    pub(crate) fn parse(pem: &str) -> Result<Self, Error> {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| Error::Parse)?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|_| Error::Parse)?;
         let mut names = BTreeSet::new();
         for extension in parsed.extensions() {
             if let ParsedExtension::SubjectAlternativeName(alternatives) = extension.parsed_extension() {
@@ -117,28 +120,27 @@ impl About {
                 }));
             }
         }
-        let about = Self {
-            made: parsed.validity().not_before.timestamp().saturating_add(BACKDATED),
-            ends: parsed.validity().not_after.timestamp(),
+        let info = Self {
+            created: parsed.validity().not_before.timestamp().saturating_add(NOT_BEFORE_OFFSET),
+            not_after: parsed.validity().not_after.timestamp(),
             names,
-            authority: parsed.is_ca(),
+            is_ca: parsed.is_ca(),
             public_key: parsed.public_key().subject_public_key.data.to_vec(),
             der: der.clone(),
         };
-        Ok(about)
+        Ok(info)
     }
 
-    /// Whether the authority of that certificate has signed this one.
-    pub(crate) fn signed_by(&self, authority: &Self) -> bool {
-        let (Ok((_, own)), Ok((_, other))) =
-            (X509Certificate::from_der(&self.der), X509Certificate::from_der(&authority.der))
+    /// Whether the given CA signed this certificate.
+    pub(crate) fn signed_by(&self, ca: &Self) -> bool {
+        let (Ok((_, own)), Ok((_, other))) = (X509Certificate::from_der(&self.der), X509Certificate::from_der(&ca.der))
         else {
             return false;
         };
         own.issuer() == other.subject() && own.verify_signature(Some(other.public_key())).is_ok()
     }
 
-    /// Checks that the key is this certificate's.
+    /// Checks that the private key matches this certificate.
     pub(crate) fn has_key(&self, key: &str) -> Result<(), Error> {
         let key = KeyPair::from_pem(key).map_err(|_| Error::Mismatch)?;
         if key.public_key_raw() == self.public_key { Ok(()) } else { Err(Error::Mismatch) }

@@ -1,4 +1,4 @@
-//! Who calls: the bearer token of the call, reviewed by the API server and remembered for a minute.
+//! Authentication of callers by TokenReview of their bearer token, with a cache.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,83 +16,85 @@ use tonic::{Status, metadata::MetadataMap};
 
 use super::{claims::Claims, metrics::Metrics};
 
-/// The audience of tokens for the config stream.
+/// Audience of the tokens for the config stream.
 pub const AUDIENCE: &str = "chainscope";
 
-/// How long a token that was accepted is taken without asking again, and one that was refused.
-const ACCEPTED_FOR: Duration = Duration::from_secs(60);
-const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// Tokens that are remembered at most.
-const REMEMBERED: usize = 8192;
-/// Reviews under way at most, and how long one may take.
-const REVIEWS: usize = 32;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Lifetime of a cached acceptance.
+const ACCEPTED_TTL: Duration = Duration::from_secs(60);
+/// Lifetime of a cached refusal.
+const REFUSED_TTL: Duration = Duration::from_secs(10);
+/// Maximum number of cached reviews.
+const MAX_CACHED: usize = 8192;
+/// Maximum number of concurrent reviews.
+const MAX_CONCURRENT_REVIEWS: usize = 32;
+/// Timeout of a review, including the wait for its turn.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Claims that the API server adds to tokens bound to a pod.
+/// Extra user information of tokens that are bound to a pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 
-/// What the API server says about a token that it issued.
+/// The result of a successful TokenReview.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Review {
-    /// As `system:serviceaccount:NAMESPACE:NAME`.
+    /// Such as `system:serviceaccount:NAMESPACE:NAME`.
     pub username: String,
-    /// The asked-for audiences that the token is for.
+    /// The requested audiences that the token is valid for.
     pub audiences: Vec<String>,
-    /// What the token is bound to.
+    /// Extra user information, such as the pod and the node that the token is bound to.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Why there is no review.
+/// Errors of a TokenReview.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReviewError {
-    /// The token is no good, and why.
+    /// The token is invalid, with the reason.
     #[error("{0}")]
     Refused(String),
-    /// It could not be asked, and why.
+    /// The API server is unavailable, with the reason.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Tells whose token it is.
-pub trait Reviewer: Send + Sync + 'static {
-    /// Asks about a token for [`AUDIENCE`].
+/// Reviews tokens.
+pub trait ReviewToken: Send + Sync + 'static {
+    /// Reviews a token for [`AUDIENCE`].
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Review, ReviewError>>;
 }
 
-/// Asks the API server by `TokenReview`.
+/// Reviews tokens with the API server's TokenReview API.
 #[derive(Clone)]
-pub struct ApiReviewer(Api<TokenReview>);
+pub struct TokenReviewer(Api<TokenReview>);
 
-impl ApiReviewer {
-    /// Asks through `client`, which needs the verb `create` on `tokenreviews.authentication.k8s.io`.
+impl TokenReviewer {
+    /// Creates a reviewer. `client` needs the verb `create` on `tokenreviews.authentication.k8s.io`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self(Api::all(client))
     }
 }
 
-impl Reviewer for ApiReviewer {
+impl ReviewToken for TokenReviewer {
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Review, ReviewError>> {
         Box::pin(async move {
-            let question = TokenReview {
+            let request = TokenReview {
                 spec: TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) },
                 ..Default::default()
             };
-            let answer = self
+            let response = self
                 .0
-                .create(&PostParams::default(), &question)
+                .create(&PostParams::default(), &request)
                 .await
                 .map_err(|error| ReviewError::Unavailable(error.to_string()))?;
-            understood(answer)
+            parse_response(response)
         })
     }
 }
 
-fn understood(answer: TokenReview) -> Result<Review, ReviewError> {
-    let status = answer.status.unwrap_or_default();
+fn parse_response(response: TokenReview) -> Result<Review, ReviewError> {
+    let status = response.status.unwrap_or_default();
     if !status.authenticated.unwrap_or(false) {
-        return Err(ReviewError::Refused(status.error.unwrap_or_else(|| "the token is not known".to_owned())));
+        return Err(ReviewError::Refused(status.error.unwrap_or_else(|| "the token is not authenticated".to_owned())));
     }
     let user = status.user.unwrap_or_default();
     let review = Review {
@@ -103,58 +105,58 @@ fn understood(answer: TokenReview) -> Result<Review, ReviewError> {
     Ok(review)
 }
 
-/// The service accounts that may call.
+/// The ServiceAccounts that may call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accounts {
-    /// Where both are.
+pub struct ServiceAccounts {
+    /// Namespace of both accounts.
     pub namespace: String,
-    /// Name of the agents' account.
+    /// Name of the agents' ServiceAccount.
     pub agent: String,
-    /// Name of the aggregator's account.
+    /// Name of the aggregator's ServiceAccount.
     pub aggregator: String,
 }
 
-impl Accounts {
-    /// As the API server calls the user of an account.
+impl ServiceAccounts {
+    /// The user name of a ServiceAccount.
     fn username(&self, account: &str) -> String {
         format!("system:serviceaccount:{}:{account}", self.namespace)
     }
 }
 
-/// An agent, as its token proves.
+/// An authenticated agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Agent {
-    /// The Kubernetes node that its pod runs on.
+    /// The Kubernetes node of the agent's pod.
     pub(crate) host: String,
-    /// Its pod; empty if the token does not say.
+    /// Name of the agent's pod; empty if the token does not contain it.
     pub(crate) pod: String,
     pub(crate) expires: SystemTime,
 }
 
-/// Checks the callers.
-pub(crate) struct Gate {
-    /// User names.
+/// Authenticates and authorizes callers.
+pub(crate) struct Authenticator {
+    /// User name of the agents.
     agent: String,
     aggregator: String,
-    reviewer: Arc<dyn Reviewer>,
-    remembered: parking_lot::Mutex<HashMap<[u8; 32], Remembered>>,
-    under_way: Semaphore,
+    reviewer: Arc<dyn ReviewToken>,
+    cache: parking_lot::Mutex<HashMap<[u8; 32], CachedReview>>,
+    permits: Semaphore,
     metrics: Metrics,
 }
 
-struct Remembered {
-    until: Instant,
+struct CachedReview {
+    expires: Instant,
     outcome: Result<Arc<Review>, String>,
 }
 
-impl Gate {
-    pub(crate) fn new(accounts: &Accounts, reviewer: Arc<dyn Reviewer>, metrics: Metrics) -> Self {
+impl Authenticator {
+    pub(crate) fn new(accounts: &ServiceAccounts, reviewer: Arc<dyn ReviewToken>, metrics: Metrics) -> Self {
         let (agent, aggregator) = (accounts.username(&accounts.agent), accounts.username(&accounts.aggregator));
-        let remembered = parking_lot::Mutex::default();
-        Self { agent, aggregator, reviewer, remembered, under_way: Semaphore::new(REVIEWS), metrics }
+        let cache = parking_lot::Mutex::default();
+        Self { agent, aggregator, reviewer, cache, permits: Semaphore::new(MAX_CONCURRENT_REVIEWS), metrics }
     }
 
-    /// Admits an agent.
+    /// Authenticates an agent.
     pub(crate) async fn agent(&self, metadata: &MetadataMap) -> Result<Agent, Status> {
         let (review, expires) = self.caller(metadata, &self.agent, "agent").await?;
         let bound = |key: &str| review.extra.get(key).and_then(|values| values.first()).filter(|name| !name.is_empty());
@@ -168,7 +170,7 @@ impl Gate {
         Ok(Agent { host, pod: bound(POD_NAME).cloned().unwrap_or_default(), expires })
     }
 
-    /// Admits the aggregator; returns when its token expires.
+    /// Authenticates the aggregator; returns the expiry of its token.
     pub(crate) async fn aggregator(&self, metadata: &MetadataMap) -> Result<SystemTime, Status> {
         Ok(self.caller(metadata, &self.aggregator, "aggregator").await?.1)
     }
@@ -180,7 +182,7 @@ impl Gate {
         role: &str,
     ) -> Result<(Arc<Review>, SystemTime), Status> {
         let token = chainscope_tls::bearer(metadata).inspect_err(|_| self.metrics.refused("no token"))?;
-        let claims = Claims::read(token, AUDIENCE, SystemTime::now()).map_err(|reason| {
+        let claims = Claims::parse(token, AUDIENCE, SystemTime::now()).map_err(|reason| {
             self.metrics.refused("bad token");
             Status::unauthenticated(reason)
         })?;
@@ -192,62 +194,64 @@ impl Gate {
         if review.username != account {
             self.metrics.refused("wrong account");
             let who = EscapedTruncated(&review.username);
-            return Err(Status::permission_denied(format!("{who} is not the account of the {role} ({account})")));
+            return Err(Status::permission_denied(format!(
+                "{who} is not the ServiceAccount of the {role} ({account})"
+            )));
         }
         Ok((review, claims.expires))
     }
 
     async fn reviewed(&self, token: &str) -> Result<Arc<Review>, Status> {
         let key: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        if let Some(outcome) = self.recall(&key) {
-            self.metrics.reviewed("remembered");
+        if let Some(outcome) = self.cached(&key) {
+            self.metrics.reviewed("cached");
             return outcome.map_err(|reason| self.unauthenticated(&reason));
         }
-        let asked = async {
-            let _permit = self.under_way.acquire().await;
+        let review = async {
+            let _permit = self.permits.acquire().await;
             self.reviewer.review(token).await
         };
-        let outcome = match timeout(PATIENCE, asked).await {
+        let outcome = match timeout(REVIEW_TIMEOUT, review).await {
             Ok(Ok(review)) => Ok(Arc::new(review)),
             Ok(Err(ReviewError::Refused(reason))) => Err(reason),
             Ok(Err(ReviewError::Unavailable(reason))) => return Err(self.unavailable(&reason)),
-            Err(_) => return Err(self.unavailable("no answer in 10 seconds")),
+            Err(_) => return Err(self.unavailable("the request timed out after 10 seconds")),
         };
         self.metrics.reviewed(if outcome.is_ok() { "accepted" } else { "refused" });
-        self.remember(key, outcome.clone());
+        self.store(key, outcome.clone());
         outcome.map_err(|reason| self.unauthenticated(&reason))
     }
 
     fn unavailable(&self, reason: &str) -> Status {
         self.metrics.reviewed("failed");
-        warn_limited!(reason = %EscapedTruncated(reason), "a token could not be reviewed");
-        Status::unavailable("the token cannot be reviewed at the moment: the API server does not answer as it should")
+        warn_limited!(reason = %EscapedTruncated(reason), "cannot review a token");
+        Status::unavailable("the token cannot be reviewed: the API server is unavailable")
     }
 
     fn unauthenticated(&self, reason: &str) -> Status {
         self.metrics.refused("bad token");
-        Status::unauthenticated(format!("the API server refuses the token: {}", EscapedTruncated(reason)))
+        Status::unauthenticated(format!("the API server rejected the token: {}", EscapedTruncated(reason)))
     }
 
-    fn recall(&self, key: &[u8; 32]) -> Option<Result<Arc<Review>, String>> {
-        let remembered = self.remembered.lock();
-        let found = remembered.get(key).filter(|found| Instant::now() < found.until)?;
-        Some(found.outcome.clone())
+    fn cached(&self, key: &[u8; 32]) -> Option<Result<Arc<Review>, String>> {
+        let cache = self.cache.lock();
+        let cached = cache.get(key).filter(|cached| Instant::now() < cached.expires)?;
+        Some(cached.outcome.clone())
     }
 
-    fn remember(&self, key: [u8; 32], outcome: Result<Arc<Review>, String>) {
+    fn store(&self, key: [u8; 32], outcome: Result<Arc<Review>, String>) {
         let now = Instant::now();
-        let until = now + if outcome.is_ok() { ACCEPTED_FOR } else { REFUSED_FOR };
-        let mut remembered = self.remembered.lock();
-        if remembered.len() >= REMEMBERED {
-            remembered.retain(|_, old| now < old.until);
+        let expires = now + if outcome.is_ok() { ACCEPTED_TTL } else { REFUSED_TTL };
+        let mut cache = self.cache.lock();
+        if cache.len() >= MAX_CACHED {
+            cache.retain(|_, old| now < old.expires);
         }
-        if remembered.len() >= REMEMBERED {
-            // Many refused tokens must not crowd out the good ones.
-            remembered.retain(|_, old| old.outcome.is_ok());
+        if cache.len() >= MAX_CACHED {
+            // Refused tokens must not displace accepted ones.
+            cache.retain(|_, old| old.outcome.is_ok());
         }
-        if remembered.len() < REMEMBERED {
-            remembered.insert(key, Remembered { until, outcome });
+        if cache.len() < MAX_CACHED {
+            cache.insert(key, CachedReview { expires, outcome });
         }
     }
 }
@@ -256,22 +260,22 @@ impl Gate {
 mod tests {
     use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 
-    use super::{Accounts, ReviewError, TokenReview, understood};
+    use super::{ReviewError, ServiceAccounts, TokenReview, parse_response};
 
-    fn answer(status: TokenReviewStatus) -> TokenReview {
+    fn response(status: TokenReviewStatus) -> TokenReview {
         TokenReview { status: Some(status), ..Default::default() }
     }
 
     #[test]
-    fn an_answer_that_does_not_say_yes_is_a_no() {
-        assert!(matches!(understood(TokenReview::default()), Err(ReviewError::Refused(_))));
+    fn a_response_without_authenticated_true_is_a_refusal() {
+        assert!(matches!(parse_response(TokenReview::default()), Err(ReviewError::Refused(_))));
         let no = TokenReviewStatus { error: Some("token has expired".to_owned()), ..Default::default() };
-        assert_eq!(understood(answer(no)), Err(ReviewError::Refused("token has expired".to_owned())));
+        assert_eq!(parse_response(response(no)), Err(ReviewError::Refused("token has expired".to_owned())));
         let user = UserInfo { username: Some("system:serviceaccount:a:b".to_owned()), ..Default::default() };
         let yes = TokenReviewStatus { authenticated: Some(true), user: Some(user), ..Default::default() };
-        let review = understood(answer(yes)).unwrap();
-        let accounts = Accounts { namespace: "a".to_owned(), agent: "b".to_owned(), aggregator: "c".to_owned() };
+        let review = parse_response(response(yes)).unwrap();
+        let accounts = ServiceAccounts { namespace: "a".to_owned(), agent: "b".to_owned(), aggregator: "c".to_owned() };
         assert_eq!(review.username, accounts.username(&accounts.agent));
-        assert!(review.audiences.is_empty(), "no audience is granted that the answer does not name");
+        assert!(review.audiences.is_empty(), "only audiences in the response are granted");
     }
 }

@@ -1,4 +1,4 @@
-//! An agent's status, before anybody relies on it: about its own pods only, of bounded size, harmless to print.
+//! Validation of agent statuses: restricts them to the pods of the agent's host, limits their size and escapes text.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use chainscope_proto::v1::{HostStatus, ObservedPod, PodReport};
 
 use crate::desired::HostPods;
 
-/// Characters of a reason at most; it ends up in conditions and Events.
-const REASON: usize = 512;
-/// Characters of a peer id at most; 30 in base58check.
-const PEER_ID: usize = 64;
+/// Maximum length of an error text in characters; it appears in conditions and Events.
+const MAX_ERROR_CHARS: usize = 512;
+/// Maximum length of a peer id in characters; a base58check peer id has 30.
+const MAX_PEER_ID_CHARS: usize = 64;
 
-/// Takes from `status` what concerns `pods`, the pods of the agent's host. Returns how many reports were left out: of
-/// pods that are not the host's or belong to another node, and second ones of the same pod.
-pub(crate) fn checked(status: HostStatus, pods: Option<&HostPods>) -> (HostStatus, u64) {
+/// Filters `status` by `pods`, the pods of the agent's host. Returns the number of ignored reports: on pods of other
+/// hosts or nodes, and duplicates.
+pub(crate) fn validate(status: HostStatus, pods: Option<&HostPods>) -> (HostStatus, u64) {
     let given = status.pods.len();
     let mut taken: BTreeMap<String, PodReport> = BTreeMap::new();
     for report in status.pods {
@@ -23,34 +23,34 @@ pub(crate) fn checked(status: HostStatus, pods: Option<&HostPods>) -> (HostStatu
         }
     }
     let ignored = given - taken.len();
-    let error = text(&status.error, REASON);
+    let error = escape(&status.error, MAX_ERROR_CHARS);
     let pods = taken.into_values().collect();
     (HostStatus { pods, error, ..status }, ignored as u64)
 }
 
 fn bounded(report: PodReport, pod: &ObservedPod) -> PodReport {
     PodReport {
-        // What it applied cannot be newer than what there is.
+        // The applied generation cannot be newer than the configured one.
         node_generation: report.node_generation.clamp(0, pod.node_generation.max(0)),
-        peer_id: text(&report.peer_id, PEER_ID),
-        identity_error: text(&report.identity_error, REASON),
-        last_error: text(&report.last_error, REASON),
+        peer_id: escape(&report.peer_id, MAX_PEER_ID_CHARS),
+        identity_error: escape(&report.identity_error, MAX_ERROR_CHARS),
+        last_error: escape(&report.last_error, MAX_ERROR_CHARS),
         ..report
     }
 }
 
-/// The beginning of a text, without what a terminal would obey.
-fn text(text: &str, characters: usize) -> String {
-    let shown: String = text.chars().take(characters).collect();
-    let harmless = chainscope_hygiene::Escaped(&shown).to_string();
-    harmless.chars().take(characters).collect()
+/// Escapes control characters and truncates to `max_chars` characters.
+fn escape(text: &str, max_chars: usize) -> String {
+    let shown: String = text.chars().take(max_chars).collect();
+    let escaped = chainscope_hygiene::Escaped(&shown).to_string();
+    escaped.chars().take(max_chars).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use super::{HostPods, HostStatus, ObservedPod, PodReport, REASON, checked};
+    use super::{HostPods, HostStatus, MAX_ERROR_CHARS, ObservedPod, PodReport, validate};
 
     fn pods() -> HostPods {
         let pod = |uid: &str, node: &str| {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_reports_about_the_hosts_own_pods_are_taken() {
+    fn reports_on_pods_of_other_hosts_are_ignored() {
         let reports = vec![
             report("u1", "ns/a"),
             report("u2", "ns/a"),
@@ -75,15 +75,15 @@ mod tests {
             report("", ""),
         ];
         let status = HostStatus { generation: 4, pods: reports, ..Default::default() };
-        let (taken, ignored) = checked(status.clone(), Some(&pods()));
+        let (taken, ignored) = validate(status.clone(), Some(&pods()));
         assert_eq!(taken.pods, vec![report("u1", "ns/a")]);
         assert_eq!((taken.generation, ignored), (4, 4));
-        let (taken, ignored) = checked(status, None);
+        let (taken, ignored) = validate(status, None);
         assert_eq!((taken.pods.len(), ignored), (0, 5));
     }
 
     #[test]
-    fn texts_are_short_and_harmless_and_generations_not_of_the_future() {
+    fn texts_are_limited_and_escaped_and_generations_clamped() {
         let long = PodReport {
             last_error: "\u{1b}".repeat(100_000),
             identity_error: "é".repeat(100_000),
@@ -92,13 +92,13 @@ mod tests {
             ..report("u1", "ns/a")
         };
         let status = HostStatus { pods: vec![long], error: "x".repeat(100_000), ..Default::default() };
-        let (taken, _) = checked(status, Some(&pods()));
+        let (taken, _) = validate(status, Some(&pods()));
         let pod = &taken.pods[0];
-        assert_eq!(pod.last_error.chars().count(), REASON);
+        assert_eq!(pod.last_error.chars().count(), MAX_ERROR_CHARS);
         assert!(!pod.last_error.contains('\u{1b}'));
-        assert_eq!(pod.identity_error.chars().count(), REASON);
+        assert_eq!(pod.identity_error.chars().count(), MAX_ERROR_CHARS);
         assert_eq!(pod.peer_id, "a\\u{a}b");
         assert_eq!(pod.node_generation, 3);
-        assert_eq!(taken.error.len(), REASON);
+        assert_eq!(taken.error.len(), MAX_ERROR_CHARS);
     }
 }

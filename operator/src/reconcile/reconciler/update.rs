@@ -1,4 +1,4 @@
-//! Making a node's plan and status again.
+//! Updates of a node's plan and status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,26 +7,26 @@ use std::{
 
 use super::{
     super::{
-        judge,
         output::{StatusWrite, is_due},
         plan::{IdentityPlan, PodPlan, catalog},
+        status::{ComputedStatus, compute_status},
     },
-    Engine, Happening, Key, Plan, Secret,
+    EventRecord, Key, Plan, Reconciler, Secret,
 };
 
-impl Engine {
-    /// Makes a node's plan and takes it over into what is desired.
-    pub(super) fn plan(&mut self, key: &Key, now_ns: i64) {
-        let plan = self.planned(key);
+impl Reconciler {
+    /// Computes the plan of a node and applies it to the desired state.
+    pub(super) fn update_plan(&mut self, key: &Key, now_ns: i64) {
+        let plan = self.compute_plan(key);
         let Some(node) = self.nodes.get_mut(key) else { return };
         let mut old = std::mem::replace(&mut node.plan, plan);
         if node.input.deleting {
-            self.events.extend(stopped(key, &node.input.uid, &old));
+            self.events.extend(recording_stopped(key, &node.input.uid, &old));
         }
-        if let Some(event) = rotated(&node.input.uid, key, &old.identity, &node.plan.identity) {
+        if let Some(event) = identity_rotated(&node.input.uid, key, &old.identity, &node.plan.identity) {
             self.events.push(event);
         }
-        // What stays as it is stays the same allocation, so that nobody downstream looks at it.
+        // Unchanged items keep their allocation, so that consumers can compare by pointer.
         for (name, pod) in &mut node.plan.pods {
             let Some(before) = old.pods.get(name) else { continue };
             if before.observed.is_some() && before.observed == pod.observed {
@@ -39,7 +39,7 @@ impl Engine {
         let name = key.to_string();
         let entry = match (node.input.deleting, self.desired.catalog.get(&name)) {
             (true, _) => None,
-            // Who can no longer be read keeps names and limits.
+            // A specification that can no longer be parsed keeps its aliases and limits.
             (false, Some(known)) if node.input.spec.is_err() => {
                 let mut known = (**known).clone();
                 known.hosts.clear();
@@ -50,16 +50,16 @@ impl Engine {
         match entry {
             Some(entry) if self.desired.catalog.get(&name).is_none_or(|known| **known != entry) => {
                 self.desired.catalog.insert(name, Arc::new(entry));
-                self.unpublished = true;
+                self.desired_changed = true;
             }
-            None if self.desired.catalog.remove(&name).is_some() => self.unpublished = true,
+            None if self.desired.catalog.remove(&name).is_some() => self.desired_changed = true,
             _ => {}
         }
         let wanted: Vec<_> =
             node.plan.pods.values().filter_map(|pod| pod.host.clone().zip(pod.observed.clone())).collect();
         self.withdraw(key, &mut old);
         for (host, observed) in wanted {
-            self.hosts.enter(&host, key, now_ns);
+            self.hosts.add_node(&host, key, now_ns);
             if !self.desired.hosts.contains_key(&*host) {
                 self.desired.hosts.insert(host.to_string(), Arc::default());
             }
@@ -68,11 +68,11 @@ impl Engine {
                 continue;
             }
             Arc::make_mut(pods).insert(observed.uid.clone(), observed);
-            self.unpublished = true;
+            self.desired_changed = true;
         }
     }
 
-    fn planned(&mut self, key: &Key) -> Plan {
+    fn compute_plan(&mut self, key: &Key) -> Plan {
         let mut plan = Plan::default();
         let Some(node) = self.nodes.get(key) else { return plan };
         let spec = node.input.spec.as_ref().ok().filter(|_| !node.input.deleting);
@@ -82,7 +82,7 @@ impl Engine {
         if node.secret != secret {
             let before = self.nodes.get_mut(key).and_then(|node| std::mem::replace(&mut node.secret, secret.clone()));
             if let Some(before) = before {
-                self.let_go(&before, key);
+                self.release_secret(&before, key);
             }
         }
         let Some(node) = self.nodes.get(key) else { return plan };
@@ -102,8 +102,8 @@ impl Engine {
             let Some(pod) = self.pods.get(pod_key) else { continue };
             match pod.claims.first() {
                 Some((_, owner)) if owner != key => {
-                    plan.taken += 1;
-                    plan.taken_by.get_or_insert_with(|| (pod_key.clone(), owner.clone()));
+                    plan.conflicts += 1;
+                    plan.conflict.get_or_insert_with(|| (pod_key.clone(), owner.clone()));
                 }
                 _ => {
                     let pod_plan = PodPlan::of(&node.input, spec, pod_key, &pod.input, &plan.identity);
@@ -114,8 +114,8 @@ impl Engine {
         plan
     }
 
-    /// A node does not use a Secret any more.
-    pub(super) fn let_go(&mut self, secret: &Key, node: &Key) {
+    /// Removes a node from the users of a Secret.
+    pub(super) fn release_secret(&mut self, secret: &Key, node: &Key) {
         if let Some(entry) = self.secrets.get_mut(secret) {
             entry.users.remove(node);
             if entry.users.is_empty() {
@@ -125,13 +125,15 @@ impl Engine {
         }
     }
 
-    /// Takes a plan back, where another node has not taken its place already.
+    /// Removes a previous plan from the desired state, except for what the current plan of the node or another node
+    /// replaced already.
     pub(super) fn withdraw(&mut self, key: &Key, plan: &mut Plan) {
         let name = key.to_string();
-        let still: BTreeSet<&str> = self.nodes.get(key).into_iter().flat_map(|node| hosts(&node.plan)).collect();
-        let left: Vec<Box<str>> = hosts(plan).filter(|host| !still.contains(host)).map(Into::into).collect();
+        let still: BTreeSet<&str> =
+            self.nodes.get(key).into_iter().flat_map(|node| observed_hosts(&node.plan)).collect();
+        let left: Vec<Box<str>> = observed_hosts(plan).filter(|host| !still.contains(host)).map(Into::into).collect();
         for host in left {
-            self.hosts.leave(&host, key);
+            self.hosts.remove_node(&host, key);
         }
         let still: BTreeMap<&str, &str> = self
             .nodes
@@ -149,7 +151,7 @@ impl Engine {
             let Some(pods) = self.desired.hosts.get_mut(host) else { continue };
             if pods.get(&*pod.uid).is_some_and(|known| known.node == name) {
                 Arc::make_mut(pods).remove(&*pod.uid);
-                self.unpublished = true;
+                self.desired_changed = true;
             }
             if pods.is_empty() {
                 self.desired.hosts.remove(host);
@@ -157,25 +159,25 @@ impl Engine {
         }
     }
 
-    /// Makes a node's status.
-    pub(super) fn judge(&mut self, key: &Key, now_ns: i64) {
+    /// Computes the status of a node.
+    pub(super) fn update_status(&mut self, key: &Key, now_ns: i64) {
         let Some(node) = self.nodes.get_mut(key).filter(|node| !node.input.deleting) else { return };
-        let (status, looping) =
-            judge::status(&node.input, &node.plan, &node.status, &self.hosts, &mut node.restarts, now_ns);
-        self.events.extend(Happening::of_change(key, &node.input.uid, &node.status, &status));
-        if let Some(note) = node.losses.note(&node.status.pods, &status.pods, now_ns) {
-            self.events.push(Happening {
+        let ComputedStatus { status, has_restart_loop } =
+            compute_status(&node.input, &node.plan, &node.status, &self.hosts, &mut node.restarts, now_ns);
+        self.events.extend(EventRecord::of_change(key, &node.input.uid, &node.status, &status));
+        if let Some(note) = node.drops.update(&node.status.pods, &status.pods, now_ns) {
+            self.events.push(EventRecord {
                 node: key.clone(),
                 uid: node.input.uid.clone(),
-                good: false,
+                is_warning: true,
                 reason: "RecordsDropped".to_owned(),
                 note,
             });
         }
-        if looping {
-            self.looping.insert(key.clone());
+        if has_restart_loop {
+            self.restart_loops.insert(key.clone());
         } else {
-            self.looping.remove(key);
+            self.restart_loops.remove(key);
         }
         if status != node.written {
             self.unwritten.insert(key.clone());
@@ -183,8 +185,8 @@ impl Engine {
         node.status = status;
     }
 
-    /// The statuses whose time has come.
-    pub(super) fn due(&mut self, now_ns: i64) -> Vec<StatusWrite> {
+    /// Returns the statuses that are due to be written, and marks them as written.
+    pub(super) fn due_writes(&mut self, now_ns: i64) -> Vec<StatusWrite> {
         let mut due = Vec::new();
         self.unwritten.retain(|key| {
             let Some(node) = self.nodes.get_mut(key) else { return false };
@@ -200,32 +202,33 @@ impl Engine {
     }
 }
 
-/// Hosts that a plan observes pods on.
-fn hosts(plan: &Plan) -> impl Iterator<Item = &str> {
+/// Hosts of the observed pods of a plan.
+fn observed_hosts(plan: &Plan) -> impl Iterator<Item = &str> {
     plan.pods.values().filter(|pod| pod.observed.is_some()).filter_map(|pod| pod.host.as_deref())
 }
 
-/// The Event of a node that was deleted while pods of it were observed.
-pub(super) fn stopped(key: &Key, uid: &str, plan: &Plan) -> Option<Happening> {
+/// The Event for the deletion of a node with observed pods.
+pub(super) fn recording_stopped(key: &Key, uid: &str, plan: &Plan) -> Option<EventRecord> {
     let count = plan.pods.values().filter(|pod| pod.observed.is_some()).count();
-    (count > 0).then(|| Happening {
+    (count > 0).then(|| EventRecord {
         node: key.clone(),
         uid: uid.to_owned(),
-        good: true,
+        is_warning: false,
         reason: "RecordingStopped".to_owned(),
-        note: format!("deleted while {count} of its pods were observed; nothing more of them is recorded"),
+        note: format!("TezosNode deleted; recording of {count} pods stopped"),
     })
 }
 
-fn rotated(uid: &str, key: &Key, old: &IdentityPlan, new: &IdentityPlan) -> Option<Happening> {
+/// The Event for a changed identity in a Secret.
+fn identity_rotated(uid: &str, key: &Key, old: &IdentityPlan, new: &IdentityPlan) -> Option<EventRecord> {
     let (IdentityPlan::Secret { json: old, .. }, IdentityPlan::Secret { json: new, peer_id }) = (old, new) else {
         return None;
     };
-    (old != new).then(|| Happening {
+    (old != new).then(|| EventRecord {
         node: key.clone(),
         uid: uid.to_owned(),
-        good: true,
+        is_warning: false,
         reason: "IdentityRotated".to_owned(),
-        note: format!("the Secret has a new identity, {peer_id}"),
+        note: format!("the Secret contains a new identity: {peer_id}"),
     })
 }

@@ -1,4 +1,4 @@
-//! Against an API server that knows just enough: objects by their path, read and applied.
+//! Tests of the certificate manager with a fake API server that stores objects by path.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tonic::codegen::http::{Method, Request, Response, StatusCode};
 
 use super::{
-    Ends, Keeper, KeeperError, Served,
-    authority::{AUTHORITY_LIFE, DAY, SERVER_LIFE},
+    CertificateError, CertificateManager, ExpiryGauges, ServingCertificate,
+    ca::{CA_LIFETIME, DAY, SERVER_LIFETIME},
 };
 
 const START: i64 = 1_790_000_000;
@@ -19,8 +19,8 @@ struct Server {
     objects: BTreeMap<String, Value>,
     writes: Vec<String>,
     version: u64,
-    /// Somebody else writes the authority before the next write comes.
-    interferes: bool,
+    /// Simulates a concurrent write of the CA before the next write.
+    conflicts: bool,
 }
 
 type Shared = Arc<parking_lot::Mutex<Server>>;
@@ -44,9 +44,9 @@ impl Server {
         if *method == Method::GET {
             return self.objects.get(path).cloned().ok_or((StatusCode::NOT_FOUND, "NotFound"));
         }
-        assert_eq!(*method, Method::PATCH, "the rights are for reading and applying only");
-        if self.interferes {
-            self.interferes = false;
+        assert_eq!(*method, Method::PATCH, "RBAC allows get and patch only");
+        if self.conflicts {
+            self.conflicts = false;
             self.bump(CA);
         }
         let mut object: Value = serde_json::from_slice(body).unwrap();
@@ -88,26 +88,26 @@ fn client(server: &Shared) -> kube::Client {
     kube::Client::new(service, "chainscope")
 }
 
-fn rig() -> (Shared, Arc<Served>, Keeper) {
-    let (server, served, ends) = (Shared::default(), Arc::new(Served::default()), Ends::default());
-    let keeper = Keeper::new(client(&server), "chainscope", "rel", Arc::clone(&served), ends.clone());
-    (server, served, keeper)
+fn rig() -> (Shared, Arc<ServingCertificate>, CertificateManager) {
+    let (server, serving, ends) = (Shared::default(), Arc::new(ServingCertificate::default()), ExpiryGauges::default());
+    let manager = CertificateManager::new(client(&server), "chainscope", "rel", Arc::clone(&serving), ends.clone());
+    (server, serving, manager)
 }
 
 #[tokio::test]
-async fn the_leader_makes_everything_once_and_the_others_use_it() {
-    let (server, served, keeper) = rig();
+async fn the_leader_creates_the_certificates_and_followers_load_them() {
+    let (server, serving, manager) = rig();
     let lease = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
         "metadata": {"name": "rel-operator", "uid": "lease-uid"}});
     server.lock().objects.insert(LEASE.to_owned(), lease);
-    keeper.look_after(false, START).await.unwrap();
-    assert!(server.lock().writes.is_empty() && !served.is_there(), "only the leader writes");
+    manager.reconcile(false, START).await.unwrap();
+    assert!(server.lock().writes.is_empty() && !serving.is_loaded(), "only the leader writes");
 
-    keeper.look_after(true, START).await.unwrap();
+    manager.reconcile(true, START).await.unwrap();
     assert_eq!(server.lock().writes, [CA, BUNDLE, AGGREGATOR, OPERATOR]);
-    assert!(served.is_there());
-    keeper.look_after(true, START + DAY).await.unwrap();
-    assert_eq!(server.lock().writes.len(), 4, "nothing is due");
+    assert!(serving.is_loaded());
+    manager.reconcile(true, START + DAY).await.unwrap();
+    assert_eq!(server.lock().writes.len(), 4, "no write is due");
     for path in [CA, BUNDLE, AGGREGATOR, OPERATOR] {
         let object = server.lock().objects[path].clone();
         assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "lease-uid", "{path}");
@@ -117,25 +117,25 @@ async fn the_leader_makes_everything_once_and_the_others_use_it() {
     let bundle = server.lock().objects[BUNDLE]["data"]["ca.crt"].to_string();
     assert!(bundle.contains("BEGIN CERTIFICATE") && !bundle.contains("PRIVATE"));
 
-    let other = Arc::new(Served::default());
-    let ends = Ends::default();
-    let follower = Keeper::new(client(&server), "chainscope", "rel", Arc::clone(&other), ends.clone());
-    follower.look_after(false, START + DAY).await.unwrap();
-    let end = |name: &str| ends.get_or_create(&[("certificate", name.to_owned())]).get();
-    assert_eq!((end("authority"), end("rel-operator")), (START + AUTHORITY_LIFE, START + SERVER_LIFE));
-    assert!(other.is_there());
+    let other = Arc::new(ServingCertificate::default());
+    let expiry = ExpiryGauges::default();
+    let follower = CertificateManager::new(client(&server), "chainscope", "rel", Arc::clone(&other), expiry.clone());
+    follower.reconcile(false, START + DAY).await.unwrap();
+    let end = |name: &str| expiry.get_or_create(&[("certificate", name.to_owned())]).get();
+    assert_eq!((end("ca"), end("rel-operator")), (START + CA_LIFETIME, START + SERVER_LIFETIME));
+    assert!(other.is_loaded());
 }
 
 #[tokio::test]
-async fn an_authority_that_somebody_else_has_written_meanwhile_is_not_overwritten() {
-    let (server, _, keeper) = rig();
-    keeper.look_after(true, START).await.unwrap();
+async fn a_ca_that_was_written_concurrently_is_not_overwritten() {
+    let (server, _, manager) = rig();
+    manager.reconcile(true, START).await.unwrap();
     let before = server.lock().objects[CA]["data"].clone();
-    server.lock().interferes = true;
+    server.lock().conflicts = true;
     let rotation = START + 9 * 365 * DAY;
-    let error = keeper.look_after(true, rotation).await.unwrap_err();
-    assert!(matches!(&error, KeeperError::Cluster { what, .. } if what == "Secret rel-ca"), "{error}");
+    let error = manager.reconcile(true, rotation).await.unwrap_err();
+    assert!(matches!(&error, CertificateError::Cluster { what, .. } if what == "Secret rel-ca"), "{error}");
     assert_eq!(server.lock().objects[CA]["data"], before);
-    keeper.look_after(true, rotation).await.unwrap();
+    manager.reconcile(true, rotation).await.unwrap();
     assert!(server.lock().objects[CA]["data"]["next.key"].is_string());
 }

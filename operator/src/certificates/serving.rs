@@ -1,4 +1,4 @@
-//! The operator's own certificate, in memory.
+//! The operator's serving certificate, in memory.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::authority::Pair;
+use super::ca::CertificateAndKey;
 
-/// The certificate that the operator serves at the moment. Until there is one, handshakes fail.
+/// The certificate of the config stream. TLS handshakes fail until one is loaded.
 #[derive(Debug, Default)]
-pub struct Served {
+pub struct ServingCertificate {
     key: ArcSwapOption<CertifiedKey>,
-    /// The certificate's PEM, to see whether another one came.
+    /// PEM of the certificate, to detect changes.
     certificate: parking_lot::Mutex<String>,
 }
 
-impl Served {
-    /// Whether there is one.
-    pub fn is_there(&self) -> bool {
+impl ServingCertificate {
+    /// Whether a certificate is loaded.
+    pub fn is_loaded(&self) -> bool {
         self.key.load().is_some()
     }
 
-    /// Serves this pair from the next handshake on. A pair that is no good changes nothing.
-    pub(crate) fn take(&self, pair: &Pair) -> Result<(), chainscope_tls::Error> {
+    /// Uses the certificate from the next handshake on. An invalid certificate is not loaded.
+    pub(crate) fn load(&self, pair: &CertificateAndKey) -> Result<(), chainscope_tls::Error> {
         let mut certificate = self.certificate.lock();
         if *certificate != pair.certificate {
             let key = chainscope_tls::certified_key(
@@ -35,13 +35,13 @@ impl Served {
             )?;
             self.key.store(Some(Arc::new(key)));
             certificate.clone_from(&pair.certificate);
-            tracing::info!("a new certificate is in use");
+            tracing::info!("serving certificate loaded");
         }
         Ok(())
     }
 }
 
-impl ResolvesServerCert for Served {
+impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.key.load_full()
     }

@@ -1,5 +1,5 @@
-//! The definition of `TezosNode`: it is committed as it is made, and takes and refuses what the table says.
-#![allow(clippy::unwrap_used)] // a test shows the line at which it fails
+//! The CustomResourceDefinition of `TezosNode`: the committed file is current, and a table of valid and invalid resources.
+#![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 mod structural;
 
@@ -9,7 +9,7 @@ use chainscope_operator::crd::{TezosNode, definition, yaml};
 use kube::core::cel::{Validator, apply_defaults};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use structural::{Mistake, Schema};
+use structural::{Schema, Violation};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,13 +22,13 @@ struct Case {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Refused {
-    by: Ring,
+    by: Stage,
     says: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Ring {
+enum Stage {
     Schema,
     Strict,
     Cel,
@@ -70,44 +70,44 @@ fn the_table_is_large_and_names_are_unique() {
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len());
     assert!(cases.len() >= 40);
-    for ring in [Ring::Schema, Ring::Strict, Ring::Cel] {
-        assert!(cases.iter().any(|case| case.refused.as_ref().is_some_and(|refused| refused.by == ring)));
+    for stage in [Stage::Schema, Stage::Strict, Stage::Cel] {
+        assert!(cases.iter().any(|case| case.refused.as_ref().is_some_and(|refused| refused.by == stage)));
     }
     assert!(cases.iter().filter(|case| case.refused.is_none()).count() >= 15);
 }
 
-/// Every case goes through both rings, in the API server's order: who is refused by one does not reach the next.
+/// Each case is validated by the stages of the API server, in their order, until one refuses it.
 #[test]
-fn the_table_holds() {
+fn the_table_is_valid() {
     let schema = schema();
     let structural = Schema::new(&schema);
     let mut wrong = Vec::new();
     for case in cases() {
         let resource = apply_defaults(&schema, &resource(&case.resource));
-        let mistakes = structural.check(&resource);
-        let (ring, said) = if let Some(mistake) = mistakes.first() {
-            let ring = if matches!(mistake, Mistake::Unknown(_)) { Ring::Strict } else { Ring::Schema };
-            (Some(ring), mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        let violations = structural.check(&resource);
+        let (stage, message) = if let Some(violation) = violations.first() {
+            let stage = if matches!(violation, Violation::Unknown(_)) { Stage::Strict } else { Stage::Schema };
+            (Some(stage), violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
         } else if let Err(errors) = Validator::new().validate(&schema, &resource, None) {
-            (Some(Ring::Cel), errors.to_string())
+            (Some(Stage::Cel), errors.to_string())
         } else {
             (None, String::new())
         };
-        let as_expected = match (&case.refused, ring) {
+        let as_expected = match (&case.refused, stage) {
             (None, None) => true,
-            (Some(expected), Some(ring)) => expected.by == ring && said.contains(&expected.says),
+            (Some(expected), Some(stage)) => expected.by == stage && message.contains(&expected.says),
             _ => false,
         };
         if !as_expected {
-            wrong.push(format!("{}: expected {:?}, was {ring:?} {said:?}", case.name, case.refused));
+            wrong.push(format!("{}: expected {:?}, was {stage:?} {message:?}", case.name, case.refused));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the API server takes the operator can read; else a resource would be stored that nobody can work with.
+/// The operator can parse every resource that the API server accepts.
 #[test]
-fn what_is_taken_can_be_read() {
+fn accepted_resources_can_be_parsed() {
     let schema = schema();
     for case in cases().into_iter().filter(|case| case.refused.is_none()) {
         let resource = apply_defaults(&schema, &resource(&case.resource));
@@ -124,7 +124,7 @@ fn what_is_taken_can_be_read() {
     }
 }
 
-/// The API server's defaults are those of the types: a resource means the same before and after it was stored.
+/// Defaulting by the API server does not change the meaning of a resource.
 #[test]
 fn defaults_of_the_schema_are_those_of_the_types() {
     let stored = apply_defaults(&schema(), &resource(&json!({ "spec": {} })));
@@ -135,7 +135,7 @@ fn defaults_of_the_schema_are_those_of_the_types() {
 }
 
 #[test]
-fn examples_are_taken() {
+fn examples_are_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crd/examples");
     let schema = schema();
     let mut count = 0;
@@ -143,8 +143,8 @@ fn examples_are_taken() {
         let path = entry.unwrap().path();
         let resource: Value = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let resource = apply_defaults(&schema, &resource);
-        let mistakes = Schema::new(&schema).check(&resource);
-        assert!(mistakes.is_empty(), "{}: {mistakes:?}", path.display());
+        let violations = Schema::new(&schema).check(&resource);
+        assert!(violations.is_empty(), "{}: {violations:?}", path.display());
         Validator::new().validate(&schema, &resource, None).unwrap();
         serde_json::from_value::<TezosNode>(resource).unwrap();
         count += 1;
@@ -152,25 +152,25 @@ fn examples_are_taken() {
     assert!(count >= 3);
 }
 
-/// Argo CD and others take an empty field that the API server drops for a difference, for ever.
+/// The API server drops empty fields, which Argo CD and others then report as a permanent difference.
 #[test]
-fn nothing_in_the_definition_is_empty() {
-    fn look(value: &Value, path: &str, found: &mut Vec<String>) {
+fn the_definition_has_no_empty_fields() {
+    fn find_empty(value: &Value, path: &str, found: &mut Vec<String>) {
         match value {
             Value::Null => found.push(path.to_owned()),
             Value::String(text) if text.is_empty() => found.push(path.to_owned()),
             Value::Array(items) if items.is_empty() => found.push(path.to_owned()),
-            Value::Array(items) => items.iter().for_each(|item| look(item, &format!("{path}[]"), found)),
+            Value::Array(items) => items.iter().for_each(|item| find_empty(item, &format!("{path}[]"), found)),
             Value::Object(fields) => fields.iter().for_each(|(key, item)| {
-                // Subresources are an empty table by definition, and defaults may be one.
+                // `subresources.status` is an empty object by definition, and defaults may be one.
                 if key != "default" && path != ".spec.versions[].subresources" {
-                    look(item, &format!("{path}.{key}"), found);
+                    find_empty(item, &format!("{path}.{key}"), found);
                 }
             }),
             _ => {}
         }
     }
     let mut found = Vec::new();
-    look(&serde_json::to_value(definition()).unwrap(), "", &mut found);
+    find_empty(&serde_json::to_value(definition()).unwrap(), "", &mut found);
     assert!(found.is_empty(), "{found:?}");
 }

@@ -1,0 +1,100 @@
+//! Writes of the `status` subresource by server-side apply.
+
+use std::collections::BTreeMap;
+
+use kube::{
+    Api, Client, Resource as _,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::{MANAGER, is_status};
+use crate::{
+    crd::TezosNode,
+    reconcile::{Key, StatusWrite},
+};
+
+/// Maximum number of concurrent requests.
+const MAX_CONCURRENT_WRITES: usize = 8;
+
+/// The outcome of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// The status is stored.
+    Applied,
+    /// The node does not exist, or was recreated with another UID.
+    Gone,
+    /// The request failed.
+    Failed,
+}
+
+/// Writes statuses; of several pending statuses of a node only the newest is written.
+pub struct StatusWriter {
+    client: Client,
+    pending: BTreeMap<Key, StatusWrite>,
+    in_flight: JoinSet<(Key, WriteOutcome)>,
+}
+
+impl StatusWriter {
+    /// Creates a writer without pending writes.
+    pub fn new(client: Client) -> Self {
+        Self { client, pending: BTreeMap::new(), in_flight: JoinSet::new() }
+    }
+
+    /// Queues a status.
+    pub fn add(&mut self, write: StatusWrite) {
+        self.pending.insert(write.key.clone(), write);
+        self.start_pending();
+    }
+
+    /// Discards the writes that have not started.
+    pub fn clear(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Waits for the next write to complete. Pending while none is in flight.
+    pub async fn next(&mut self) -> (Key, WriteOutcome) {
+        loop {
+            match self.in_flight.join_next().await {
+                Some(Ok(done)) => {
+                    self.start_pending();
+                    return done;
+                }
+                // The status of the node is written again with its next change.
+                Some(Err(error)) => tracing::error!(%error, "a status write panicked"),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn start_pending(&mut self) {
+        while self.in_flight.len() < MAX_CONCURRENT_WRITES {
+            let Some((key, write)) = self.pending.pop_first() else { return };
+            let api: Api<TezosNode> = Api::namespaced(self.client.clone(), &key.namespace);
+            self.in_flight.spawn(async move {
+                let outcome = apply(&api, &write).await;
+                (key, outcome)
+            });
+        }
+    }
+}
+
+async fn apply(api: &Api<TezosNode>, write: &StatusWrite) -> WriteOutcome {
+    let body = json!({
+        "apiVersion": TezosNode::api_version(&()),
+        "kind": TezosNode::kind(&()),
+        // The UID is a precondition: it prevents a write to a recreated node of the same name.
+        "metadata": { "name": &*write.key.name, "namespace": &*write.key.namespace, "uid": write.uid },
+        "status": write.status,
+    });
+    let params = PatchParams::apply(MANAGER).force();
+    match api.patch_status(&write.key.name, &params, &Patch::Apply(body)).await {
+        Ok(_) => WriteOutcome::Applied,
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => WriteOutcome::Gone,
+        Err(error) => {
+            chainscope_hygiene::warn_limited!(error = %error, node = %write.key, "cannot write status; retrying");
+            WriteOutcome::Failed
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The status of a node, computed from its plan and the agents' reports.
+
+use std::collections::BTreeMap;
+
+use chainscope_proto::v1::{PodReport, PodState as ReportedState};
+
+use super::{
+    conditions::{ConditionSummary, PodConditions, sanitize, time},
+    hosts::{AgentState, HostView, Hosts},
+    input::NodeInput,
+    plan::{IdentityPlan, Plan, PodPlan},
+    reason::{Condition, ConditionStatus, Reason},
+    restarts::Restarts,
+};
+use crate::crd::{PodState, PodStatus, TezosNodeStatus};
+
+/// Maximum number of pods listed in a status.
+const MAX_PODS: usize = 100;
+
+/// The result of [`compute_status`].
+pub(super) struct ComputedStatus {
+    pub(super) status: TezosNodeStatus,
+    /// Whether a process is in a restart loop. The status then has to be computed again without a change of the inputs,
+    /// because only elapsed time ends a loop.
+    pub(super) has_restart_loop: bool,
+}
+
+/// Computes the status of a node. `before` is its previous status.
+pub(super) fn compute_status(
+    node: &NodeInput,
+    plan: &Plan,
+    before: &TezosNodeStatus,
+    hosts: &Hosts,
+    restarts: &mut BTreeMap<Box<str>, Restarts>,
+    now_ns: i64,
+) -> ComputedStatus {
+    let node_key = node.key.to_string();
+    restarts.retain(|uid, _| plan.pods.values().any(|pod| pod.uid == *uid));
+    let previous: BTreeMap<&str, &PodStatus> = before.pods.iter().map(|pod| (&*pod.uid, pod)).collect();
+    let enabled = node.spec.as_ref().is_ok_and(|spec| spec.network.enabled);
+    let mut status = TezosNodeStatus { observed_generation: Some(node.generation), ..TezosNodeStatus::default() };
+    let mut summary = ConditionSummary::default();
+    let mut has_restart_loop = false;
+    // After a change of leader the agents need time to reconnect: the previous conditions are kept until then.
+    let mut is_reconnecting = false;
+    for (name, pod) in &plan.pods {
+        let host = pod.host.as_deref().and_then(|host| hosts.view(host, &node_key, &pod.uid));
+        let previous = previous.get(&*pod.uid).copied();
+        let was_reported = previous.is_some_and(|previous| {
+            !matches!(previous.state, PodState::Unknown | PodState::NotConfigured | PodState::Unscheduled)
+        });
+        is_reconnecting |= was_reported && host.as_ref().is_some_and(|host| host.agent_state == AgentState::Pending);
+        let inputs = PodInputs { node, plan, name, pod, host: host.as_ref(), previous, now_ns };
+        let (pod_status, mut conditions) = inputs.compute(restarts.entry(pod.uid.clone()).or_default());
+        has_restart_loop |= conditions.process.reason == Reason::RestartLoop;
+        if !enabled {
+            let message = "network.enabled is false";
+            conditions.recording = Condition::new(ConditionStatus::False, Reason::NetworkDisabled, message);
+            if conditions.identity.status != ConditionStatus::True {
+                let message = "not required while network.enabled is false";
+                conditions.identity = Condition::new(ConditionStatus::Unknown, Reason::NetworkDisabled, message);
+            }
+        }
+        status.recording_count += i64::from(pod_status.state == PodState::Recording);
+        status.messages = status.messages.saturating_add(pod_status.messages);
+        status.bytes_lost = status.bytes_lost.saturating_add(pod_status.bytes_lost);
+        summary.add(name, conditions, pod.error.as_ref());
+        if status.pods.len() < MAX_PODS {
+            status.pods.push(pod_status);
+        }
+    }
+    status.pod_count = i64::try_from(plan.pods.len()).unwrap_or(i64::MAX);
+    let keeps_conditions =
+        is_reconnecting && !before.conditions.is_empty() && before.observed_generation == Some(node.generation);
+    status.conditions = if keeps_conditions {
+        before.conditions.clone()
+    } else {
+        summary.into_conditions(node, plan, &before.conditions, now_ns)
+    };
+    ComputedStatus { status, has_restart_loop }
+}
+
+/// Inputs of the status of one pod.
+struct PodInputs<'a> {
+    node: &'a NodeInput,
+    plan: &'a Plan,
+    name: &'a str,
+    pod: &'a PodPlan,
+    host: Option<&'a HostView<'a>>,
+    previous: Option<&'a PodStatus>,
+    now_ns: i64,
+}
+
+impl PodInputs<'_> {
+    fn compute(&self, restarts: &mut Restarts) -> (PodStatus, PodConditions) {
+        let mut status = self.previous.cloned().unwrap_or_default();
+        self.name.clone_into(&mut status.name);
+        status.uid = self.pod.uid.to_string();
+        status.node_name = self.pod.host.as_deref().unwrap_or_default().to_owned();
+        let Some(host) = self.host.filter(|_| self.pod.observed.is_some()) else {
+            let (reason, message) = self.pod.error.clone().unwrap_or((Reason::WaitingForAgent, String::new()));
+            let is_unscheduled = reason == Reason::PodUnscheduled;
+            set_inactive(&mut status, if is_unscheduled { PodState::Unscheduled } else { PodState::NotConfigured });
+            let mut conditions = PodConditions::all(ConditionStatus::Unknown, reason, &message);
+            conditions.recording.status = ConditionStatus::False;
+            return (status, conditions);
+        };
+        let without_report = |recording, reason, message: String, status: &mut PodStatus| {
+            set_inactive(status, PodState::Unknown);
+            let mut conditions = PodConditions::all(ConditionStatus::Unknown, reason, &message);
+            conditions.recording.status = recording;
+            conditions
+        };
+        // A report on an older generation of the specification does not apply.
+        let report = host.report.filter(|report| report.node_generation >= self.node.generation);
+        let conditions = match host.agent_state {
+            AgentState::Missing => {
+                let message = format!("no agent runs on host {}", host.name);
+                without_report(ConditionStatus::False, Reason::AgentMissing, message, &mut status)
+            }
+            AgentState::Unreachable => {
+                let message = format!("the agent on host {} stopped reporting", host.name);
+                without_report(ConditionStatus::Unknown, Reason::AgentUnreachable, message, &mut status)
+            }
+            AgentState::Connected if !host.error.is_empty() => {
+                let message = format!("host {}: {}", host.name, sanitize(host.error));
+                without_report(ConditionStatus::False, Reason::HostCannotRecord, message, &mut status)
+            }
+            AgentState::Pending if self.previous.is_some() => {
+                PodConditions::all(ConditionStatus::Unknown, Reason::WaitingForAgent, "")
+            }
+            AgentState::Pending | AgentState::Connected => match report {
+                Some(report) => {
+                    apply_report(&mut status, report);
+                    reported_conditions(self.plan, report, restarts, self.now_ns)
+                }
+                None => {
+                    let message = format!("the agent on host {} has not applied the configuration yet", host.name);
+                    without_report(ConditionStatus::Unknown, Reason::WaitingForAgent, message, &mut status)
+                }
+            },
+        };
+        (status, conditions)
+    }
+}
+
+/// Clears the fields that describe a running process.
+fn set_inactive(status: &mut PodStatus, state: PodState) {
+    status.state = state;
+    status.pid = 0;
+    status.connections = 0;
+}
+
+/// Copies an agent's report to the status.
+fn apply_report(status: &mut PodStatus, report: &PodReport) {
+    status.state = match report.state() {
+        ReportedState::Unspecified => PodState::Unknown,
+        ReportedState::WaitingForContainer => PodState::WaitingForContainer,
+        ReportedState::WaitingForProcess => PodState::WaitingForProcess,
+        ReportedState::Recording => PodState::Recording,
+        ReportedState::Profiling => PodState::Profiling,
+        ReportedState::Failed => PodState::Failed,
+    };
+    status.pid = report.pid.into();
+    status.process_starts = report.process_starts.into();
+    status.peer_id = sanitize(&report.peer_id);
+    status.messages = saturating_i64(report.messages);
+    status.connections = saturating_i64(report.connections_open);
+    status.bytes_seen = saturating_i64(report.bytes_seen);
+    status.bytes_lost = saturating_i64(report.bytes_lost);
+    status.records_lost = saturating_i64(report.records_lost);
+    status.last_record_time = (report.last_record_ns > 0).then(|| time(report.last_record_ns)).flatten();
+    status.last_error = sanitize(&report.last_error);
+}
+
+fn reported_conditions(plan: &Plan, report: &PodReport, restarts: &mut Restarts, now_ns: i64) -> PodConditions {
+    let process = process_condition(report, restarts, now_ns);
+    let recording = match report.state() {
+        ReportedState::Recording => Condition::available(),
+        ReportedState::Failed => {
+            let error = &report.last_error;
+            let message = if error.is_empty() { "the process cannot be recorded" } else { error };
+            Condition::new(ConditionStatus::False, Reason::CannotRecord, sanitize(message))
+        }
+        // Whether recording is disabled is decided from the specification, not from the report.
+        ReportedState::Unspecified | ReportedState::Profiling => {
+            Condition::new(ConditionStatus::Unknown, Reason::WaitingForAgent, "the agent did not report a state")
+        }
+        ReportedState::WaitingForContainer | ReportedState::WaitingForProcess => {
+            Condition { status: ConditionStatus::False, ..process.clone() }
+        }
+    };
+    PodConditions { identity: identity_condition(plan, report, &process), recording, process }
+}
+
+fn process_condition(report: &PodReport, restarts: &mut Restarts, now_ns: i64) -> Condition {
+    let starts = report.process_starts;
+    let up_since = (report.pid != 0).then_some(report.process_started_ns);
+    let (reason, message) = if restarts.update(starts, up_since, now_ns) {
+        (Reason::RestartLoop, "the node's process restarts repeatedly; see the container's log")
+    } else if up_since.is_some() {
+        return Condition::available();
+    } else if report.state() == ReportedState::WaitingForContainer {
+        (Reason::WaitingForContainer, "the container is not running")
+    } else if starts == 0 {
+        (Reason::ProcessNotFound, "no process of the configured name was found in the container")
+    } else {
+        (Reason::ProcessExited, "the node's process exited")
+    };
+    Condition::new(ConditionStatus::False, reason, message)
+}
+
+fn identity_condition(plan: &Plan, report: &PodReport, process: &Condition) -> Condition {
+    match &plan.identity {
+        IdentityPlan::Missing(reason, message) => Condition::new(ConditionStatus::False, *reason, message),
+        _ if !report.identity_error.is_empty() => {
+            Condition::new(ConditionStatus::False, Reason::IdentityNotRead, sanitize(&report.identity_error))
+        }
+        IdentityPlan::Secret { peer_id, .. } if !report.peer_id.is_empty() && report.peer_id != *peer_id => {
+            let message = format!("the agent does not use the Secret's identity {peer_id} yet");
+            Condition::new(ConditionStatus::Unknown, Reason::IdentityPending, message)
+        }
+        _ if !report.peer_id.is_empty() => Condition::available(),
+        _ if process.status == ConditionStatus::True => {
+            let message = "the agent has not read the identity yet";
+            Condition::new(ConditionStatus::Unknown, Reason::WaitingForAgent, message)
+        }
+        _ => Condition { status: ConditionStatus::Unknown, ..process.clone() },
+    }
+}
+
+fn saturating_i64(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
