@@ -267,7 +267,9 @@ impl Running {
             operator.end();
         }
         // Discovery still answers while captured events are interpreted.
-        let drained = self.pillars.iter_mut().fold(Ok(()), |result, pillar| result.and(pillar.drain()));
+        // Every pillar is drained, whatever another one reports; the first error is returned.
+        let results: Vec<Result<(), Error>> = self.pillars.iter_mut().map(|pillar| pillar.drain()).collect();
+        let drained: Result<(), Error> = results.into_iter().collect();
         let _ = self.notices.send(Notice::Stop);
         let discovery = join(self.discovery.take());
         // Discovery held the inboxes.

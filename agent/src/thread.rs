@@ -129,7 +129,7 @@ mod tests {
     fn the_age_is_counted_from_the_last_beat() {
         let heartbeat = Heartbeat { started: Instant::now() - Duration::from_secs(10), ..Heartbeat::new("test") };
         assert!(heartbeat.age() >= Duration::from_secs(10));
-        heartbeat.clone().beat();
+        heartbeat.beat();
         assert!(heartbeat.age() < Duration::from_secs(5));
     }
 }

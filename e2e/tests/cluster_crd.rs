@@ -5,7 +5,7 @@ use chainscope_e2e::harness::wait;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A row of `operator/tests/tezosnodes.yaml`, which says what the fields mean.
+/// A row of `operator/tests/crd/tezosnodes.yaml`, which says what the fields mean.
 #[derive(Debug, Deserialize)]
 struct Case {
     name: String,
@@ -40,7 +40,7 @@ fn define(cluster: &Cluster) {
 fn the_table_holds_on_a_real_api_server() {
     let cluster = Setup::new(Level::Api).start();
     define(&cluster);
-    let cases: Vec<Case> = serde_saphyr::from_str(&read("operator/tests/tezosnodes.yaml")).expect("the table");
+    let cases: Vec<Case> = serde_saphyr::from_str(&read("operator/tests/crd/tezosnodes.yaml")).expect("the table");
     assert!(cases.len() >= 40, "{} cases", cases.len());
     let mut wrong = Vec::new();
     for case in &cases {

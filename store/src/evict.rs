@@ -232,6 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "the result is a list of ranges")]
     fn evicted_segments_are_one_range_where_no_live_one_lies_between() {
         let gaps = |live: &[u32], dead: &[u32]| gaps(&live.iter().copied().collect(), dead.iter().copied(), 20);
         assert_eq!(gaps(&[7, 9], &[3, 4, 6]), [1..7]);

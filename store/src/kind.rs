@@ -34,11 +34,14 @@ pub(crate) struct FactKind {
     pub(crate) total: fn(&mut Totals, &Record),
 }
 
+/// Calls the function with each value of a record in one index.
+pub(crate) type IndexValues = fn(&Record, &mut dyn FnMut(&[u8]));
+
 /// An index of a kind.
 pub(crate) struct Index {
     /// Calls the function with every value that the record is found by. A filter compares these values in full, so that
     /// one that is cut in the key matches nothing else.
-    pub(crate) values: fn(&Record, &mut dyn FnMut(&[u8])),
+    pub(crate) values: IndexValues,
 }
 
 /// Facts that are kept by the same limits. Each class has its own segments in a node.

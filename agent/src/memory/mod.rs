@@ -118,6 +118,14 @@ impl MemoryInbox {
         // A watcher that ended has reported why.
         let _ = self.commands.send(command);
     }
+
+    /// Ends the profile of a process.
+    fn unset(&mut self, pid: u32) {
+        if self.watched.remove(&pid) {
+            // A watcher that ended has logged the reason.
+            let _ = self.commands.send(Command::Forget { pid });
+        }
+    }
 }
 
 impl Inbox for MemoryInbox {
@@ -129,11 +137,7 @@ impl Inbox for MemoryInbox {
                 self.set(target.facts.pid, &target.assignment);
             }
             TargetChange::Changed(pid, assignment) => self.set(*pid, assignment),
-            TargetChange::Released(pid) => {
-                if self.watched.remove(pid) {
-                    let _ = self.commands.send(Command::Forget { pid: *pid });
-                }
-            }
+            TargetChange::Released(pid) => self.unset(*pid),
             // The kernel reports the exit to the watcher.
             TargetChange::Exited(pid) => {
                 self.watched.remove(pid);

@@ -58,7 +58,7 @@ fn compare(snapshot: &dyn Snapshot, model: &Model, probes: &[Vec<u8>]) {
     keys.sort();
     let expected: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
     assert_eq!(snapshot.get_many(&keys).unwrap(), expected);
-    assert_eq!(snapshot.get_many(&[]).unwrap(), [const { None::<Vec<u8>> }; 0]);
+    assert_eq!(snapshot.get_many(&[]).unwrap(), Vec::<Option<Vec<u8>>>::new());
 }
 
 #[derive(Clone, Debug)]
@@ -135,7 +135,8 @@ fn a_batch_can_be_written_again() {
             assert_eq!(engine.snapshot().get(b"b").unwrap().as_deref(), Some(b"2".as_slice()));
         }
         batch.clear(0);
-        assert!(batch.is_empty() && batch.len() == 0);
+        assert!(batch.is_empty());
+        assert_eq!(batch.len(), 0);
         engine.write(&batch).unwrap();
     });
 }

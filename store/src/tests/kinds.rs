@@ -88,7 +88,9 @@ fn fill(store: &Store, notes: std::ops::Range<u64>) {
 fn check_queries(store: &Store, kept: std::ops::Range<u64>) {
     let matching = |matches: &dyn Fn(u64) -> bool| kept.clone().filter(|id| matches(*id)).collect::<Vec<_>>();
     let long = format!("{}7", "x".repeat(300));
-    let cases: [(&[(usize, &[&str])], Box<dyn Fn(u64) -> bool>); 6] = [
+    /// Filters by the position of an index, and which ids they select.
+    type Case<'a> = (&'a [(usize, &'a [&'a str])], Box<dyn Fn(u64) -> bool>);
+    let cases: [Case<'_>; 6] = [
         (&[], Box::new(|_| true)),
         (&[(0, &["n1"])], Box::new(|id| id % 3 == 1)),
         (&[(0, &["n1", "w2", "w2"])], Box::new(|id| id % 3 == 1 || (id % 50 != 7 && id % 7 == 2))),

@@ -18,7 +18,7 @@ impl Overflow {
     }
 
     /// Time of the earliest dropped fact.
-    pub(super) fn from_ns(&self) -> i64 {
+    pub(super) fn start_ns(&self) -> i64 {
         self.from_ns
     }
 

@@ -160,7 +160,7 @@ impl QueuedStream {
 
     /// Time of the oldest record or dropped fact.
     pub(super) fn oldest_ns(&self) -> Option<i64> {
-        let overflow = self.overflow.as_ref().map(Overflow::from_ns);
+        let overflow = self.overflow.as_ref().map(Overflow::start_ns);
         self.queue.front().map(|queued| queued.record.time_ns).into_iter().chain(overflow).min()
     }
 
