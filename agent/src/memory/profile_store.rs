@@ -1,4 +1,4 @@
-//! The profiles, as the naming thread fills them and the uplink empties them.
+//! Profiles shared by the symbolizer thread, which updates them, and the uplink, which sends them.
 
 use std::{
     collections::BTreeMap,
@@ -14,75 +14,77 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    figures::{Figures, figures},
+    metrics::{self, MemoryMetrics},
     profile::{Profile, Subject},
     tree::{Call, Tree},
 };
 use crate::clock::Clock;
 
-/// Ended profiles that wait for an aggregator.
+/// Maximum number of ended profiles kept until an aggregator acknowledges them.
 const MAX_ENDED: usize = 64;
 
-/// Profiles behind a lock, with a bell for the uplink.
+/// Profiles behind a lock, with a notification for the uplink.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Board(Arc<Shared>);
+pub(crate) struct ProfileStore(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     inner: Mutex<Inner>,
-    bell: Notify,
-    /// This stream's aggregator takes states.
-    is_taken: AtomicBool,
-    /// Nothing will be added any more.
+    changed: Notify,
+    /// Whether the aggregator of the current stream accepts memory states.
+    accepts_states: AtomicBool,
+    /// Whether the symbolizer thread has ended: no further updates follow.
     is_closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     tree: Tree,
-    /// By number of the probe's target.
+    /// Profiles by target id of the probe.
     profiles: BTreeMap<u32, Profile>,
-    /// The profile that was served last.
-    served: u32,
-    /// The last key that was given.
+    /// Target id at which the next search for a message starts.
+    next_target: u32,
+    /// The last profile key assigned.
     key: u64,
     health: Health,
-    /// Why nothing is profiled.
+    /// Error that prevents profiling.
     error: Option<String>,
     copied_bytes: u64,
 }
 
-/// What is new. Naming takes long: it is done before the lock is taken.
+/// Changes to apply to the store. Calls are symbolized before the lock is taken, since that takes long.
 #[derive(Debug, Default)]
-pub(super) struct Update {
+pub(super) struct SymbolizedUpdate {
     pub(super) calls: Vec<(u32, Call)>,
-    pub(super) began: Vec<(u32, Subject)>,
+    pub(super) started: Vec<(u32, Subject)>,
     pub(super) renamed: Vec<(u32, String)>,
-    /// Number and why.
+    /// Target id and cause of the end.
     pub(super) ended: Vec<(u32, &'static str)>,
     pub(super) reading: Option<Reading>,
     pub(super) copied_bytes: u64,
 }
 
-impl Board {
-    /// A new stream; whether its aggregator takes states. All profiles are sent whole.
-    pub(crate) fn begin_stream(&self, is_taken: bool) {
-        self.0.is_taken.store(is_taken, Ordering::Release);
+impl ProfileStore {
+    /// Starts a new stream and schedules a keyframe of every profile. `accepts_states`: whether its aggregator accepts
+    /// memory states.
+    pub(crate) fn begin_stream(&self, accepts_states: bool) {
+        self.0.accepts_states.store(accepts_states, Ordering::Release);
         self.0.inner.lock().profiles.values_mut().for_each(Profile::begin_stream);
     }
 
-    /// The next message for the aggregator, a part of a state; the parts of a state follow one another.
+    /// Returns the next message to send: one part of a state. The parts of a state are returned in sequence.
     pub(crate) fn next(&self) -> Option<MemoryState> {
-        if !self.0.is_taken.load(Ordering::Acquire) {
+        if !self.0.accepts_states.load(Ordering::Acquire) {
             return None;
         }
         let mut inner = self.0.inner.lock();
-        let Inner { tree, profiles, served, .. } = &mut *inner;
-        // The one that was begun, then the others in turn.
-        let order: Vec<u32> = profiles.range(*served..).chain(profiles.range(..*served)).map(|(id, _)| *id).collect();
+        let Inner { tree, profiles, next_target, .. } = &mut *inner;
+        // A partially sent profile first, then the others in round-robin order.
+        let order: Vec<u32> =
+            profiles.range(*next_target..).chain(profiles.range(..*next_target)).map(|(id, _)| *id).collect();
         for id in order {
-            if let Some(message) = profiles.get_mut(&id).and_then(|profile| profile.message(tree)) {
-                *served = if message.more { id } else { id.saturating_add(1) };
+            if let Some(message) = profiles.get_mut(&id).and_then(|profile| profile.next_message(tree)) {
+                *next_target = if message.more { id } else { id.saturating_add(1) };
                 return Some(message);
             }
         }
@@ -91,51 +93,52 @@ impl Board {
 
     pub(crate) fn acknowledge(&self, ack: &MemoryAck) {
         let mut inner = self.0.inner.lock();
-        let of = |profile: &&mut Profile| profile.key() == ack.profile && *profile.subject.node == *ack.node;
-        if let Some(profile) = inner.profiles.values_mut().find(of) {
+        let is_acknowledged =
+            |profile: &&mut Profile| profile.key() == ack.profile && *profile.subject.node == *ack.node;
+        if let Some(profile) = inner.profiles.values_mut().find(is_acknowledged) {
             profile.acknowledge(ack);
         }
-        inner.profiles.retain(|_, profile| !profile.is_over);
+        inner.profiles.retain(|_, profile| !profile.is_finished);
         drop(inner);
-        self.0.bell.notify_one();
+        self.0.changed.notify_one();
     }
 
-    /// Nothing waits for this stream's aggregator.
+    /// Returns whether every state is acknowledged, or the aggregator accepts none.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.0.is_taken.load(Ordering::Acquire) || self.0.inner.lock().profiles.values().all(Profile::is_settled)
+        !self.0.accepts_states.load(Ordering::Acquire) || self.0.inner.lock().profiles.values().all(Profile::is_settled)
     }
 
-    /// Nothing will be added any more.
+    /// Whether the symbolizer thread has ended: no further updates follow.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.is_closed.load(Ordering::Acquire)
     }
 
     pub(crate) fn close(&self) {
         self.0.is_closed.store(true, Ordering::Release);
-        self.0.bell.notify_one();
+        self.0.changed.notify_one();
     }
 
-    /// Waits for something that may be worth another [`Self::next`].
-    pub(crate) async fn rung(&self) {
-        self.0.bell.notified().await;
+    /// Waits until [`Self::next`] may return another message.
+    pub(crate) async fn changed(&self) {
+        self.0.changed.notified().await;
     }
 
-    /// Nothing can be profiled.
+    /// Records the error that prevents profiling.
     pub(super) fn fail(&self, error: String) {
         self.0.inner.lock().error = Some(error);
     }
 
-    /// Why nothing is profiled, if so.
+    /// Returns the error that prevents profiling, if any.
     pub(crate) fn error(&self) -> Option<String> {
         self.0.inner.lock().error.clone()
     }
 
-    pub(super) fn update(&self, update: Update, clock: &Clock) {
+    pub(super) fn update(&self, update: SymbolizedUpdate, clock: &Clock) {
         let mut inner = self.0.inner.lock();
         inner.tree.add(update.calls);
         inner.copied_bytes = update.copied_bytes;
-        for (id, subject) in update.began {
-            inner.begin(id, subject, clock);
+        for (id, subject) in update.started {
+            inner.start(id, subject, clock);
         }
         for (id, name) in update.renamed {
             if let Some(profile) = inner.profiles.get_mut(&id) {
@@ -143,60 +146,66 @@ impl Board {
             }
         }
         if let Some(reading) = update.reading {
-            inner.read(reading, clock);
+            inner.apply_reading(reading, clock);
         }
-        for (id, by) in update.ended {
-            inner.end(id, by, clock.now());
+        for (id, cause) in update.ended {
+            inner.end(id, cause, clock.now());
         }
         drop(inner);
-        self.0.bell.notify_one();
+        self.0.changed.notify_one();
     }
 
-    /// Every profile ends: the agent does.
-    pub(super) fn end_all(&self, by: &'static str, clock: &Clock) {
+    /// Ends every profile on shutdown of the agent.
+    pub(super) fn end_all(&self, cause: &'static str, clock: &Clock) {
         let now = clock.now();
         let mut inner = self.0.inner.lock();
         let all: Vec<u32> = inner.profiles.keys().copied().collect();
-        all.into_iter().for_each(|id| inner.end(id, by, now));
+        all.into_iter().for_each(|id| inner.end(id, cause, now));
         drop(inner);
-        self.0.bell.notify_one();
+        self.0.changed.notify_one();
     }
 
-    /// What metrics show.
-    pub(crate) fn figures(&self) -> Figures {
+    /// Returns a snapshot for metrics.
+    pub(crate) fn metrics(&self) -> MemoryMetrics {
         let inner = self.0.inner.lock();
-        figures(inner.profiles.values(), &inner.health, inner.tree.len(), inner.copied_bytes, inner.error.as_ref())
+        metrics::snapshot(
+            inner.profiles.values(),
+            &inner.health,
+            inner.tree.len(),
+            inner.copied_bytes,
+            inner.error.as_ref(),
+        )
     }
 }
 
 impl Inner {
-    fn begin(&mut self, id: u32, subject: Subject, clock: &Clock) {
+    fn start(&mut self, id: u32, subject: Subject, clock: &Clock) {
         self.key = u64::try_from(clock.now()).unwrap_or(0).max(self.key + 1);
         let key = self.key;
         self.profiles.entry(id).or_insert_with(|| Profile::new(subject, key));
         self.error = None;
     }
 
-    fn read(&mut self, reading: Reading, clock: &Clock) {
+    fn apply_reading(&mut self, reading: Reading, clock: &Clock) {
         let time = clock.real(reading.at_ns);
         for Count { target, node, kind, pages } in reading.counts {
             if let Some(profile) = self.profiles.get_mut(&target.0) {
-                profile.count(node.0, kind, pages);
+                profile.set_pages(node.0, kind, pages);
             }
         }
         for target in &reading.targets {
             if let Some(profile) = self.profiles.get_mut(&target.target.0).filter(|profile| !profile.has_ended()) {
-                profile.read(target, &reading.health, time);
+                profile.update_totals(target, &reading.health, time);
             }
         }
         self.health = reading.health;
     }
 
-    fn end(&mut self, id: u32, by: &'static str, now: i64) {
+    fn end(&mut self, id: u32, cause: &'static str, now: i64) {
         if let Some(profile) = self.profiles.get_mut(&id) {
-            profile.end(now, by);
-            // Of one that nothing was told of nothing needs to be.
-            if profile.is_untold() {
+            profile.end(now, cause);
+            // No state of this profile was built, so no final state is needed.
+            if profile.is_unsent() {
                 self.profiles.remove(&id);
             }
         }

@@ -1,18 +1,18 @@
-//! A state in messages of at most 1 MiB: strings, then frames, then nodes, then counts, then the totals.
+//! Splits a state into messages of at most 1 MiB: strings, frames, nodes, counts, then totals.
 
 use chainscope_proto::v1::{MemoryCounts, MemoryKind, MemoryState, MemoryTarget, MemoryTotals};
 use prost::Message as _;
 
-use super::dictionary::{Dictionary, Mark};
+use super::dictionary::{Dictionary, TableLengths};
 
-/// Most bytes of what a part holds beside its head and the totals.
+/// Maximum size of a part without its header and the totals, in bytes.
 const PART_BYTES: usize = 900 << 10;
-/// Mappings of the split at attach that are told one by one: the largest.
+/// Maximum number of mappings listed in the split at attach, largest first.
 const MAX_MAPPINGS: usize = 256;
 
-/// What a state is about.
+/// Fields common to all parts of a state.
 #[derive(Debug, Clone)]
-pub(super) struct Head {
+pub(super) struct StateHeader {
     pub(super) node: String,
     pub(super) target: String,
     pub(super) profile: u64,
@@ -24,86 +24,86 @@ pub(super) struct Head {
 /// Counts of one kind: node and pages.
 pub(super) type Counts = (MemoryKind, Vec<(u32, u64)>);
 
-/// A state that is being put together.
-struct Parts {
-    head: Head,
-    done: Vec<MemoryState>,
-    open: MemoryState,
+/// Builder of the parts of a state.
+struct StateParts {
+    header: StateHeader,
+    finished: Vec<MemoryState>,
+    current: MemoryState,
     size: usize,
 }
 
-impl Parts {
-    /// Makes sure that so many bytes fit.
-    fn room(&mut self, bytes: usize) {
+impl StateParts {
+    /// Reserves space for `bytes`, starting a new part if the current one is full.
+    fn reserve(&mut self, bytes: usize) {
         if self.size + bytes > PART_BYTES && self.size > 0 {
-            let next = self.empty(self.open.part + 1);
-            let mut full = std::mem::replace(&mut self.open, next);
+            let next = self.new_part(self.current.part + 1);
+            let mut full = std::mem::replace(&mut self.current, next);
             full.more = true;
-            self.done.push(full);
+            self.finished.push(full);
             self.size = 0;
         }
         self.size += bytes;
     }
 
-    fn empty(&self, part: u32) -> MemoryState {
+    fn new_part(&self, part: u32) -> MemoryState {
         MemoryState {
-            node: self.head.node.clone(),
-            target: self.head.target.clone(),
-            profile: self.head.profile,
-            sequence: self.head.sequence,
-            base: self.head.base,
+            node: self.header.node.clone(),
+            target: self.header.target.clone(),
+            profile: self.header.profile,
+            sequence: self.header.sequence,
+            base: self.header.base,
             part,
-            time_ns: self.head.time_ns,
+            time_ns: self.header.time_ns,
             page_bytes: 4096,
             ..MemoryState::default()
         }
     }
 }
 
-/// The messages of one state: what the dictionary has behind `from`, and the counts. Never none.
+/// Builds the messages of one state: dictionary entries after `from`, and the counts. Returns at least one message.
 pub(super) fn parts(
-    head: Head,
+    header: StateHeader,
     dictionary: &Dictionary,
-    from: Mark,
+    from: TableLengths,
     counts: &[Counts],
     process: MemoryTarget,
     mut totals: MemoryTotals,
 ) -> Vec<MemoryState> {
-    let mut parts = Parts { head, done: Vec::new(), open: MemoryState::default(), size: 0 };
-    parts.open = parts.empty(0);
+    let mut parts = StateParts { header, finished: Vec::new(), current: MemoryState::default(), size: 0 };
+    parts.current = parts.new_part(0);
     for (index, text) in dictionary.strings.iter().enumerate().skip(from.strings) {
-        parts.room(text.len() + 6);
-        if parts.open.strings.is_empty() {
-            parts.open.first_string = number(index);
+        parts.reserve(text.len() + 6);
+        if parts.current.strings.is_empty() {
+            parts.current.first_string = id_at(index);
         }
-        parts.open.strings.push(text.to_string());
+        parts.current.strings.push(text.to_string());
     }
     for (index, frame) in dictionary.frames.iter().enumerate().skip(from.frames) {
-        parts.room(frame.encoded_len() + 6);
-        if parts.open.frames.is_empty() {
-            parts.open.first_frame = number(index);
+        parts.reserve(frame.encoded_len() + 6);
+        if parts.current.frames.is_empty() {
+            parts.current.first_frame = id_at(index);
         }
-        parts.open.frames.push(*frame);
+        parts.current.frames.push(*frame);
     }
     for (index, (parent, frame)) in dictionary.nodes.iter().enumerate().skip(from.nodes) {
-        parts.room(10);
-        if parts.open.node_parents.is_empty() {
-            parts.open.first_node = number(index);
+        parts.reserve(10);
+        if parts.current.node_parents.is_empty() {
+            parts.current.first_node = id_at(index);
         }
-        parts.open.node_parents.push(*parent);
-        parts.open.node_frames.push(*frame);
+        parts.current.node_parents.push(*parent);
+        parts.current.node_frames.push(*frame);
     }
     for (kind, changed) in counts {
         for (node, pages) in changed {
-            parts.room(15);
+            parts.reserve(15);
             let kind = i32::from(*kind);
-            if parts.open.counts.last().is_none_or(|open| open.kind != kind) {
+            if parts.current.counts.last().is_none_or(|last| last.kind != kind) {
                 parts.size += 16;
-                parts.open.counts.push(MemoryCounts { kind, ..MemoryCounts::default() });
+                parts.current.counts.push(MemoryCounts { kind, ..MemoryCounts::default() });
             }
-            if let Some(open) = parts.open.counts.last_mut() {
-                open.nodes.push(*node);
-                open.pages.push(*pages);
+            if let Some(last) = parts.current.counts.last_mut() {
+                last.nodes.push(*node);
+                last.pages.push(*pages);
             }
         }
     }
@@ -111,14 +111,14 @@ pub(super) fn parts(
         split.sort_by_key(|share| std::cmp::Reverse(share.pages));
         split.truncate(MAX_MAPPINGS);
     }
-    parts.room(process.encoded_len() + totals.encoded_len() + 16);
-    parts.open.process = Some(process);
-    parts.open.totals = Some(totals);
-    parts.done.push(parts.open);
-    parts.done
+    parts.reserve(process.encoded_len() + totals.encoded_len() + 16);
+    parts.current.process = Some(process);
+    parts.current.totals = Some(totals);
+    parts.finished.push(parts.current);
+    parts.finished
 }
 
-/// The id of the entry at an index.
-fn number(index: usize) -> u32 {
+/// Returns the id of the entry at an index.
+fn id_at(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX).saturating_add(1)
 }

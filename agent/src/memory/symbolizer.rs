@@ -1,13 +1,13 @@
-//! The thread that finds names, which may take seconds: the kernel is polled by another.
+//! The symbolizer thread. Symbolization may take seconds, so the watcher polls the kernel on another thread.
 
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::{
-    board::{Board, Update},
-    tree::name_all,
-    watcher::News,
+    profile_store::{ProfileStore, SymbolizedUpdate},
+    tree::symbolize_all,
+    watcher::ProfileUpdate,
 };
 use crate::{
     clock::Clock,
@@ -15,45 +15,50 @@ use crate::{
     targets::proc::Proc,
 };
 
-/// How long symbols are kept in memory after the last name was asked for.
-const REST_AFTER: Duration = Duration::from_secs(60);
+/// Time after the last symbolized call at which copies of symbols are dropped.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs until the watcher ends; then all profiles end.
-pub(super) fn run(news: &Receiver<News>, board: &Board, proc: Proc) {
+/// Runs until the watcher ends, then ends all profiles.
+pub(super) fn run(updates: &Receiver<ProfileUpdate>, store: &ProfileStore, proc: Proc) {
     let mut symbols = Symbols::new(proc);
     let mut clock = Clock::sampled();
-    let mut asked = Instant::now();
+    let mut last_used = Instant::now();
     loop {
-        let news = match news.recv_timeout(REST_AFTER) {
-            Ok(news) => news,
+        let received = match updates.recv_timeout(IDLE_TIMEOUT) {
+            Ok(received) => received,
             Err(RecvTimeoutError::Timeout) => {
-                symbols.rest();
+                symbols.drop_copies();
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => break,
         };
         clock.resample();
-        let mut update = Update { began: news.began, ended: news.ended, renamed: news.renamed, ..Update::default() };
-        symbols.set_processes(&news.live);
-        if let Some(mut reading) = news.reading {
+        let mut update = SymbolizedUpdate {
+            started: received.started,
+            ended: received.ended,
+            renamed: received.renamed,
+            ..SymbolizedUpdate::default()
+        };
+        symbols.set_processes(&received.running);
+        if let Some(mut reading) = received.reading {
             for module in std::mem::take(&mut reading.modules) {
                 let mapped =
                     MappedFile { path: module.path, inode: module.inode, pid: module.pid, is_deleted: module.deleted };
-                symbols.see(module.id.0, mapped);
+                symbols.add_module(module.id.0, mapped);
             }
             let nodes = std::mem::take(&mut reading.nodes);
             if !nodes.is_empty() {
-                asked = Instant::now();
-                update.calls = name_all(&nodes, &mut symbols);
+                last_used = Instant::now();
+                update.calls = symbolize_all(&nodes, &mut symbols);
             }
             update.reading = Some(reading);
         }
-        news.gone.iter().for_each(|pid| symbols.leave(*pid));
-        if asked.elapsed() >= REST_AFTER {
-            symbols.rest();
+        received.exited.iter().for_each(|pid| symbols.release_process(*pid));
+        if last_used.elapsed() >= IDLE_TIMEOUT {
+            symbols.drop_copies();
         }
         update.copied_bytes = symbols.bytes();
-        board.update(update, &clock);
+        store.update(update, &clock);
     }
-    board.end_all("agent stopped", &clock);
+    store.end_all("agent stopped", &clock);
 }
