@@ -308,7 +308,7 @@ impl<P: Probe> Watcher<P> {
         let reading = match probe.read(Scope::Changed) {
             Ok(reading) => reading,
             Err(error) => {
-                warn_limited!(%error, "what processes hold cannot be read");
+                warn_limited!(%error, "memory counts cannot be read");
                 return;
             }
         };

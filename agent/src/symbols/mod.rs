@@ -317,7 +317,7 @@ impl OpenModule {
                 Ok(names) => SymbolState::Loaded(Box::new(names)),
                 Err(cause) => {
                     let path = mapped.path.to_string_lossy();
-                    tracing::info!(path = %EscapedTruncated(&path), %cause, "no names of this file");
+                    tracing::info!(path = %EscapedTruncated(&path), %cause, "the file cannot be symbolized");
                     SymbolState::Unreadable
                 }
             };

@@ -64,7 +64,7 @@ impl FileSymbolizer {
         if let Some((debug, tables)) = files::open_debug(proc, mapped, &elf) {
             match SymbolFile::of(&debug, &tables) {
                 Ok(copy) => files.push(copy),
-                Err(cause) => tracing::debug!(path = %mapped.path.display(), %cause, "its debug file is not used"),
+                Err(cause) => tracing::debug!(path = %mapped.path.display(), %cause, "the debug file is ignored"),
             }
         }
         files.push(SymbolFile::of(file, &elf)?);
@@ -148,11 +148,11 @@ impl SymbolSource {
             }
             Ok(Ok(Symbolized::Unknown(_))) => Ok(None),
             Ok(Err(cause)) => {
-                tracing::debug!(%cause, "a name cannot be read");
+                tracing::debug!(%cause, "symbol lookup failed");
                 Err(LookupError::Failed)
             }
             Err(_) => {
-                warn_limited!("the symbols of a damaged file are not used");
+                warn_limited!("the ELF parser panicked: the symbols of this file are disabled");
                 Err(LookupError::Panicked)
             }
         }

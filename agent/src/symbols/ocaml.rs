@@ -7,8 +7,8 @@
 //! | 5.4 | `$` | `$$xx` |
 //!
 //! Build systems name the units of a library `Library__Unit`; that separator becomes a dot too. It cannot be
-//! distinguished from an identifier that contains two underscores. Sources: ocaml/ocaml#11430, ocaml/ocaml#13050, and the manual's
-//! chapter on native debuggers.
+//! distinguished from an identifier that contains two underscores. Sources: ocaml/ocaml#11430, ocaml/ocaml#13050, and
+//! the manual's chapter on native debuggers.
 
 /// Returns the name with dots, or `None` if the symbol is not an OCaml symbol. `camlStdlib__List__map_123` becomes
 /// `Stdlib.List.map_123`.

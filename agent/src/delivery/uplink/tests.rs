@@ -24,7 +24,7 @@ use crate::folder::Folder;
 #[derive(Clone, Default)]
 struct Durable(Arc<Mutex<BTreeMap<String, Vec<Record>>>>);
 
-/// Of an agent that profiles nothing.
+/// Profile store of an agent that profiles no process.
 fn closed_profiles() -> ProfileStore {
     let profiles = ProfileStore::default();
     profiles.close();
