@@ -116,7 +116,7 @@ impl Agent {
                 end.send_replace(true);
             }
         };
-        let board = memory.board().clone();
+        let profiles = memory.store().clone();
         let pillars: Vec<Box<dyn Pillar>> = vec![Box::new(network.start(on_end(&end))?), Box::new(memory)];
         let (view, beat) = (discovery.view(), discovery.heartbeat());
         let discovery_ended = on_end(&end);
@@ -153,7 +153,7 @@ impl Agent {
         let (stop_status, status_stopped) = channel::bounded(0);
         let status = spawn("chainscope-status", move || reporter.run(&status_stopped))?;
         let (link, host, sent) = (link.into(), config.host, streams.clone());
-        let uplink = AsyncThread::spawn("chainscope-uplink", move || uplink::run(sent, board, link, host))?;
+        let uplink = AsyncThread::spawn("chainscope-uplink", move || uplink::run(sent, profiles, link, host))?;
         let client = configuration.client;
         let operator =
             client.map(|client| AsyncThread::spawn("chainscope-operator", move || client.run())).transpose()?;

@@ -1,11 +1,11 @@
-// Asks for pages from a given depth and gives them back; prints nanoseconds of processor time a page: the best round and
-// the median.
+// Allocates pages at a given stack depth and frees them; prints the processor time per page in nanoseconds: best round
+// and median.
 //
 // faults DEPTH same|vary mmap|malloc PAGES ROUNDS
 //
-// same: every page under the same calls. vary: at each level one of two functions, by a choice of 64 for each page, so
-// that every frame differs from page to page.
-// Built without frame pointers. Frames are of different sizes, and hold something.
+// same: every page is allocated under the same calls. vary: each level calls one of two functions, in one of 64 patterns
+// chosen per page, so that frames differ between pages.
+// Built without frame pointers. Frames have different sizes and contain data.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -19,14 +19,14 @@
 
 static double now() {
     timespec time;
-    // Its own time on the processor: what others do on this machine is not in it.
+    // Processor time of this process, which excludes other load.
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
 static bool uses_malloc;
 
-// The page itself, or room for it.
+// Touches the page, or allocates it by malloc first.
 NOINLINE void leaf(char **page) {
     if (uses_malloc) *page = static_cast<char *>(malloc(4096));
     *static_cast<volatile char *>(*page) = 1;
@@ -59,7 +59,7 @@ NOINLINE void right(unsigned depth, unsigned choice, char **page) {
 int main(int count, char **arguments) {
     if (count != 6) return 2;
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-    // `leaf`, `main` and three before it are frames too.
+    // `leaf`, `main` and the three frames outside it count too.
     unsigned depth = atoi(arguments[1]) > 5 ? atoi(arguments[1]) - 5 : 0;
     bool varies = !strcmp(arguments[2], "vary");
     uses_malloc = !strcmp(arguments[3], "malloc");

@@ -1,20 +1,20 @@
-//! Strings, frames and nodes as one profile numbers them for the aggregator.
+//! Per-profile dictionary: ids of strings, frames and nodes sent to the aggregator.
 //!
-//! Ids begin at 1 and are given in order, so that what an aggregator does not have yet is always a tail. Nodes of the
-//! probe's tree are taken in when pages are counted at them, with their callers; a call with inlined functions becomes a
-//! chain of nodes, the function itself first. No two children of a node have the same frame: calls that are shown by the
-//! same name are one node.
+//! Ids start at 1 and are assigned in order, so the entries that an aggregator lacks are always a tail of each table. A
+//! node of the probe's call tree is added together with its callers when pages are counted at it. A call with inlined
+//! functions becomes a chain of nodes, outermost function first. The children of a node have distinct frames: calls that
+//! resolve to the same frame share a node.
 
 use std::{collections::HashMap, sync::Arc};
 
 use chainscope_proto::v1::{FunctionCategory, MemoryFrame};
 
-use super::tree::{Named, Tree};
+use super::tree::{ResolvedFrame, Tree};
 use crate::symbols::Category;
 
-/// Ends of the three tables: what an aggregator has.
+/// Lengths of the three tables at a point in time: the entries that an aggregator has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct TableLengths {
     pub(super) strings: usize,
     pub(super) frames: usize,
     pub(super) nodes: usize,
@@ -31,53 +31,54 @@ pub(super) struct Dictionary {
     frame_ids: HashMap<FrameKey, u32>,
     /// Parent and frame of each node.
     pub(super) nodes: Vec<(u32, u32)>,
-    /// Node of a parent and a frame.
+    /// Node id by parent and frame.
     children: HashMap<(u32, u32), u32>,
-    /// Number in the probe's tree to the innermost node that stands for it.
+    /// Call number in the probe's tree to the innermost node of that call.
     node_ids: HashMap<u32, u32>,
-    /// For each node the first number that it stands for, or 0.
+    /// First call number of each node, or 0.
     numbers: Vec<u32>,
-    /// Of nodes that stand for more than one, all.
+    /// All call numbers of nodes that have more than one.
     shared: HashMap<u32, Vec<u32>>,
 }
 
 impl Dictionary {
-    pub(super) fn mark(&self) -> Mark {
-        Mark { strings: self.strings.len(), frames: self.frames.len(), nodes: self.nodes.len() }
+    pub(super) fn lengths(&self) -> TableLengths {
+        TableLengths { strings: self.strings.len(), frames: self.frames.len(), nodes: self.nodes.len() }
     }
 
-    /// The node of a call, taken in with its callers if it is new. 0, the root, for one that the tree does not have.
+    /// Returns the node of a call, adding it and its callers if missing; 0, the root, for a call that is not in the
+    /// tree.
     pub(super) fn node(&mut self, tree: &Tree, number: u32) -> u32 {
-        // From the call outward to one that is known, then back.
+        // Walk outward to the nearest known caller, then add the path back inward.
         let mut path = Vec::new();
-        let mut at = number;
+        let mut current = number;
         let mut parent = loop {
-            if at == 0 {
+            if current == 0 {
                 break 0;
             }
-            if let Some(known) = self.node_ids.get(&at) {
-                break *known;
+            if let Some(id) = self.node_ids.get(&current) {
+                break *id;
             }
-            let Some(call) = tree.call(at) else { break 0 };
-            path.push(at);
-            // Numbers grow from caller to callee: whatever the probe says, this ends.
-            if call.parent >= at {
+            let Some(call) = tree.call(current) else { break 0 };
+            path.push(current);
+            // A caller has a smaller number than its callee; the check bounds the loop on malformed input.
+            if call.parent >= current {
                 break 0;
             }
-            at = call.parent;
+            current = call.parent;
         };
         for number in path.into_iter().rev() {
             let Some(call) = tree.call(number) else { continue };
-            for frame in self.frames_of(&call.named) {
+            for frame in self.frames_of(&call.frame) {
                 parent = self.child(parent, frame);
             }
             self.node_ids.insert(number, parent);
-            self.stand_for(parent, number);
+            self.map_number(parent, number);
         }
         parent
     }
 
-    /// All numbers that a node stands for, if there are several.
+    /// Returns all call numbers of a node that has more than one.
     pub(super) fn shared(&self, node: u32) -> Option<&[u32]> {
         self.shared.get(&node).map(Vec::as_slice)
     }
@@ -90,7 +91,7 @@ impl Dictionary {
         })
     }
 
-    fn stand_for(&mut self, node: u32, number: u32) {
+    fn map_number(&mut self, node: u32, number: u32) {
         let Some(first) = (node as usize).checked_sub(1).and_then(|index| self.numbers.get_mut(index)) else { return };
         if *first == 0 {
             *first = number;
@@ -99,24 +100,24 @@ impl Dictionary {
         }
     }
 
-    fn frames_of(&mut self, named: &Named) -> Vec<u32> {
-        match named {
-            Named::Bare { offset, name } => {
+    fn frames_of(&mut self, frame: &ResolvedFrame) -> Vec<u32> {
+        match frame {
+            ResolvedFrame::Unmapped { offset, name } => {
                 let executable = self.string(name);
                 let category = if name.is_empty() { Category::SystemLib } else { Category::NodeCpp };
-                vec![self.frame((*offset, executable, 0, wire(category).into(), false, false))]
+                vec![self.frame((*offset, executable, 0, to_proto(category).into(), false, false))]
             }
-            Named::Code { offset, place } => {
-                let executable = self.string(&place.executable);
-                if place.functions.is_empty() {
-                    let category = wire(place.category).into();
-                    return vec![self.frame((*offset, executable, 0, category, false, place.is_deleted))];
+            ResolvedFrame::Code { offset, location } => {
+                let executable = self.string(&location.executable);
+                if location.functions.is_empty() {
+                    let category = to_proto(location.category).into();
+                    return vec![self.frame((*offset, executable, 0, category, false, location.is_deleted))];
                 }
-                let mut frames = Vec::with_capacity(place.functions.len());
-                for (depth, function) in place.functions.iter().enumerate() {
+                let mut frames = Vec::with_capacity(location.functions.len());
+                for (depth, function) in location.functions.iter().enumerate() {
                     let name = self.string(&function.name);
-                    let category = wire(function.category).into();
-                    frames.push(self.frame((*offset, executable, name, category, depth > 0, place.is_deleted)));
+                    let category = to_proto(function.category).into();
+                    frames.push(self.frame((*offset, executable, name, category, depth > 0, location.is_deleted)));
                 }
                 frames
             }
@@ -127,8 +128,8 @@ impl Dictionary {
         if text.is_empty() {
             return 0;
         }
-        if let Some(known) = self.string_ids.get(text) {
-            return *known;
+        if let Some(id) = self.string_ids.get(text) {
+            return *id;
         }
         let text: Arc<str> = text.into();
         self.strings.push(Arc::clone(&text));
@@ -138,8 +139,8 @@ impl Dictionary {
     }
 
     fn frame(&mut self, key: FrameKey) -> u32 {
-        if let Some(known) = self.frame_ids.get(&key) {
-            return *known;
+        if let Some(id) = self.frame_ids.get(&key) {
+            return *id;
         }
         let (offset, executable, function, category, inlined, deleted) = key;
         self.frames.push(MemoryFrame { offset, executable, function, category, inlined, deleted });
@@ -149,12 +150,12 @@ impl Dictionary {
     }
 }
 
-/// The probe's tree has at most some hundred thousand nodes, each of at most some ten functions.
+/// The probe's tree is limited to some hundred thousand nodes with about ten functions each, so ids fit.
 fn id(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-fn wire(category: Category) -> FunctionCategory {
+fn to_proto(category: Category) -> FunctionCategory {
     match category {
         Category::NodeRust => FunctionCategory::NodeRust,
         Category::NodeCpp => FunctionCategory::NodeCpp,

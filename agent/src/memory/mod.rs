@@ -1,29 +1,29 @@
-//! The memory profiler: which code holds the resident memory of observed processes.
+//! Memory profiler: attributes the resident memory of observed processes to call stacks.
 //!
 //! ```text
-//!   inbox ── watch, forget  ──▶ watcher ◀── kernel: events, and once a second what is held
-//!                                  │ news: a reading at a time
+//!   inbox ── watch, unwatch ──▶ watcher ◀── kernel: events, and one reading a second
+//!                                  │ ProfileUpdate
 //!                                  ▼
-//!                               naming ── symbols: names of new calls
-//!                                  │
+//!                              symbolizer: function names of new calls
+//!                                  │ SymbolizedUpdate
 //!                                  ▼
-//!                                board: a profile a process ──▶ uplink: keyframes and deltas ──▶ aggregator
-//!                                  ▲                                             │
-//!                                  └──────────────── acknowledgements ───────────┘
+//!                            ProfileStore: one profile per process ──▶ uplink: keyframes and deltas ──▶ aggregator
+//!                                  ▲                                              │
+//!                                  └──────────────── acknowledgements ────────────┘
 //! ```
 //!
-//! State, not facts: nothing of it is in the streams or the spool. What an aggregator did not get is in the next state, so
-//! that none of it is ever lost or late by more than a reading. The kernel counts without regard to who reads; children of
-//! an observed process are observed too, each with a profile of its own.
+//! Profiles are state, not records: they are neither in the record streams nor in the spool. A state that did not reach
+//! the aggregator is superseded by the next one. The kernel counts pages independently of readers. Children of an
+//! observed process are observed too, each with its own profile.
 
-mod board;
 mod dictionary;
-mod figures;
-mod naming;
-mod parts;
+mod metrics;
 mod probe;
 mod profile;
+mod profile_store;
+mod state_parts;
 mod status;
+mod symbolizer;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -31,9 +31,9 @@ mod watcher;
 
 use std::{collections::BTreeSet, fmt, sync::Arc, thread::JoinHandle};
 
-pub(crate) use board::Board;
 use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
 use crossbeam_channel::{Sender, bounded, unbounded};
+pub(crate) use profile_store::ProfileStore;
 use watcher::{Command, Watcher};
 
 use crate::{
@@ -43,46 +43,46 @@ use crate::{
     thread::spawn,
 };
 
-/// The running pillar: its threads end with the last inbox.
+/// The running memory pillar. Its threads end when the inbox is dropped.
 pub(crate) struct MemoryPillar {
-    board: Board,
+    store: ProfileStore,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl MemoryPillar {
-    /// Starts the threads; the kernel's part is loaded when there is something to watch.
+    /// Starts the threads. The BPF programs are loaded when the first process is watched.
     pub(crate) fn start(proc: &Proc) -> Result<(Self, Box<dyn Inbox>), Error> {
-        let board = Board::default();
-        let (commands, taken) = unbounded();
-        // One reading is being named, one waits.
-        let (news, told) = bounded(1);
+        let store = ProfileStore::default();
+        let (commands, received) = unbounded();
+        // Capacity of one: one update is being symbolized while another waits.
+        let (updates, pending) = bounded(1);
         let load = Box::new(|| MemoryProbe::load(&MemoryOptions::default()));
-        let watcher = Watcher::new(load, proc.clone(), board.clone(), taken, news);
-        let watching = spawn("chainscope-memory", move || watcher.run())?;
-        let (filled, names) = (board.clone(), proc.clone());
-        let naming = spawn("chainscope-symbols", move || {
-            // Also after a panic: the uplink waits for it.
-            let closing = Closing(filled);
-            naming::run(&told, &closing.0, names);
+        let watcher = Watcher::new(load, proc.clone(), store.clone(), received, updates);
+        let watcher_thread = spawn("chainscope-memory", move || watcher.run())?;
+        let (profiles, symbol_proc) = (store.clone(), proc.clone());
+        let symbolizer = spawn("chainscope-symbols", move || {
+            // Closes the store on a panic too, since the uplink waits for it.
+            let store = CloseOnDrop(profiles);
+            symbolizer::run(&pending, &store.0, symbol_proc);
         })?;
         let inbox = MemoryInbox { commands, watched: BTreeSet::new() };
-        Ok((Self { board, threads: vec![watching, naming] }, Box::new(inbox)))
+        Ok((Self { store, threads: vec![watcher_thread, symbolizer] }, Box::new(inbox)))
     }
 
-    /// The profiles, for the uplink.
-    pub(crate) fn board(&self) -> &Board {
-        &self.board
+    /// Returns the profiles for the uplink.
+    pub(crate) fn store(&self) -> &ProfileStore {
+        &self.store
     }
 }
 
 impl Pillar for MemoryPillar {
     fn status(&self) -> Arc<dyn PillarStatus> {
-        Arc::new(self.board.clone())
+        Arc::new(self.store.clone())
     }
 
     fn join(&mut self) {
         for thread in self.threads.drain(..) {
-            // A panic was printed where it happened, and costs the profiles, not the records.
+            // The panic hook has logged a panic; it costs the profiles, not the records.
             let _ = thread.join();
         }
     }
@@ -94,10 +94,10 @@ impl fmt::Debug for MemoryPillar {
     }
 }
 
-/// Turns changes of targets into commands of the watcher.
+/// Translates target changes into commands of the watcher.
 struct MemoryInbox {
     commands: Sender<Command>,
-    /// Processes that the watcher was told to profile.
+    /// Processes for which a `Watch` command was sent.
     watched: BTreeSet<u32>,
 }
 
@@ -111,19 +111,19 @@ impl MemoryInbox {
             }
             (false, true) => {
                 self.watched.remove(&pid);
-                Command::Forget { pid }
+                Command::Unwatch { pid }
             }
             _ => return,
         };
-        // A watcher that ended has reported why.
+        // A watcher that ended has logged the cause.
         let _ = self.commands.send(command);
     }
 
     /// Ends the profile of a process.
     fn unset(&mut self, pid: u32) {
         if self.watched.remove(&pid) {
-            // A watcher that ended has logged the reason.
-            let _ = self.commands.send(Command::Forget { pid });
+            // A watcher that ended has logged the cause.
+            let _ = self.commands.send(Command::Unwatch { pid });
         }
     }
 }
@@ -132,7 +132,8 @@ impl Inbox for MemoryInbox {
     fn put(&mut self, change: &TargetChange) -> Result<(), Error> {
         match change {
             TargetChange::Started(target) if !target.has_exited => {
-                // The number of a process whose exit was not noticed yet: the kernel reports that one's end.
+                // The pid may be reused before the exit was noticed; the kernel reports the exit of the previous
+                // process.
                 self.watched.remove(&target.facts.pid);
                 self.set(target.facts.pid, &target.assignment);
             }
@@ -148,10 +149,10 @@ impl Inbox for MemoryInbox {
     }
 }
 
-/// Closes the board with the thread that fills it.
-struct Closing(Board);
+/// Closes the store when the symbolizer thread ends.
+struct CloseOnDrop(ProfileStore);
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }

@@ -1,14 +1,14 @@
-//! One process's profile: what is counted where, and what of it the aggregator does not have yet.
+//! Profile of one process: pages by call, and the changes that the aggregator has not acknowledged.
 //!
 //! ```text
 //!   reading ──▶ pages by (node, kind) ──▶ changed since the base
-//!                                            │ state(): while none is on its way
+//!                                            │ build_state(): if none is in flight
 //!                                            ▼
-//!                      keyframe or delta ──▶ on its way ──▶ acknowledged: the base of the next
+//!                      keyframe or delta ──▶ in flight ──▶ acknowledged: the base of the next delta
 //! ```
 //!
-//! One state at a time is on its way. What changes meanwhile is in the next; nothing is queued, and nothing is lost by an
-//! aggregator that is away: after it a keyframe holds what is.
+//! At most one state is in flight. Changes made meanwhile are part of the next state, so nothing is queued. After an
+//! interruption a keyframe restores the complete profile.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,58 +23,58 @@ use chainscope_proto::v1::{
 };
 
 use super::{
-    dictionary::{Dictionary, Mark},
-    parts::{self, Head},
+    dictionary::{Dictionary, TableLengths},
+    state_parts::{self, StateHeader},
     tree::Tree,
 };
 use crate::clock::Clock;
 
-/// How often a profile is sent whole, with new numbers.
-const KEYFRAME_EVERY: Duration = Duration::from_secs(300);
-/// How often a profile is sent of which nothing changed.
-const TELL_EVERY: Duration = Duration::from_secs(10);
-/// States in a row that an aggregator may refuse and ask for another.
+/// Interval between keyframes. A keyframe assigns new ids.
+const KEYFRAME_INTERVAL: Duration = Duration::from_secs(300);
+/// Interval between states of an unchanged profile.
+const RESEND_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum number of consecutive refusals that are answered with a requested keyframe.
 const MAX_REFUSALS: u32 = 3;
-/// Longest name of a mapping, in characters.
-const MAX_MAPPING: usize = 512;
+/// Maximum length of a mapping's name, in characters.
+const MAX_MAPPING_NAME: usize = 512;
 
-/// Whom a profile is of.
+/// The process that a profile describes.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
     pub(super) node: Arc<str>,
-    /// The process or its pod, for people.
+    /// Display name of the process or its pod.
     pub(super) label: Arc<str>,
     pub(super) pid: u32,
-    /// `comm`.
+    /// `comm` of the process.
     pub(super) name: String,
 }
 
 /// A state that the aggregator has not acknowledged.
 #[derive(Debug)]
-struct OnItsWay {
+struct InFlight {
     sequence: u64,
-    mark: Mark,
-    /// Parts that are not handed over yet, last first.
+    lengths: TableLengths,
+    /// Parts not yet returned by [`Profile::next_message`], in reverse order.
     parts: Vec<MemoryState>,
     is_last: bool,
 }
 
-/// What the next state is to be.
+/// Kind of the next state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum NextState {
     Keyframe,
-    /// Everything that changed after this state, and what of the dictionary was there.
+    /// Changes since the state `base`, and dictionary entries after `lengths`.
     Delta {
         base: u64,
-        mark: Mark,
+        lengths: TableLengths,
     },
 }
 
-/// A profile.
+/// Profile of one process.
 #[derive(Debug)]
 pub(super) struct Profile {
     pub(super) subject: Subject,
-    /// Nanoseconds since 1970 of its beginning; unique in this process.
+    /// Start of the profile in nanoseconds since 1970; unique in this agent process.
     key: u64,
     started_ns: i64,
     /// Pages by node of the probe's tree.
@@ -82,22 +82,22 @@ pub(super) struct Profile {
     changed: HashSet<(u32, Kind)>,
     totals: MemoryTotals,
     time_ns: i64,
-    /// Something changed, or it is time again.
+    /// Whether a state is to be sent: something changed, or [`RESEND_INTERVAL`] elapsed.
     is_due: bool,
-    told: Instant,
+    sent_at: Instant,
     dictionary: Dictionary,
     sequence: u64,
-    next: Next,
-    on_its_way: Option<OnItsWay>,
-    keyframe: Instant,
-    /// When it ended, and how.
+    next: NextState,
+    in_flight: Option<InFlight>,
+    keyframe_at: Instant,
+    /// Time and cause of the end.
     ended: Option<(i64, &'static str)>,
-    /// The aggregator wants no more of it in this stream.
+    /// Whether the aggregator refused the profile for the rest of the stream.
     is_refused: bool,
-    /// States in a row that were not taken.
+    /// Consecutive refused states.
     refusals: u32,
-    /// Its last state was acknowledged.
-    pub(super) is_over: bool,
+    /// Whether the final state was acknowledged or refused.
+    pub(super) is_finished: bool,
 }
 
 impl Profile {
@@ -112,16 +112,16 @@ impl Profile {
             totals: MemoryTotals::default(),
             time_ns: 0,
             is_due: false,
-            told: now,
+            sent_at: now,
             dictionary: Dictionary::default(),
             sequence: 0,
-            next: Next::Keyframe,
-            on_its_way: None,
-            keyframe: now,
+            next: NextState::Keyframe,
+            in_flight: None,
+            keyframe_at: now,
             ended: None,
             is_refused: false,
             refusals: 0,
-            is_over: false,
+            is_finished: false,
         }
     }
 
@@ -133,8 +133,8 @@ impl Profile {
         self.ended.is_some()
     }
 
-    /// No state of it was ever made.
-    pub(super) fn is_untold(&self) -> bool {
+    /// Returns whether no reading arrived and no state was built.
+    pub(super) fn is_unsent(&self) -> bool {
         self.sequence == 0 && self.time_ns == 0
     }
 
@@ -142,74 +142,74 @@ impl Profile {
         &self.totals
     }
 
-    /// Pages of one kind at one node, as they are now.
-    pub(super) fn count(&mut self, node: u32, kind: Kind, pages: u64) {
-        let place = (node, kind);
-        let before = if pages == 0 { self.pages.remove(&place) } else { self.pages.insert(place, pages) };
+    /// Sets the number of pages of one kind at one node.
+    pub(super) fn set_pages(&mut self, node: u32, kind: Kind, pages: u64) {
+        let key = (node, kind);
+        let before = if pages == 0 { self.pages.remove(&key) } else { self.pages.insert(key, pages) };
         if before.unwrap_or(0) != pages {
-            self.changed.insert(place);
+            self.changed.insert(key);
             self.is_due = true;
         }
     }
 
-    /// The process as a whole.
-    pub(super) fn read(&mut self, reading: &TargetReading, health: &Health, time_ns: i64) {
+    /// Updates the totals of the process.
+    pub(super) fn update_totals(&mut self, reading: &TargetReading, health: &Health, time_ns: i64) {
         self.time_ns = time_ns;
         if self.started_ns == 0 && reading.start_time != 0 {
             self.started_ns = Clock::of_ticks(reading.start_time);
         }
         let totals = totals(reading, health, &self.totals);
-        if totals != self.totals || self.told.elapsed() >= TELL_EVERY {
+        if totals != self.totals || self.sent_at.elapsed() >= RESEND_INTERVAL {
             self.is_due = true;
         }
         self.totals = totals;
     }
 
-    /// The process is no longer observed: one more state, the last.
-    pub(super) fn end(&mut self, time_ns: i64, by: &'static str) {
+    /// Ends the profile. One final state follows.
+    pub(super) fn end(&mut self, time_ns: i64, cause: &'static str) {
         if self.ended.is_none() {
-            self.ended = Some((time_ns, by));
+            self.ended = Some((time_ns, cause));
             self.is_due = true;
         }
     }
 
-    /// A new stream: the aggregator may be another one.
+    /// Starts a new stream with a keyframe, since the aggregator may be a different one.
     pub(super) fn begin_stream(&mut self) {
-        self.on_its_way = None;
+        self.in_flight = None;
         (self.is_refused, self.refusals) = (false, 0);
-        self.next = Next::Keyframe;
+        self.next = NextState::Keyframe;
         self.is_due = true;
     }
 
-    /// The next message for the aggregator, if there is one to be sent now.
-    pub(super) fn message(&mut self, tree: &Tree) -> Option<MemoryState> {
-        if self.on_its_way.is_none() {
-            self.on_its_way = self.state(tree);
+    /// Returns the next message to send, if any.
+    pub(super) fn next_message(&mut self, tree: &Tree) -> Option<MemoryState> {
+        if self.in_flight.is_none() {
+            self.in_flight = self.build_state(tree);
         }
-        self.on_its_way.as_mut()?.parts.pop()
+        self.in_flight.as_mut()?.parts.pop()
     }
 
-    fn state(&mut self, tree: &Tree) -> Option<OnItsWay> {
-        // Before its first reading there is nothing to tell.
-        if !self.is_due || self.is_refused || self.is_over || self.time_ns == 0 {
+    fn build_state(&mut self, tree: &Tree) -> Option<InFlight> {
+        // There is nothing to send before the first reading.
+        if !self.is_due || self.is_refused || self.is_finished || self.time_ns == 0 {
             return None;
         }
-        if self.keyframe.elapsed() >= KEYFRAME_EVERY {
-            self.next = Next::Keyframe;
+        if self.keyframe_at.elapsed() >= KEYFRAME_INTERVAL {
+            self.next = NextState::Keyframe;
         }
         self.sequence += 1;
-        let (base, mark) = match self.next {
-            Next::Keyframe => {
-                // Code in which nothing is held any more is left behind.
+        let (base, lengths) = match self.next {
+            NextState::Keyframe => {
+                // A new dictionary drops entries of code that no longer holds memory.
                 self.dictionary = Dictionary::default();
                 self.changed = self.pages.keys().copied().collect();
-                self.keyframe = Instant::now();
-                (0, Mark::default())
+                self.keyframe_at = Instant::now();
+                (0, TableLengths::default())
             }
-            Next::Delta { base, mark } => (base, mark),
+            NextState::Delta { base, lengths } => (base, lengths),
         };
-        let counts = self.take_changed(tree);
-        let head = Head {
+        let counts = self.take_changes(tree);
+        let header = StateHeader {
             node: self.subject.node.to_string(),
             target: self.subject.label.to_string(),
             profile: self.key,
@@ -217,16 +217,17 @@ impl Profile {
             base,
             time_ns: self.time_ns,
         };
-        let mut parts = parts::parts(head, &self.dictionary, mark, &counts, self.process(), self.totals.clone());
+        let mut parts =
+            state_parts::parts(header, &self.dictionary, lengths, &counts, self.process(), self.totals.clone());
         parts.reverse();
         self.is_due = false;
-        self.told = Instant::now();
-        let (sequence, mark) = (self.sequence, self.dictionary.mark());
-        Some(OnItsWay { sequence, mark, parts, is_last: self.ended.is_some() })
+        self.sent_at = Instant::now();
+        let (sequence, lengths) = (self.sequence, self.dictionary.lengths());
+        Some(InFlight { sequence, lengths, parts, is_last: self.ended.is_some() })
     }
 
-    /// What changed, by kind. Pages of calls that the tree does not have are the root's.
-    fn take_changed(&mut self, tree: &Tree) -> Vec<parts::Counts> {
+    /// Takes the changed counts by kind. Pages of calls that are not in the tree are attributed to the root.
+    fn take_changes(&mut self, tree: &Tree) -> Vec<state_parts::Counts> {
         let mut changed: Vec<(u32, Kind)> = std::mem::take(&mut self.changed).into_iter().collect();
         changed.sort_unstable_by_key(|(node, _)| *node);
         Kind::ALL
@@ -255,9 +256,9 @@ impl Profile {
                     let unknown = self.pages.iter().filter(|((node, of), _)| *of == kind && tree.call(*node).is_none());
                     counts.push((0, unknown.map(|(_, pages)| pages).sum()));
                 }
-                (wire(kind), counts)
+                (to_proto(kind), counts)
             })
-            .filter(|(_, counts): &parts::Counts| !counts.is_empty())
+            .filter(|(_, counts): &state_parts::Counts| !counts.is_empty())
             .collect()
     }
 
@@ -271,14 +272,14 @@ impl Profile {
         }
     }
 
-    /// The aggregator's word on a state.
+    /// Applies an acknowledgement or refusal by the aggregator.
     pub(super) fn acknowledge(&mut self, ack: &MemoryAck) {
         let is_refused = !ack.refused.is_empty();
-        let answered = self.on_its_way.take_if(|state| is_refused || ack.sequence >= state.sequence);
+        let acknowledged = self.in_flight.take_if(|state| is_refused || ack.sequence >= state.sequence);
         self.refusals = if is_refused { self.refusals + 1 } else { 0 };
         if ack.keyframe_wanted && self.refusals < MAX_REFUSALS {
-            self.on_its_way = None;
-            self.next = Next::Keyframe;
+            self.in_flight = None;
+            self.next = NextState::Keyframe;
             self.is_due = true;
             return;
         }
@@ -289,18 +290,18 @@ impl Profile {
                 "the aggregator does not take this memory profile"
             );
             self.is_refused = true;
-            // Of a process that ended there is nothing to say any more.
-            self.is_over = self.ended.is_some();
+            // A refused profile of an ended process has no further states.
+            self.is_finished = self.ended.is_some();
             return;
         }
-        let Some(state) = answered else { return };
-        self.next = Next::Delta { base: state.sequence, mark: state.mark };
-        self.is_over = state.is_last;
+        let Some(state) = acknowledged else { return };
+        self.next = NextState::Delta { base: state.sequence, lengths: state.lengths };
+        self.is_finished = state.is_last;
     }
 
-    /// Nothing is to be sent, and nothing is on its way.
+    /// Returns whether no state is due or in flight.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_over || self.is_refused || (!self.is_due && self.on_its_way.is_none())
+        self.is_finished || self.is_refused || (!self.is_due && self.in_flight.is_none())
     }
 }
 
@@ -309,7 +310,7 @@ fn totals(reading: &TargetReading, health: &Health, before: &MemoryTotals) -> Me
     let [attributed_anon, attributed_cache, attributed_kernel] = reading.attributed;
     let resident = reading.before_attach;
     let kind = |kind: Kind, attributed, before_attach, unattributed| MemoryKindTotals {
-        kind: wire(kind).into(),
+        kind: to_proto(kind).into(),
         before_attach,
         unattributed,
         attributed,
@@ -329,11 +330,11 @@ fn totals(reading: &TargetReading, health: &Health, before: &MemoryTotals) -> Me
         at_attach,
         stacks: reading.stacks.iter().map(|(end, count)| reason((end.name(), *count))).collect(),
         lost: health.lost.iter().copied().map(reason).collect(),
-        before_now: left(reading),
+        before_now: remaining(reading),
     }
 }
 
-/// The split at attach: a mapping's private pages and those of its file apart.
+/// Splits resident memory at attach by mapping; private pages and file pages are listed separately.
 fn mappings(reading: &TargetReading) -> Vec<MemoryMapping> {
     let mut all = Vec::new();
     for share in &reading.at_attach {
@@ -349,8 +350,8 @@ fn mappings(reading: &TargetReading) -> Vec<MemoryMapping> {
     all
 }
 
-/// What is left of that, where it is known page by page.
-fn left(reading: &TargetReading) -> Vec<MemoryMapping> {
+/// Remaining pages from before the attach, where they are tracked page by page.
+fn remaining(reading: &TargetReading) -> Vec<MemoryMapping> {
     let kind = MemoryKind::Anon.into();
     let exact = reading.before_exact.iter().flatten();
     exact.map(|(mapping, pages)| MemoryMapping { kind, mapping: name_of(mapping), pages: *pages }).collect()
@@ -364,10 +365,10 @@ fn name_of(mapping: &MappingKind) -> String {
         MappingKind::File(path) => Escaped(&path.to_string_lossy()).to_string(),
         MappingKind::Other(name) => Escaped(name).to_string(),
     };
-    name.chars().take(MAX_MAPPING).collect()
+    name.chars().take(MAX_MAPPING_NAME).collect()
 }
 
-pub(super) fn wire(kind: Kind) -> MemoryKind {
+pub(super) fn to_proto(kind: Kind) -> MemoryKind {
     match kind {
         Kind::Anonymous => MemoryKind::Anon,
         Kind::Cache => MemoryKind::Cache,

@@ -1,37 +1,37 @@
-//! The probe's call tree, with names.
+//! The probe's call tree with resolved frames.
 
 use std::sync::Arc;
 
 use chainscope_ebpf::memory::{Frame, Node, StackEnd};
 
-use crate::symbols::{Place, Symbols};
+use crate::symbols::{Location, Symbols};
 
-/// What is known of a frame.
+/// A resolved frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Named {
-    /// In a file.
-    Code { offset: u64, place: Arc<Place> },
-    /// In no file, or of no file that is known.
-    Bare { offset: u64, name: &'static str },
+pub(super) enum ResolvedFrame {
+    /// Code in a known file.
+    Code { offset: u64, location: Arc<Location> },
+    /// Code outside any known file.
+    Unmapped { offset: u64, name: &'static str },
 }
 
-/// A call.
+/// A call in the tree.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Number of the caller's node; 0: there is none.
+    /// Number of the caller; 0 if there is none.
     pub(super) parent: u32,
-    pub(super) named: Named,
+    pub(super) frame: ResolvedFrame,
 }
 
-/// All calls by number; the root is the first and is none.
+/// All calls by number. Number 0 is the root, which is not a call.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     calls: Vec<Option<Call>>,
 }
 
 impl Tree {
-    /// Takes calls in; each comes after its caller, or its caller is known. A number is never used again: what was named
-    /// once stays as it is, also when its file is gone.
+    /// Adds calls. A caller precedes its callees or is already present. Numbers are never reused: a resolved call is
+    /// kept as it is even after its file was deleted.
     pub(super) fn add(&mut self, calls: Vec<(u32, Call)>) {
         for (number, call) in calls {
             let index = number as usize;
@@ -44,7 +44,7 @@ impl Tree {
         }
     }
 
-    /// Call of a number.
+    /// Returns the call with a number.
     pub(super) fn call(&self, number: u32) -> Option<&Call> {
         self.calls.get(number as usize)?.as_ref()
     }
@@ -54,24 +54,24 @@ impl Tree {
     }
 }
 
-/// Finds the names of calls, which may take long.
-pub(super) fn name_all(nodes: &[Node], symbols: &mut Symbols) -> Vec<(u32, Call)> {
-    let named = |node: &Node| (node.id.0, Call { parent: node.parent.0, named: name(&node.frame, symbols) });
-    nodes.iter().map(named).collect()
+/// Symbolizes calls, which may take seconds.
+pub(super) fn symbolize_all(nodes: &[Node], symbols: &mut Symbols) -> Vec<(u32, Call)> {
+    let call = |node: &Node| (node.id.0, Call { parent: node.parent.0, frame: resolve(&node.frame, symbols) });
+    nodes.iter().map(call).collect()
 }
 
-fn name(frame: &Frame, symbols: &mut Symbols) -> Named {
+fn resolve(frame: &Frame, symbols: &mut Symbols) -> ResolvedFrame {
     match *frame {
-        Frame::Code { module, offset, exact } => match symbols.place(module.0, offset, !exact) {
-            Some(place) => Named::Code { offset, place },
-            None => Named::Bare { offset, name: "" },
+        Frame::Code { module, offset, exact } => match symbols.symbolize(module.0, offset, !exact) {
+            Some(location) => ResolvedFrame::Code { offset, location },
+            None => ResolvedFrame::Unmapped { offset, name: "" },
         },
-        Frame::Anonymous { pc, .. } => Named::Bare { offset: pc, name: "[anon]" },
-        Frame::Incomplete(end) => Named::Bare { offset: 0, name: incomplete(end) },
+        Frame::Anonymous { pc, .. } => ResolvedFrame::Unmapped { offset: pc, name: "[anon]" },
+        Frame::Incomplete(end) => ResolvedFrame::Unmapped { offset: 0, name: incomplete(end) },
     }
 }
 
-/// What stands in the tree above a stack of which the outer frames are missing.
+/// Label of the node above a stack whose outer frames are missing.
 fn incomplete(end: StackEnd) -> &'static str {
     match end {
         StackEnd::Complete => "",

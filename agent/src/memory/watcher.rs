@@ -1,4 +1,4 @@
-//! The thread that asks the kernel: which processes are profiled, what becomes of them, and once a second what they hold.
+//! The thread that drives the probe: it watches processes, handles their events and reads their counts once a second.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,19 +14,20 @@ use chainscope_ebpf::{
 use chainscope_hygiene::warn_limited;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError};
 
-use super::{board::Board, probe::Probe, profile::Subject};
+use super::{probe::Probe, profile::Subject, profile_store::ProfileStore};
 use crate::targets::proc::Proc;
 
-/// How long the kernel is waited for: what the worker says is heard within this.
-const POLL: Duration = Duration::from_millis(50);
-/// How often what is held is read.
-pub(super) const READ_EVERY: Duration = Duration::from_secs(1);
-/// Readings after the end of a process until what is left of it is taken for what stays: its memory is freed while it ends.
-const LAST_READINGS: u32 = 3;
-/// Processes that are profiled at a time: a node that starts programs all the time has no profile for each.
+/// Timeout of one poll of the probe; also the maximum delay until a command is handled.
+const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+/// Interval between readings.
+pub(super) const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of readings after the exit of a process before its profile ends. Memory is freed during the exit;
+/// what remains afterwards is final.
+const EXIT_READINGS: u32 = 3;
+/// Maximum number of processes profiled at a time, which bounds the cost of a node that starts processes continuously.
 const MAX_PROFILES: usize = 256;
 
-/// What the worker says.
+/// A command of the discovery worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
     Watch {
@@ -34,133 +35,133 @@ pub(crate) enum Command {
         node: Arc<str>,
         label: Arc<str>,
     },
-    /// The process is no longer observed. Of its end the kernel tells.
-    Forget {
+    /// Stops profiling a process. The kernel reports exits.
+    Unwatch {
         pid: u32,
     },
 }
 
-/// What the naming thread is given: everything since the last.
+/// Changes since the previous update, sent to the symbolizer thread.
 #[derive(Debug, Default)]
-pub(super) struct News {
-    pub(super) began: Vec<(u32, Subject)>,
+pub(super) struct ProfileUpdate {
+    pub(super) started: Vec<(u32, Subject)>,
     pub(super) ended: Vec<(u32, &'static str)>,
-    /// What executes something else now, and its name.
+    /// Targets that called `execve`, and their new names.
     pub(super) renamed: Vec<(u32, String)>,
-    /// Processes of those that ended.
-    pub(super) gone: Vec<u32>,
-    /// Processes that run.
-    pub(super) live: Vec<u32>,
+    /// Pids of processes that exited or are no longer observed.
+    pub(super) exited: Vec<u32>,
+    /// Pids of running processes.
+    pub(super) running: Vec<u32>,
     pub(super) reading: Option<Reading>,
 }
 
-impl News {
+impl ProfileUpdate {
     fn is_empty(&self) -> bool {
-        self.began.is_empty() && self.ended.is_empty() && self.gone.is_empty() && self.reading.is_none()
+        self.started.is_empty() && self.ended.is_empty() && self.exited.is_empty() && self.reading.is_none()
     }
 }
 
-/// A process that is profiled.
+/// A watched process.
 #[derive(Debug)]
-struct Watched {
+struct WatchedProcess {
     pid: u32,
     node: Arc<str>,
     label: Arc<str>,
     parent: Option<TargetId>,
-    standing: Standing,
+    state: ProcessState,
 }
 
-impl Watched {
+impl WatchedProcess {
     fn is_running(&self, pid: u32) -> bool {
-        self.pid == pid && matches!(self.standing, Standing::New | Standing::Told)
+        self.pid == pid && matches!(self.state, ProcessState::New | ProcessState::Profiled)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// Not told of yet: a child that ends at once is nobody.
+enum ProcessState {
+    /// No reading yet. A child that exits in this state has no profile.
     New,
-    Told,
-    /// It ended; so many readings are still to come.
-    Ending(u32),
+    Profiled,
+    /// The process exited; the number of readings that remain.
+    Exiting(u32),
     Ended,
 }
 
-/// The thread's state.
+/// State of the watcher thread.
 pub(super) struct Watcher<P> {
     load: Box<dyn Fn() -> Result<P, Error> + Send>,
     probe: Option<P>,
     proc: Proc,
-    board: Board,
+    store: ProfileStore,
     commands: Receiver<Command>,
-    names: Sender<News>,
-    watched: BTreeMap<TargetId, Watched>,
-    /// Processes for which the kernel part had no room, their nodes and labels: it is asked again while they live.
-    refused: BTreeMap<u32, (Arc<str>, Arc<str>)>,
-    news: News,
-    read: Option<Instant>,
+    updates: Sender<ProfileUpdate>,
+    watched: BTreeMap<TargetId, WatchedProcess>,
+    /// Processes that the probe could not watch for lack of space, with node and label; retried with each reading.
+    retries: BTreeMap<u32, (Arc<str>, Arc<str>)>,
+    update: ProfileUpdate,
+    last_read: Option<Instant>,
 }
 
 impl<P: Probe> Watcher<P> {
     pub(super) fn new(
         load: Box<dyn Fn() -> Result<P, Error> + Send>,
         proc: Proc,
-        board: Board,
+        store: ProfileStore,
         commands: Receiver<Command>,
-        names: Sender<News>,
+        updates: Sender<ProfileUpdate>,
     ) -> Self {
         Self {
             load,
             probe: None,
             proc,
-            board,
+            store,
             commands,
-            names,
+            updates,
             watched: BTreeMap::new(),
-            refused: BTreeMap::new(),
-            news: News::default(),
-            read: None,
+            retries: BTreeMap::new(),
+            update: ProfileUpdate::default(),
+            last_read: None,
         }
     }
 
-    /// Runs until the worker is gone.
+    /// Runs until the command channel is closed.
     pub(super) fn run(mut self) {
         loop {
-            // Without anything to watch there is nobody to wait for but the worker.
-            if self.probe.is_none() || (self.watched.is_empty() && self.refused.is_empty()) {
-                if !self.news.is_empty() {
-                    // A naming thread that ended on a panic takes nothing.
-                    let _ = self.names.send(std::mem::take(&mut self.news));
+            // With nothing to watch, block on the next command.
+            if self.probe.is_none() || (self.watched.is_empty() && self.retries.is_empty()) {
+                if !self.update.is_empty() {
+                    // Sending fails only if the symbolizer thread panicked.
+                    let _ = self.updates.send(std::mem::take(&mut self.update));
                 }
                 match self.commands.recv() {
-                    Ok(command) => self.obey(command),
-                    Err(_) => return self.finish(),
+                    Ok(command) => self.apply(command),
+                    Err(_) => return self.shut_down(),
                 }
             }
             loop {
                 match self.commands.try_recv() {
-                    Ok(command) => self.obey(command),
+                    Ok(command) => self.apply(command),
                     Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return self.finish(),
+                    Err(TryRecvError::Disconnected) => return self.shut_down(),
                 }
             }
-            self.round();
+            self.poll_once();
         }
     }
 
-    /// Polls, and reads if it is time.
-    fn round(&mut self) {
+    /// Polls the probe, and takes a reading if it is due.
+    fn poll_once(&mut self) {
         let Some(probe) = &mut self.probe else { return };
-        match probe.poll(POLL) {
+        match probe.poll(POLL_TIMEOUT) {
             Ok(events) => events.into_iter().for_each(|event| self.event(event)),
             Err(error) => {
                 warn_limited!(%error, "the memory profiler missed events");
-                std::thread::park_timeout(POLL);
+                std::thread::park_timeout(POLL_TIMEOUT);
             }
         }
-        // A naming thread that is busy gets the next one: counts are absolute.
-        if !self.names.is_full() && self.read.is_none_or(|read| read.elapsed() >= READ_EVERY) {
-            for (pid, (node, label)) in std::mem::take(&mut self.refused) {
+        // A busy symbolizer thread gets the next reading instead: counts are absolute.
+        if !self.updates.is_full() && self.last_read.is_none_or(|last_read| last_read.elapsed() >= READ_INTERVAL) {
+            for (pid, (node, label)) in std::mem::take(&mut self.retries) {
                 self.watch(pid, node, label);
             }
             self.read();
@@ -168,10 +169,10 @@ impl<P: Probe> Watcher<P> {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn apply(&mut self, command: Command) {
         match command {
             Command::Watch { pid, node, label } => self.watch(pid, node, label),
-            Command::Forget { pid } => self.release(pid),
+            Command::Unwatch { pid } => self.unwatch(pid),
         }
     }
 
@@ -181,28 +182,28 @@ impl<P: Probe> Watcher<P> {
                 Ok(probe) => self.probe = Some(probe),
                 Err(error) => {
                     tracing::error!(%error, "memory is not profiled");
-                    self.board.fail(error.to_string());
+                    self.store.fail(error.to_string());
                     return;
                 }
             }
         }
-        // As a child it may be known already: now it is what the worker says.
-        let is_other = |(_, watched): &(&TargetId, &Watched)| watched.is_running(pid) && watched.node != node;
+        // The process may be watched as a child already; the explicit assignment takes precedence.
+        let is_other = |(_, watched): &(&TargetId, &WatchedProcess)| watched.is_running(pid) && watched.node != node;
         if self.watched.iter().any(|entry| is_other(&entry)) {
-            self.release(pid);
+            self.unwatch(pid);
         }
-        let Some(target) = self.admit(pid, &node, &label) else { return };
-        let watched = Watched { pid, node, label, parent: None, standing: Standing::New };
-        if self.watched.get(&target).is_none_or(|known| known.standing == Standing::New) {
+        let Some(target) = self.start_watching(pid, &node, &label) else { return };
+        let watched = WatchedProcess { pid, node, label, parent: None, state: ProcessState::New };
+        if self.watched.get(&target).is_none_or(|known| known.state == ProcessState::New) {
             tracing::info!(node = %watched.node, pid, "profiling memory");
             let (node, label) = (Arc::clone(&watched.node), Arc::clone(&watched.label));
             self.watched.insert(target, watched);
-            self.adopt_children(pid, target, &node, &label);
+            self.watch_children(pid, target, &node, &label);
         }
     }
 
-    /// Lets the kernel part follow a process.
-    fn admit(&mut self, pid: u32, node: &Arc<str>, label: &Arc<str>) -> Option<TargetId> {
+    /// Starts watching a process in the probe.
+    fn start_watching(&mut self, pid: u32, node: &Arc<str>, label: &Arc<str>) -> Option<TargetId> {
         match self.probe.as_mut()?.watch(pid) {
             Ok(target) => return Some(target),
             Err(error @ Error::NoProcess { .. }) => {
@@ -210,85 +211,91 @@ impl<P: Probe> Watcher<P> {
             }
             Err(error) => {
                 warn_limited!(%node, pid, %error, "the memory of this process is not profiled yet");
-                self.refused.insert(pid, (Arc::clone(node), Arc::clone(label)));
+                self.retries.insert(pid, (Arc::clone(node), Arc::clone(label)));
             }
         }
         None
     }
 
-    /// Children that it has already; of those to come the kernel tells.
-    fn adopt_children(&mut self, pid: u32, parent: TargetId, node: &Arc<str>, label: &Arc<str>) {
+    /// Watches existing descendants. The kernel reports later ones.
+    fn watch_children(&mut self, pid: u32, parent: TargetId, node: &Arc<str>, label: &Arc<str>) {
         for child in self.proc.descendants(pid) {
             if self.watched.len() >= MAX_PROFILES || self.watched.values().any(|watched| watched.is_running(child)) {
                 continue;
             }
             let Some(Ok(target)) = self.probe.as_mut().map(|probe| probe.watch(child)) else { continue };
             let label = child_label(label, child);
-            let watched =
-                Watched { pid: child, node: Arc::clone(node), label, parent: Some(parent), standing: Standing::New };
+            let watched = WatchedProcess {
+                pid: child,
+                node: Arc::clone(node),
+                label,
+                parent: Some(parent),
+                state: ProcessState::New,
+            };
             self.watched.entry(target).or_insert(watched);
         }
     }
 
-    /// The process is no longer observed, and so are its children.
-    fn release(&mut self, pid: u32) {
-        self.refused.remove(&pid);
-        let of_pid = |(target, watched): (&TargetId, &Watched)| watched.is_running(pid).then_some(*target);
+    /// Stops profiling a process and its descendants.
+    fn unwatch(&mut self, pid: u32) {
+        self.retries.remove(&pid);
+        let of_pid = |(target, watched): (&TargetId, &WatchedProcess)| watched.is_running(pid).then_some(*target);
         let Some(target) = self.watched.iter().find_map(of_pid) else { return };
-        let family = self.family(target);
-        for target in &family {
+        let subtree = self.subtree(target);
+        for target in &subtree {
             if let Some(watched) = self.watched.remove(target) {
                 self.end(*target, &watched, "not observed any more");
             }
         }
-        self.forget(&family);
+        self.unwatch_targets(&subtree);
     }
 
-    /// The first of a family, and those of whose descent the kernel part does not know: they were there before.
-    fn forget(&mut self, family: &[TargetId]) {
+    /// Unwatches every target explicitly, since the probe does not know the parent of processes that were running at
+    /// attach.
+    fn unwatch_targets(&mut self, subtree: &[TargetId]) {
         if let Some(probe) = &mut self.probe {
-            family.iter().for_each(|target| probe.unwatch(*target));
+            subtree.iter().for_each(|target| probe.unwatch(*target));
         }
     }
 
-    /// A target and all its descendants.
-    fn family(&self, target: TargetId) -> Vec<TargetId> {
-        let mut family = BTreeSet::from([target]);
-        // Children have greater numbers than their parents.
+    /// Returns a target and all its descendants.
+    fn subtree(&self, target: TargetId) -> Vec<TargetId> {
+        let mut subtree = BTreeSet::from([target]);
+        // A child has a greater id than its parent.
         for (child, watched) in &self.watched {
-            if watched.parent.is_some_and(|parent| family.contains(&parent)) {
-                family.insert(*child);
+            if watched.parent.is_some_and(|parent| subtree.contains(&parent)) {
+                subtree.insert(*child);
             }
         }
-        family.into_iter().collect()
+        subtree.into_iter().collect()
     }
 
     fn event(&mut self, event: MemoryEvent) {
         match event {
             MemoryEvent::Forked { target, parent, pid } => {
-                let Some(of) = self.watched.get(&parent) else { return };
+                let Some(parent_process) = self.watched.get(&parent) else { return };
                 if self.watched.len() >= MAX_PROFILES {
-                    warn_limited!(node = %of.node, "too many processes: this child's memory is not shown");
-                    self.forget(&[target]);
+                    warn_limited!(node = %parent_process.node, "too many processes: this child's memory is not shown");
+                    self.unwatch_targets(&[target]);
                     return;
                 }
-                let (node, label) = (Arc::clone(&of.node), child_label(&of.label, pid));
-                let watched = Watched { pid, node, label, parent: Some(parent), standing: Standing::New };
+                let (node, label) = (Arc::clone(&parent_process.node), child_label(&parent_process.label, pid));
+                let watched = WatchedProcess { pid, node, label, parent: Some(parent), state: ProcessState::New };
                 self.watched.entry(target).or_insert(watched);
             }
             MemoryEvent::Exited { target, .. } => {
                 if let Some(watched) = self.watched.get_mut(&target) {
-                    watched.standing = match watched.standing {
-                        Standing::New => Standing::Ended,
-                        Standing::Told => Standing::Ending(LAST_READINGS),
+                    watched.state = match watched.state {
+                        ProcessState::New => ProcessState::Ended,
+                        ProcessState::Profiled => ProcessState::Exiting(EXIT_READINGS),
                         other => other,
                     };
-                    self.news.gone.push(watched.pid);
+                    self.update.exited.push(watched.pid);
                 }
             }
             MemoryEvent::Executed { target, pid } => {
-                if self.watched.get(&target).is_some_and(|watched| watched.standing == Standing::Told) {
-                    self.news.renamed.push((target.0, name_of(&self.proc, pid)));
+                if self.watched.get(&target).is_some_and(|watched| watched.state == ProcessState::Profiled) {
+                    self.update.renamed.push((target.0, name_of(&self.proc, pid)));
                 }
             }
             MemoryEvent::Mapped { .. } => {}
@@ -296,20 +303,20 @@ impl<P: Probe> Watcher<P> {
     }
 
     fn read(&mut self) {
-        self.read = Some(Instant::now());
+        self.last_read = Some(Instant::now());
         let Some(probe) = &mut self.probe else { return };
         let reading = match probe.read(Scope::Changed) {
             Ok(reading) => reading,
             Err(error) => {
-                warn_limited!(%error, "what processes hold cannot be read");
+                warn_limited!(%error, "memory counts cannot be read");
                 return;
             }
         };
         for target in &reading.targets {
             let Some(watched) = self.watched.get_mut(&target.target) else { continue };
-            match watched.standing {
-                Standing::New if target.alive => {
-                    watched.standing = Standing::Told;
+            match watched.state {
+                ProcessState::New if target.alive => {
+                    watched.state = ProcessState::Profiled;
                     let name = name_of(&self.proc, watched.pid);
                     let subject = Subject {
                         node: Arc::clone(&watched.node),
@@ -317,80 +324,81 @@ impl<P: Probe> Watcher<P> {
                         pid: watched.pid,
                         name,
                     };
-                    self.news.began.push((target.target.0, subject));
+                    self.update.started.push((target.target.0, subject));
                 }
-                Standing::Told if !target.alive => watched.standing = Standing::Ending(LAST_READINGS),
-                // Page cache outlives a process; what was its own is gone when its memory is.
-                Standing::Ending(left) if left > 1 && target.attributed[0] > 0 => {
-                    watched.standing = Standing::Ending(left - 1);
+                ProcessState::Profiled if !target.alive => watched.state = ProcessState::Exiting(EXIT_READINGS),
+                // Only anonymous memory is awaited: page cache outlives the process.
+                ProcessState::Exiting(left) if left > 1 && target.attributed[0] > 0 => {
+                    watched.state = ProcessState::Exiting(left - 1);
                 }
-                Standing::Ending(_) => {
-                    watched.standing = Standing::Ended;
-                    self.news.ended.push((target.target.0, "exited"));
+                ProcessState::Exiting(_) => {
+                    watched.state = ProcessState::Ended;
+                    self.update.ended.push((target.target.0, "exited"));
                 }
-                Standing::New | Standing::Told | Standing::Ended => {}
+                ProcessState::New | ProcessState::Profiled | ProcessState::Ended => {}
             }
         }
-        self.news.live = self
+        self.update.running = self
             .watched
             .values()
-            .filter(|watched| watched.standing == Standing::Told)
+            .filter(|watched| watched.state == ProcessState::Profiled)
             .map(|watched| watched.pid)
             .collect();
-        self.news.reading = Some(reading);
-        self.forget_families();
+        self.update.reading = Some(reading);
+        self.unwatch_exited_trees();
     }
 
-    /// Targets that ended are let go, with what they left in the kernel, when all their descendants ended too.
-    fn forget_families(&mut self) {
-        let has_ended = |watched: &Watched| watched.standing == Standing::Ended;
+    /// Unwatches exited targets, with their remaining kernel state, once all their descendants exited too.
+    fn unwatch_exited_trees(&mut self) {
+        let has_ended = |watched: &WatchedProcess| watched.state == ProcessState::Ended;
         let ended: Vec<TargetId> =
             self.watched.iter().filter(|(_, watched)| has_ended(watched)).map(|(target, _)| *target).collect();
         for target in ended {
-            let family = self.family(target);
-            // It may have gone with its parent.
-            let is_over = |of: &TargetId| self.watched.get(of).is_some_and(has_ended);
-            if family.iter().all(is_over) {
-                family.iter().for_each(|of| {
-                    self.watched.remove(of);
+            let subtree = self.subtree(target);
+            // The target may have been removed with its parent.
+            let is_finished = |member: &TargetId| self.watched.get(member).is_some_and(has_ended);
+            if subtree.iter().all(is_finished) {
+                subtree.iter().for_each(|member| {
+                    self.watched.remove(member);
                 });
-                self.forget(&family);
+                self.unwatch_targets(&subtree);
             }
         }
     }
 
-    fn end(&mut self, target: TargetId, watched: &Watched, by: &'static str) {
-        self.news.gone.push(watched.pid);
-        if watched.standing == Standing::Told || matches!(watched.standing, Standing::Ending(_)) {
-            self.news.ended.push((target.0, by));
+    fn end(&mut self, target: TargetId, watched: &WatchedProcess, cause: &'static str) {
+        self.update.exited.push(watched.pid);
+        if watched.state == ProcessState::Profiled || matches!(watched.state, ProcessState::Exiting(_)) {
+            self.update.ended.push((target.0, cause));
         }
     }
 
     fn send(&mut self) {
-        match self.names.try_send(std::mem::take(&mut self.news)) {
+        match self.updates.try_send(std::mem::take(&mut self.update)) {
             Ok(()) => {}
-            // Not lost: it was looked at before it was read that there is room, and nobody else sends.
-            Err(TrySendError::Full(news) | TrySendError::Disconnected(news)) => self.news = news,
+            // The update is kept for the next attempt. `Full` cannot occur: this thread is the only sender and checked
+            // for space.
+            Err(TrySendError::Full(update) | TrySendError::Disconnected(update)) => self.update = update,
         }
     }
 
-    /// The agent ends: what is held now is the last that is told.
-    fn finish(mut self) {
+    /// Takes a final reading when the agent stops.
+    fn shut_down(mut self) {
         if !self.watched.is_empty() {
             self.read();
         }
-        // A naming thread that ended on a panic takes nothing.
-        let _ = self.names.send(self.news);
+        // Sending fails only if the symbolizer thread panicked.
+        let _ = self.updates.send(self.update);
     }
 }
 
-/// `comm` of a process; empty if it is gone.
+/// Returns the `comm` of a process; empty if it exited.
 fn name_of(proc: &Proc, pid: u32) -> String {
     let comm = fs::read(proc.path(pid, "comm")).unwrap_or_default();
     String::from_utf8_lossy(&comm).trim_end().to_owned()
 }
 
-/// The label of a child, whose parent's may be that of a child itself.
+/// Returns the label of a child process. The parent may itself be a child.
 fn child_label(parent: &str, pid: u32) -> Arc<str> {
     let first = parent.split(", child ").next().unwrap_or(parent);
     format!("{first}, child {pid}").into()

@@ -1,16 +1,16 @@
-//! Whose code a function is: the node's own, or the system's.
+//! Ownership of code: the node or the system.
 //!
-//! The executable is the node's, wherever it lies. A library is the system's if it lies where a distribution installs
-//! libraries, or is the C or C++ runtime, or the loader, wherever else it may lie; any other library came with the node.
-//! What is the node's is told apart by language: Rust by its symbols, all else is counted as C++.
+//! The executable belongs to the node, wherever it is installed. A library belongs to the system if it is in a
+//! distribution's library directory, or is the C or C++ runtime or the loader in any directory; other libraries belong
+//! to the node. Code of the node is further classified by language: Rust by its symbols, everything else as C++.
 
 use std::path::Path;
 
-/// Where distributions install libraries.
+/// Directories in which distributions install libraries.
 const SYSTEM_DIRS: [&str; 8] =
     ["/lib", "/lib32", "/lib64", "/libx32", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32"];
 
-/// The runtime's libraries, by what their names begin with: they may be bundled.
+/// Name prefixes of runtime libraries, which may be bundled with a node.
 const SYSTEM_NAMES: [&str; 14] = [
     "ld-linux",
     "ld-musl",
@@ -28,7 +28,7 @@ const SYSTEM_NAMES: [&str; 14] = [
     "libunwind.",
 ];
 
-/// Whose code a file holds.
+/// Owner of the code in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Node,
@@ -44,7 +44,7 @@ pub(crate) enum Category {
 }
 
 impl Owner {
-    /// Of a mapped file, by its path as the process sees it.
+    /// Returns the owner of a mapped file, by its path in the mount namespace of the process.
     pub(super) fn of(path: &Path, is_executable: bool) -> Self {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let is_system = SYSTEM_DIRS.iter().any(|dir| path.starts_with(dir))
@@ -67,14 +67,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_executable_is_the_node_wherever_it_lies() {
+    fn executables_belong_to_the_node_in_any_directory() {
         for path in ["/usr/local/bin/octez-node", "/light-node", "/usr/lib/postgresql/15/bin/postgres"] {
             assert_eq!(Owner::of(Path::new(path), true), Owner::Node, "{path}");
         }
     }
 
     #[test]
-    fn libraries_of_the_system_are_told_from_those_of_the_node() {
+    fn libraries_are_classified_by_directory_and_name() {
         for path in [
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/usr/lib/x86_64-linux-gnu/librocksdb.so.7",
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_node_s_code_is_told_apart_by_language() {
+    fn only_code_of_the_node_is_classified_by_language() {
         assert_eq!(Owner::Node.category(true), Category::NodeRust);
         assert_eq!(Owner::Node.category(false), Category::NodeCpp);
         assert_eq!(Owner::System.category(true), Category::SystemLib);

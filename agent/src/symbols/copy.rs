@@ -1,10 +1,10 @@
-//! A private copy of what names are read from.
+//! Private copy of the parts of an ELF file needed for symbolization.
 //!
-//! A symbol file is mapped into memory by who reads it, and a mapped file that somebody cuts short kills the reader. Other
-//! people's files are therefore never mapped: the tables of symbols and of debug information are copied, to the same
-//! places of a file in memory that is otherwise a hole. What nothing is read from (code and data, above all) is not copied.
+//! The symbolizer maps its input into memory, and a mapped file that is truncated by another process raises SIGBUS. Files
+//! of other processes are therefore never mapped: their symbol tables and debug information are copied to the same
+//! offsets of a sparse memory file. Other sections, mainly code and data, are not copied.
 //!
-//! What would make the reader look for more files, or decompress what is too large, is taken out on the way.
+//! Section headers that would make the reader open further files, or decompress oversized data, are cleared.
 
 use std::{
     fs::File,
@@ -17,15 +17,15 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::elf::{Elf, ElfError, SECTION};
 
-/// Most bytes that are copied for symbols, and for debug information once it is decompressed: of a larger file the latter
-/// is left out.
+/// Maximum size of the symbols, and of the decompressed debug information, in bytes. Larger debug information is
+/// omitted.
 const MAX_SYMBOLS: u64 = 192 << 20;
 const MAX_DEBUG: u64 = 192 << 20;
-/// Longest file.
+/// Maximum length of a file, in bytes.
 const MAX_LENGTH: u64 = 1 << 40;
 
 const SYMBOLS: [&str; 5] = [".shstrtab", ".symtab", ".strtab", ".dynsym", ".dynstr"];
-/// Of these inlined functions are read.
+/// Sections needed for inlined functions.
 const DEBUG: [&str; 11] = [
     ".debug_abbrev",
     ".debug_addr",
@@ -40,31 +40,31 @@ const DEBUG: [&str; 11] = [
     ".debug_types",
 ];
 
-/// A file in memory that names can be read from.
+/// A memory file from which symbols are read.
 #[derive(Debug)]
 pub(super) struct SymbolFile {
     file: File,
-    /// Memory that it takes, and what is decompressed of it.
+    /// Memory used, including decompressed sections, in bytes.
     pub(super) bytes: u64,
     pub(super) has_debug: bool,
 }
 
 impl SymbolFile {
-    /// Copies what is needed of a file whose tables were read.
+    /// Copies the symbol and debug sections of a file.
     ///
     /// # Errors
-    /// The tables are too large, the file is shorter than it was, or there is no memory.
+    /// The sections are too large, the file was truncated, or memory is exhausted.
     pub(super) fn of(source: &File, elf: &Elf) -> Result<Self, ElfError> {
         let total = |names: &[&str]| -> u64 {
             let wanted = elf.sections.iter().filter(|section| names.contains(&section.name.as_str()));
             wanted.fold(0, |sum, section| sum.saturating_add(section.full_length.max(section.length)))
         };
         let (symbols, debug) = (total(&SYMBOLS), total(&DEBUG));
-        for (what, count, most) in
+        for (what, count, max) in
             [("bytes of symbols", symbols, MAX_SYMBOLS), ("bytes of the file", elf.length, MAX_LENGTH)]
         {
-            if count > most {
-                return Err(ElfError::TooMany { what, count, most });
+            if count > max {
+                return Err(ElfError::TooMany { what, count, max });
             }
         }
         let has_info = elf.sections.iter().any(|section| section.name == ".debug_info" && section.length > 0);
@@ -77,7 +77,8 @@ impl SymbolFile {
             if is_wanted(&section.name) && section.length > 0 {
                 copy(source, &file, section.offset, section.length)?;
             } else {
-                // Neither a name nor a type: nobody finds it. Its number stays, symbols refer to sections by it.
+                // Clearing name and type hides the section; its index stays valid, since symbols refer to sections by
+                // index.
                 entry[..8].fill(0);
                 entry[32..40].fill(0);
             }
@@ -88,7 +89,7 @@ impl SymbolFile {
         Ok(Self { file, bytes: symbols + if has_debug { debug } else { 0 }, has_debug })
     }
 
-    /// Where this process finds it, as long as it is open.
+    /// Returns the path of the file in this process, valid while it is open.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }

@@ -1,4 +1,4 @@
-//! Symbols as people write them: Rust (legacy and v0), C++, OCaml. Whatever a symbol says, the result is bounded.
+//! Demangling of Rust (legacy and v0), C++ and OCaml symbols. The length of the result is bounded for any input.
 
 use std::fmt::{self, Write};
 
@@ -7,24 +7,24 @@ use cpp_demangle::{BorrowedSymbol, DemangleOptions, ParseOptions};
 
 use super::ocaml;
 
-/// Longest symbol that is looked at, and longest name that is made of it, in bytes; the rest is cut.
+/// Maximum length of a symbol and of its demangled name, in bytes; longer ones are truncated.
 pub(super) const MAX_NAME: usize = 16 << 10;
 
-/// How deep types may be nested in a C++ symbol.
+/// Maximum nesting of types in a C++ symbol.
 const MAX_DEPTH: u32 = 64;
 
-/// The name of a function, and whether its symbol is one of Rust's.
+/// A demangled function name, and whether the symbol uses a Rust mangling scheme.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Demangled {
     pub(super) name: String,
     pub(super) is_rust: bool,
 }
 
-/// Reads a symbol. Names of Rust's legacy scheme keep their hash (`::h` and 16 digits); v0 has none, and the digits by
-/// which it tells crates apart are left out. What is not mangled stays as it is.
+/// Demangles a symbol. Legacy Rust names keep their hash (`::h` and 16 digits); for v0 names the crate disambiguators
+/// are omitted. Symbols that are not mangled are returned unchanged.
 pub(super) fn demangle(symbol: &str) -> Demangled {
-    let symbol = cut(symbol, MAX_NAME);
-    let mut name = Bounded::default();
+    let symbol = truncate(symbol, MAX_NAME);
+    let mut name = BoundedString::default();
     if let Ok(rust) = rustc_demangle::try_demangle(symbol) {
         let is_v0 = symbol.starts_with("_R") || symbol.starts_with("R") || symbol.starts_with("__R");
         let written = if is_v0 { write!(name, "{rust:#}") } else { write!(name, "{rust}") };
@@ -39,44 +39,44 @@ pub(super) fn demangle(symbol: &str) -> Demangled {
         return Demangled { name: name.finish(written, symbol), is_rust: false };
     }
     let plain = ocaml::demangle(symbol).unwrap_or_else(|| symbol.to_owned());
-    Demangled { name: harmless(&plain), is_rust: false }
+    Demangled { name: escape(&plain), is_rust: false }
 }
 
-/// Text up to [`MAX_NAME`]: a few hundred bytes of a symbol can stand for gigabytes.
+/// Text of at most [`MAX_NAME`] bytes: a symbol of a few hundred bytes can expand to gigabytes.
 #[derive(Debug, Default)]
-struct Bounded(String);
+struct BoundedString(String);
 
-impl Write for Bounded {
+impl Write for BoundedString {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = MAX_NAME - self.0.len();
-        self.0.push_str(cut(text, room));
+        self.0.push_str(truncate(text, room));
         if text.len() > room { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
-impl Bounded {
-    /// The text; of a symbol that could not be read to its end, what came out of it, if it was too long, else the symbol.
+impl BoundedString {
+    /// Returns the text. If demangling failed, returns the truncated text if the limit was reached, else the symbol.
     fn finish(mut self, written: fmt::Result, symbol: &str) -> String {
         let is_full = self.0.len() + 4 > MAX_NAME;
         match written {
             Err(_) if is_full => {
-                self.0.truncate(cut(&self.0, MAX_NAME - 3).len());
+                self.0.truncate(truncate(&self.0, MAX_NAME - 3).len());
                 self.0.push('…');
             }
             Err(_) => self.0 = symbol.to_owned(),
             Ok(()) => {}
         }
-        harmless(&self.0)
+        escape(&self.0)
     }
 }
 
-fn harmless(name: &str) -> String {
+fn escape(name: &str) -> String {
     Escaped(name).to_string()
 }
 
-/// The beginning of a text, of so many bytes at most.
-fn cut(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
+/// Returns the longest prefix of at most `max` bytes that ends at a character boundary.
+fn truncate(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -100,12 +100,12 @@ mod tests {
         assert_eq!(demangle(legacy), Demangled { name: expected.to_owned(), is_rust: true });
         let v0 = "_RNvMs0_NtCs5l0EXMQXRMU_4node5chainNtB5_5Chain5apply";
         assert_eq!(demangle(v0), Demangled { name: "<node::chain::Chain>::apply".to_owned(), is_rust: true });
-        // What the linker made of it with link-time optimisation.
+        // Suffix added by link-time optimisation.
         assert_eq!(name("_ZN4node3run17h0123456789abcdefE.llvm.1234"), "node::run::h0123456789abcdef");
     }
 
     #[test]
-    fn cpp_names_have_their_parameters() {
+    fn cpp_names_include_parameters() {
         assert_eq!(
             name("_ZN7rocksdb6DBImpl5WriteERKNS_12WriteOptionsE"),
             "rocksdb::DBImpl::Write(rocksdb::WriteOptions const&)"
@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn ocaml_names_have_dots() {
+    fn ocaml_separators_become_dots() {
         assert_eq!(name("camlStdlib__List__map_123"), "Stdlib.List.map_123");
     }
 
     #[test]
-    fn other_names_stay_as_they_are() {
+    fn unmangled_names_are_unchanged() {
         for plain in ["main", "_start", "main.(*Tree).Hold", "caml_alloc_shr", "_Zzz", "_ZN", "", "R", "camlp4"] {
             assert_eq!(name(plain), plain);
         }
@@ -128,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_that_stands_for_a_huge_name_is_cut() {
-        // Each parameter repeats the one before twice.
+    fn an_exponentially_expanding_symbol_is_truncated() {
+        // Each parameter repeats the previous one twice.
         let mut symbol = "_Z1fN1a1bE".to_owned();
         symbol.push_str("St4pairIS_S_E");
         for back in
@@ -148,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_that_looks_mangled_has_a_bounded_name(
+        fn mangled_looking_symbols_have_bounded_names(
             head in prop::sample::select(vec!["_R", "_ZN", "_Z", "_Z1f", "caml", "camlA__", "__ZN"]),
             tail in "[A-Z0-9a-z_$.]{0,120}",
         ) {

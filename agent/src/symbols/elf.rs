@@ -1,13 +1,12 @@
-//! What of an ELF file is looked at before anything else touches it: the tables of segments and sections, the build id and
-//! the link to the file with its debug information. 64 bits, little-endian. Nothing of it is believed: every number is
-//! checked against the file.
+//! ELF parser for 64-bit little-endian files: segments, sections, build ID and debug link. Every number is checked
+//! against the length of the file, since the input is untrusted.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
-/// Most entries of the tables; a linker of one section a function makes some ten thousand in objects, never here.
+/// Limits of the tables; only object files with one section per function come near them.
 const MAX_SEGMENTS: u64 = 1024;
 const MAX_SECTIONS: u64 = 65_536;
-/// Longest table of the sections' names, and longest note, in bytes.
+/// Limits of the section name table and of a note, in bytes.
 const MAX_NAMES: u64 = 4 << 20;
 const MAX_NOTE: u64 = 64 << 10;
 
@@ -16,25 +15,25 @@ pub(super) const SECTION: usize = 64;
 
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
-/// `SHT_NULL`, `SHT_NOBITS`: sections without bytes.
+/// `SHT_NULL`, `SHT_NOBITS`: sections without file contents.
 const NO_BITS: [u32; 2] = [0, 8];
 const COMPRESSED: u64 = 0x800;
 const GNU_BUILD_ID: u32 = 3;
 
-/// Why a file has no names.
+/// Error of parsing or copying an ELF file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ElfError {
-    #[error("no ELF file of 64 bits, little-endian, that can be executed")]
+    #[error("not a 64-bit little-endian ELF executable or shared object")]
     NotElf,
-    #[error("{0} lies outside the file")]
+    #[error("{0} is outside the file")]
     Outside(&'static str),
-    #[error("{what}: {count}, at most {most} are read")]
-    TooMany { what: &'static str, count: u64, most: u64 },
+    #[error("{what}: {count}, the maximum is {max}")]
+    TooMany { what: &'static str, count: u64, max: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A part of the file that is mapped.
+/// A loadable segment.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     offset: u64,
@@ -42,34 +41,34 @@ struct Segment {
     length: u64,
 }
 
-/// A section.
+/// A section header.
 #[derive(Debug, Clone)]
 pub(super) struct Section {
     pub(super) name: String,
     pub(super) offset: u64,
-    /// Bytes in the file.
+    /// Size in the file, in bytes.
     pub(super) length: u64,
-    /// Bytes once it is decompressed.
+    /// Size after decompression, in bytes.
     pub(super) full_length: u64,
 }
 
-/// The file with debug information, as a file links to it.
+/// Contents of `.gnu_debuglink`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DebugLink {
-    /// Without a folder.
+    /// File name without a directory.
     pub(super) name: String,
-    /// Of the whole file, as of zlib.
+    /// CRC-32 of the whole debug file.
     pub(super) crc: u32,
 }
 
-/// The tables.
+/// Parsed tables of an ELF file.
 #[derive(Debug)]
 pub(super) struct Elf {
     pub(super) length: u64,
-    /// Where the tables are, and their bytes.
+    /// File offset and bytes of the tables.
     pub(super) segments_at: (u64, Vec<u8>),
     pub(super) sections_at: (u64, Vec<u8>),
-    /// By index; sections without bytes have an empty range.
+    /// By section index; sections without contents have length 0.
     pub(super) sections: Vec<Section>,
     segments: Vec<Segment>,
     pub(super) build_id: Vec<u8>,
@@ -82,7 +81,7 @@ impl Elf {
         let reader = Reader { file, length };
         let head = reader.bytes("the header", 0, 64)?;
         let kind = u16_at(&head, 16);
-        // Executables, and position-independent ones and libraries.
+        // `ET_EXEC` and `ET_DYN`.
         if !head.starts_with(b"\x7fELF\x02\x01") || !matches!(kind, 2 | 3) {
             return Err(ElfError::NotElf);
         }
@@ -111,7 +110,7 @@ impl Elf {
             match u32_at(entry, 0) {
                 LOAD => self.segments.push(Segment { offset, address, length }),
                 NOTE if self.build_id.is_empty() => {
-                    // A note that cannot be read is no reason to do without names.
+                    // An unreadable note does not prevent symbolization.
                     if let Ok(notes) = reader.bytes("a note", offset, length.min(MAX_NOTE)) {
                         self.build_id = build_id(&notes).unwrap_or_default();
                     }
@@ -125,7 +124,7 @@ impl Elf {
     fn read_sections(&mut self, reader: &Reader<'_>, head: &[u8]) -> Result<(), ElfError> {
         let offset = self.sections_at.0;
         let first = reader.bytes("the sections", offset, SECTION as u64)?;
-        // Numbers that do not fit are in the first section's entry.
+        // Values that overflow the header are in the first section header.
         let count = match u16_at(head, 60) {
             0 => u64_at(&first, 32),
             count => u64::from(count),
@@ -143,7 +142,7 @@ impl Elf {
         for entry in entries {
             let name = names.get(u32_at(entry, 0) as usize..).unwrap_or_default();
             let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-            // A name that is not read here is one that is not looked for.
+            // Names longer than 64 bytes or not UTF-8 match none of the sections used.
             let name = std::str::from_utf8(name).unwrap_or_default().get(..name.len().min(64)).unwrap_or_default();
             let (offset, length) = (u64_at(entry, 24), u64_at(entry, 32));
             let has_bytes = !NO_BITS.contains(&u32_at(entry, 4)) && reader.holds(offset, length);
@@ -162,7 +161,7 @@ impl Elf {
         Ok(())
     }
 
-    /// The address, as symbols are given, of a place in the file.
+    /// Returns the virtual address, as used by symbols, of a file offset.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         let segment = self
             .segments
@@ -172,7 +171,7 @@ impl Elf {
     }
 }
 
-/// A file whose length is known.
+/// A file of known length.
 struct Reader<'a> {
     file: &'a File,
     length: u64,
@@ -192,15 +191,16 @@ impl Reader<'_> {
         Ok(bytes)
     }
 
-    fn table(&self, what: &'static str, offset: u64, count: u64, most: u64, entry: usize) -> Result<Vec<u8>, ElfError> {
-        if count > most {
-            return Err(ElfError::TooMany { what, count, most });
+    fn table(&self, what: &'static str, offset: u64, count: u64, max: u64, entry: usize) -> Result<Vec<u8>, ElfError> {
+        if count > max {
+            return Err(ElfError::TooMany { what, count, max });
         }
         self.bytes(what, offset, count * entry as u64)
     }
 }
 
-/// Notes are of two lengths, a kind, a name and bytes, each padded to four.
+/// Finds the build ID in a note segment: name size, descriptor size, type, name and descriptor, the latter two padded
+/// to 4 bytes.
 fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     while notes.len() >= 12 {
         let (name_length, length) = (u32_at(notes, 0) as usize, u32_at(notes, 4) as usize);
@@ -216,12 +216,12 @@ fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// A name that ends with 0, padded to four, and a checksum.
+/// Parses `.gnu_debuglink`: a NUL-terminated name, padded to 4 bytes, and a CRC-32.
 fn debug_link(section: &[u8]) -> Option<DebugLink> {
     let end = section.iter().position(|byte| *byte == 0)?;
     let crc = section.get((end + 1).next_multiple_of(4)..)?.get(..4)?;
     let name = std::str::from_utf8(section.get(..end)?).ok()?;
-    // Of a path only hostile files are made.
+    // Only a crafted file has a path here.
     let is_plain = !name.is_empty() && name != "." && name != ".." && !name.contains('/');
     is_plain.then(|| DebugLink { name: name.to_owned(), crc: u32_at(crc, 0) })
 }
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_has_segments_sections_and_a_build_id() {
+    fn segments_sections_and_build_id_are_parsed() {
         let elf = Elf::read(&File::open("/proc/self/exe").unwrap()).unwrap();
         assert!(elf.sections.iter().any(|section| section.name == ".symtab" && section.length > 0));
         assert_eq!(elf.address(0), Some(0), "position-independent");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debug_link_is_a_name_and_nothing_else() {
+    fn debug_link_with_a_path_is_rejected() {
         assert_eq!(
             debug_link(b"a.debug\0\x04\x03\x02\x01"),
             Some(DebugLink { name: "a.debug".into(), crc: 0x0102_0304 })
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_refused() {
+    fn non_elf_files_are_rejected() {
         for path in ["/proc/self/maps", "/etc/passwd"] {
             assert!(Elf::read(&File::open(path).unwrap()).is_err());
         }

@@ -1,4 +1,4 @@
-//! Finding the file behind a mapping, and the one with its debug information, without leaving the process's root.
+//! Opens mapped files and their debug files within the root of the process.
 
 use std::{
     fmt::Write as _,
@@ -17,22 +17,22 @@ use crate::{
     targets::rooted::{Root, open_executable, open_regular},
 };
 
-/// Where debug files are installed.
+/// Directory of separate debug files.
 const DEBUG_DIR: &str = "/usr/lib/debug";
-/// Longest debug file whose checksum is computed.
+/// Maximum length of a debug file whose checksum is computed, in bytes.
 const MAX_DEBUG_FILE: u64 = 4 << 30;
 
-/// A file that was found for a mapping.
+/// The file opened for a mapping.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct OpenedFile {
     pub(super) file: File,
-    /// It is the very file that is mapped.
-    pub(super) is_certain: bool,
+    /// Whether the file is the mapped one.
+    pub(super) is_same_file: bool,
 }
 
-/// Opens what a process has mapped: the file of that path if it is still the same, else the executable if it was that,
-/// else, not for certain, the file of that path.
-pub(super) fn open_mapped(proc: &Proc, mapped: &MappedFile) -> Option<Found> {
+/// Opens a mapped file: the file at its path if the inode matches, else the executable if its inode matches, else the
+/// unverified file at its path.
+pub(super) fn open_mapped(proc: &Proc, mapped: &MappedFile) -> Option<OpenedFile> {
     let at_path = if mapped.path.is_absolute() && !mapped.is_deleted {
         open_regular(proc, Root::Of(mapped.pid), &mapped.path).ok()
     } else {
@@ -40,19 +40,19 @@ pub(super) fn open_mapped(proc: &Proc, mapped: &MappedFile) -> Option<Found> {
     };
     if let Some((file, meta)) = at_path {
         if mapped.inode == 0 || meta.ino() == mapped.inode {
-            return Some(Found { file, is_certain: true });
+            return Some(OpenedFile { file, is_same_file: true });
         }
-        return open_as_executable(proc, mapped).or(Some(Found { file, is_certain: false }));
+        return open_as_executable(proc, mapped).or(Some(OpenedFile { file, is_same_file: false }));
     }
     open_as_executable(proc, mapped)
 }
 
-fn open_as_executable(proc: &Proc, mapped: &MappedFile) -> Option<Found> {
+fn open_as_executable(proc: &Proc, mapped: &MappedFile) -> Option<OpenedFile> {
     let (file, meta) = open_executable(proc, mapped.pid).ok()?;
-    (meta.ino() == mapped.inode).then_some(Found { file, is_certain: true })
+    (meta.ino() == mapped.inode).then_some(OpenedFile { file, is_same_file: true })
 }
 
-/// Whether a mapped file is the executable of the process that maps it.
+/// Returns whether a mapped file is the executable of its process.
 pub(super) fn is_executable(proc: &Proc, mapped: &MappedFile) -> bool {
     let link = proc.path(mapped.pid, "exe");
     match fs::metadata(&link) {
@@ -61,7 +61,7 @@ pub(super) fn is_executable(proc: &Proc, mapped: &MappedFile) -> bool {
     }
 }
 
-/// Opens the file with the debug information of another: by its build id, else by its debug link.
+/// Opens the separate debug file, by build ID or else by debug link.
 pub(super) fn open_debug(proc: &Proc, mapped: &MappedFile, elf: &Elf) -> Option<(File, Elf)> {
     if let Some(path) = build_id_path(&elf.build_id)
         && let Ok((file, _)) = open_regular(proc, Root::Of(mapped.pid), &path)
@@ -93,7 +93,7 @@ fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     Some(path.into())
 }
 
-/// Where gdb looks for a linked file too.
+/// Search order of gdb for a debug link.
 fn link_paths(link: &DebugLink, dir: &Path) -> [PathBuf; 3] {
     let below = dir.strip_prefix("/").unwrap_or(dir);
     [dir.join(&link.name), dir.join(".debug").join(&link.name), Path::new(DEBUG_DIR).join(below).join(&link.name)]
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_files_are_looked_for_where_they_are_installed() {
+    fn debug_file_paths_follow_the_gdb_search_order() {
         let path = build_id_path(&[0xab, 0xcd, 0xef]).unwrap();
         assert_eq!(path, Path::new("/usr/lib/debug/.build-id/ab/cdef.debug"));
         assert_eq!(build_id_path(&[]), None);

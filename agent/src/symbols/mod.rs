@@ -1,15 +1,15 @@
-//! Names of code: from a place in a mapped file to the functions there.
+//! Symbolization: from an offset in a mapped file to function names.
 //!
 //! ```text
 //!   MappedFile (path, inode, a process that maps it)
-//!      │ files: opened inside the process's root, once, and kept open: a file that is deleted later still has its names
+//!      │ files: opened within the root of the process and kept open, so that a deleted file can still be symbolized
 //!      ▼
-//!   elf: tables, checked ──▶ copy: symbols and debug information, in memory of our own ──▶ module: blazesym ──▶ demangle
+//!   elf: validated tables ──▶ copy: symbols and debug information in private memory ──▶ module: blazesym ──▶ demangle
 //! ```
 //!
-//! Reading symbols takes milliseconds to seconds: [`Symbols`] lives on a thread of its own. What it holds is bounded: open
-//! files, copies (the least used goes first and is made again when it is needed) and names. Of a damaged or hostile file
-//! there are no names; nothing of it ends this program.
+//! Loading symbols takes milliseconds to seconds, so [`Symbols`] is used on a dedicated thread. Open files, copies and
+//! cached locations are bounded, with LRU eviction of files and copies. Damaged or crafted files yield no names and
+//! cannot end the process.
 
 mod category;
 mod copy;
@@ -31,234 +31,238 @@ use std::{
 pub(crate) use category::Category;
 use category::Owner;
 use chainscope_hygiene::{Escaped, EscapedTruncated};
-use module::Names;
+use module::FileSymbolizer;
 
 use crate::targets::proc::Proc;
 
-/// Memory for copies of symbols and debug information.
-const COPIED_BYTES: u64 = 256 << 20;
-/// Files that are kept open.
-const OPEN_FILES: usize = 512;
-/// Places whose names are remembered.
-const PLACES: usize = 1 << 18;
-/// Processes in whose roots a file is looked for.
+/// Maximum memory for copies of symbols and debug information, in bytes.
+const MAX_COPIED_BYTES: u64 = 256 << 20;
+/// Maximum number of open files.
+const MAX_OPEN_FILES: usize = 512;
+/// Maximum number of cached locations.
+const MAX_LOCATIONS: usize = 1 << 18;
+/// Maximum number of process roots searched for a file.
 const MAX_ROOTS: usize = 16;
-/// Longest base name of a file, in bytes.
+/// Maximum length of the base name of a file, in bytes.
 const MAX_FILE_NAME: usize = 255;
 
-/// A mapped file, as the kernel tells of it.
+/// A mapped file, as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MappedFile {
-    /// As its process sees it, without the kernel's " (deleted)"; or in brackets, of what is no file.
+    /// Path in the process without the " (deleted)" suffix, or a bracketed name such as `[vdso]`.
     pub(crate) path: PathBuf,
-    /// 0: unknown.
+    /// Inode number; 0 if unknown.
     pub(crate) inode: u64,
-    /// A process that maps it.
+    /// Pid of a process that maps the file.
     pub(crate) pid: u32,
-    /// The path leads to it no more.
+    /// Whether the path was unlinked.
     pub(crate) is_deleted: bool,
 }
 
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Function {
-    /// Demangled.
+    /// Demangled name.
     pub(crate) name: Box<str>,
     pub(crate) category: Category,
 }
 
-/// What is known of a place in a file.
+/// Symbolized address in a file, as `Location` in pprof.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     /// Base name of the file.
     pub(crate) executable: Arc<str>,
-    /// Outermost first; the others were inlined. Empty: no symbol covers the place.
+    /// Outermost function first, followed by inlined ones; empty if no symbol covers the address.
     pub(crate) functions: Box<[Function]>,
-    /// Of a function without a name.
+    /// Category of an address without a symbol.
     pub(crate) category: Category,
-    /// The file was deleted or replaced, and the name is not known for certain.
+    /// The file was deleted or replaced, so the symbols are not certain.
     pub(crate) is_deleted: bool,
 }
 
-/// Number of a module, given by who maps it.
+/// Id of a module, assigned by the probe.
 pub(crate) type ModuleId = u32;
 
-/// A module as it is known.
+/// A module and its file.
 struct Module {
     mapped: MappedFile,
     executable: Arc<str>,
     owner: Owner,
-    state: State,
-    used: u64,
+    state: FileState,
+    last_used: u64,
 }
 
-enum State {
-    /// Not opened yet, or closed for want of room.
+enum FileState {
+    /// Not opened yet, or evicted.
     Closed,
-    /// Could not be found in this process.
+    /// Not found through the process `pid`.
     Missing {
         pid: u32,
     },
-    Open(Open),
+    Open(OpenModule),
 }
 
-struct Open {
+struct OpenModule {
     file: File,
-    is_certain: bool,
-    names: Reading,
+    is_same_file: bool,
+    symbols: SymbolState,
 }
 
-enum Reading {
-    NotRead,
-    Read(Box<Names>),
+enum SymbolState {
+    NotLoaded,
+    Loaded(Box<FileSymbolizer>),
     Unreadable,
 }
 
-/// The names of all modules.
+/// Symbolizer of all modules.
 pub(crate) struct Symbols {
     proc: Proc,
     modules: BTreeMap<ModuleId, Module>,
-    places: HashMap<(ModuleId, u64, bool), Arc<Place>>,
-    /// Processes that may have a file that another's root has no more.
+    locations: HashMap<(ModuleId, u64, bool), Arc<Location>>,
+    /// Observed processes, through whose roots a file may be found.
     processes: Vec<u32>,
-    /// Grows with each use.
+    /// Logical clock for LRU eviction.
     clock: u64,
 }
 
 impl Symbols {
     pub(crate) fn new(proc: Proc) -> Self {
-        Self { proc, modules: BTreeMap::new(), places: HashMap::new(), processes: Vec::new(), clock: 0 }
+        Self { proc, modules: BTreeMap::new(), locations: HashMap::new(), processes: Vec::new(), clock: 0 }
     }
 
-    /// Tells of a module: its file is opened, so that it is there when names are asked for. A number that stood for
-    /// another file before means this one from now on.
-    pub(crate) fn see(&mut self, id: ModuleId, mapped: MappedFile) {
+    /// Adds or updates a module and opens its file, so that it stays readable after deletion. A reused id replaces the
+    /// previous module.
+    pub(crate) fn add_module(&mut self, id: ModuleId, mapped: MappedFile) {
         self.clock += 1;
         match self.modules.get_mut(&id) {
             Some(module) if module.mapped.path == mapped.path && module.mapped.inode == mapped.inode => {
                 module.mapped = mapped;
             }
             Some(_) => {
-                self.forget(id);
-                self.add(id, mapped);
+                self.remove_module(id);
+                self.insert(id, mapped);
             }
-            None => self.add(id, mapped),
+            None => self.insert(id, mapped),
         }
         self.open(id);
     }
 
-    fn add(&mut self, id: ModuleId, mapped: MappedFile) {
+    fn insert(&mut self, id: ModuleId, mapped: MappedFile) {
         let owner = Owner::of(&mapped.path, files::is_executable(&self.proc, &mapped));
         let executable = base_name(&mapped.path);
-        let used = self.clock;
-        self.modules.insert(id, Module { mapped, executable, owner, state: State::Closed, used });
+        let last_used = self.clock;
+        self.modules.insert(id, Module { mapped, executable, owner, state: FileState::Closed, last_used });
     }
 
-    /// Processes that are observed now.
+    /// Sets the processes observed at present.
     pub(crate) fn set_processes(&mut self, processes: &[u32]) {
         self.processes = processes.to_vec();
     }
 
-    /// A process ended, or is no longer observed: the files that were opened in its root are closed, so that nobody waits
-    /// for them to unmount it. Those that another process has are opened there when they are needed.
-    pub(crate) fn leave(&mut self, pid: u32) {
+    /// Closes files opened through the root of a process that exited or is no longer observed, so that its file systems
+    /// can be unmounted. They are reopened through another process when needed.
+    pub(crate) fn release_process(&mut self, pid: u32) {
         self.processes.retain(|process| *process != pid);
         let next = self.processes.first().copied();
         for module in self.modules.values_mut().filter(|module| module.mapped.pid == pid) {
             module.state = match next {
                 Some(next) => {
                     module.mapped.pid = next;
-                    State::Closed
+                    FileState::Closed
                 }
-                None => State::Missing { pid },
+                None => FileState::Missing { pid },
             };
         }
     }
 
-    /// The number stands for another file from now on.
-    fn forget(&mut self, id: ModuleId) {
+    /// Removes a module whose id was reused.
+    fn remove_module(&mut self, id: ModuleId) {
         if self.modules.remove(&id).is_some() {
-            self.places.retain(|(module, ..), _| *module != id);
+            self.locations.retain(|(module, ..), _| *module != id);
         }
     }
 
-    /// The functions at an offset in a module's file; none if the module was never told of. `is_call`: the place is the
-    /// one that a call returns to.
-    pub(crate) fn place(&mut self, id: ModuleId, offset: u64, is_call: bool) -> Option<Arc<Place>> {
-        if let Some(place) = self.places.get(&(id, offset, is_call)) {
-            return Some(Arc::clone(place));
+    /// Returns the functions at a file offset of a module, or `None` if the module is unknown. `is_return_address`: the
+    /// offset follows a call.
+    pub(crate) fn symbolize(&mut self, id: ModuleId, offset: u64, is_return_address: bool) -> Option<Arc<Location>> {
+        if let Some(location) = self.locations.get(&(id, offset, is_return_address)) {
+            return Some(Arc::clone(location));
         }
         self.open(id);
         self.clock += 1;
         let module = self.modules.get_mut(&id)?;
-        module.used = self.clock;
-        let was_read = module.is_read();
-        let place = Arc::new(module.place(&self.proc, offset, is_call));
-        if !was_read {
-            self.make_room(id);
+        module.last_used = self.clock;
+        let was_loaded = module.is_loaded();
+        let location = Arc::new(module.symbolize(&self.proc, offset, is_return_address));
+        if !was_loaded {
+            self.evict_copies(id);
         }
-        if self.places.len() >= PLACES {
-            self.places.clear();
+        if self.locations.len() >= MAX_LOCATIONS {
+            self.locations.clear();
         }
-        self.places.insert((id, offset, is_call), Arc::clone(&place));
-        Some(place)
+        self.locations.insert((id, offset, is_return_address), Arc::clone(&location));
+        Some(location)
     }
 
     fn open(&mut self, id: ModuleId) {
         let is_full =
-            self.modules.values().filter(|module| matches!(module.state, State::Open(_))).count() >= OPEN_FILES;
+            self.modules.values().filter(|module| matches!(module.state, FileState::Open(_))).count() >= MAX_OPEN_FILES;
         let Some(module) = self.modules.get_mut(&id) else { return };
         let is_tried = match module.state {
-            State::Open(_) => true,
-            // Another process may have it in its root.
-            State::Missing { pid } => pid == module.mapped.pid,
-            State::Closed => false,
+            FileState::Open(_) => true,
+            // A different process may have the file in its root.
+            FileState::Missing { pid } => pid == module.mapped.pid,
+            FileState::Closed => false,
         };
         if is_tried {
             return;
         }
         let Some(found) = find(&self.proc, &module.mapped, &self.processes) else {
-            module.state = State::Missing { pid: module.mapped.pid };
+            module.state = FileState::Missing { pid: module.mapped.pid };
             return;
         };
-        module.state = State::Open(Open { file: found.file, is_certain: found.is_certain, names: Reading::NotRead });
+        module.state = FileState::Open(OpenModule {
+            file: found.file,
+            is_same_file: found.is_same_file,
+            symbols: SymbolState::NotLoaded,
+        });
         if is_full {
-            self.close_least_used(id);
+            self.evict_file(id);
         }
     }
 
-    /// Of so many files one that is asked for its names again is opened again, if it is still there.
-    fn close_least_used(&mut self, except: ModuleId) {
+    /// Closes the least recently used file. It is reopened when needed, if it still exists.
+    fn evict_file(&mut self, except: ModuleId) {
         let open =
-            self.modules.iter_mut().filter(|(id, module)| **id != except && matches!(module.state, State::Open(_)));
-        if let Some((_, module)) = open.min_by_key(|(_, module)| module.used) {
-            module.state = State::Closed;
+            self.modules.iter_mut().filter(|(id, module)| **id != except && matches!(module.state, FileState::Open(_)));
+        if let Some((_, module)) = open.min_by_key(|(_, module)| module.last_used) {
+            module.state = FileState::Closed;
         }
     }
 
-    /// Drops the copies that were not used for longest.
-    fn make_room(&mut self, except: ModuleId) {
-        while self.modules.values().map(Module::bytes).sum::<u64>() > COPIED_BYTES {
+    /// Evicts the least recently used copies.
+    fn evict_copies(&mut self, except: ModuleId) {
+        while self.modules.values().map(Module::bytes).sum::<u64>() > MAX_COPIED_BYTES {
             let held = self.modules.iter_mut().filter(|(id, module)| **id != except && module.bytes() > 0);
-            let Some((_, module)) = held.min_by_key(|(_, module)| module.used) else { return };
-            if let State::Open(open) = &mut module.state {
-                open.names = Reading::NotRead;
+            let Some((_, module)) = held.min_by_key(|(_, module)| module.last_used) else { return };
+            if let FileState::Open(open) = &mut module.state {
+                open.symbols = SymbolState::NotLoaded;
             }
         }
     }
 
-    /// Drops all copies: nothing is asked for at present.
-    pub(crate) fn rest(&mut self) {
+    /// Drops all copies while the symbolizer is idle.
+    pub(crate) fn drop_copies(&mut self) {
         for module in self.modules.values_mut() {
-            if let State::Open(open) = &mut module.state
-                && matches!(open.names, Reading::Read(_))
+            if let FileState::Open(open) = &mut module.state
+                && matches!(open.symbols, SymbolState::Loaded(_))
             {
-                open.names = Reading::NotRead;
+                open.symbols = SymbolState::NotLoaded;
             }
         }
     }
 
-    /// Memory that copies take.
+    /// Returns the memory used by copies, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.modules.values().map(Module::bytes).sum()
     }
@@ -267,66 +271,76 @@ impl Symbols {
 impl Module {
     fn bytes(&self) -> u64 {
         match &self.state {
-            State::Open(Open { names: Reading::Read(names), .. }) => names.bytes,
+            FileState::Open(OpenModule { symbols: SymbolState::Loaded(names), .. }) => names.bytes,
             _ => 0,
         }
     }
 
-    fn is_read(&self) -> bool {
-        matches!(&self.state, State::Open(Open { names: Reading::Read(_) | Reading::Unreadable, .. }))
+    fn is_loaded(&self) -> bool {
+        matches!(
+            &self.state,
+            FileState::Open(OpenModule { symbols: SymbolState::Loaded(_) | SymbolState::Unreadable, .. })
+        )
     }
 
-    fn place(&mut self, proc: &Proc, offset: u64, is_call: bool) -> Place {
-        let (functions, is_certain) = match &mut self.state {
-            State::Open(open) => (open.functions(proc, &self.mapped, offset, is_call), open.is_certain),
-            State::Closed | State::Missing { .. } => (Vec::new(), !self.mapped.is_deleted),
+    fn symbolize(&mut self, proc: &Proc, offset: u64, is_return_address: bool) -> Location {
+        let (functions, is_same_file) = match &mut self.state {
+            FileState::Open(open) => (open.functions(proc, &self.mapped, offset, is_return_address), open.is_same_file),
+            FileState::Closed | FileState::Missing { .. } => (Vec::new(), !self.mapped.is_deleted),
         };
         let mut is_rust = false;
         let function = |function: demangle::Demangled| {
-            // What is inlined into Rust is Rust, also where debug information has plain names.
+            // A function inlined into a Rust function is Rust, even if its name in the debug information is not
+            // mangled.
             is_rust |= function.is_rust;
             Function { name: function.name.into(), category: self.owner.category(is_rust) }
         };
-        Place {
+        Location {
             executable: Arc::clone(&self.executable),
             functions: functions.into_iter().map(function).collect(),
             category: self.owner.category(false),
-            is_deleted: !is_certain,
+            is_deleted: !is_same_file,
         }
     }
 }
 
-impl Open {
-    fn functions(&mut self, proc: &Proc, mapped: &MappedFile, offset: u64, is_call: bool) -> Vec<demangle::Demangled> {
-        if matches!(self.names, Reading::NotRead) {
-            self.names = match Names::read(proc, mapped, &self.file) {
-                Ok(names) => Reading::Read(Box::new(names)),
+impl OpenModule {
+    fn functions(
+        &mut self,
+        proc: &Proc,
+        mapped: &MappedFile,
+        offset: u64,
+        is_return_address: bool,
+    ) -> Vec<demangle::Demangled> {
+        if matches!(self.symbols, SymbolState::NotLoaded) {
+            self.symbols = match FileSymbolizer::read(proc, mapped, &self.file) {
+                Ok(names) => SymbolState::Loaded(Box::new(names)),
                 Err(cause) => {
                     let path = mapped.path.to_string_lossy();
-                    tracing::info!(path = %EscapedTruncated(&path), %cause, "no names of this file");
-                    Reading::Unreadable
+                    tracing::info!(path = %EscapedTruncated(&path), %cause, "the file cannot be symbolized");
+                    SymbolState::Unreadable
                 }
             };
         }
-        match &mut self.names {
-            Reading::Read(names) => names.at(offset, is_call),
-            Reading::NotRead | Reading::Unreadable => Vec::new(),
+        match &mut self.symbols {
+            SymbolState::Loaded(names) => names.symbolize(offset, is_return_address),
+            SymbolState::NotLoaded | SymbolState::Unreadable => Vec::new(),
         }
     }
 }
 
-/// Opens a module's file, if need be by another process than the one that was told of.
-fn find(proc: &Proc, mapped: &MappedFile, processes: &[u32]) -> Option<files::Found> {
+/// Opens the file of a module, through another process if necessary.
+fn find(proc: &Proc, mapped: &MappedFile, processes: &[u32]) -> Option<files::OpenedFile> {
     let first = files::open_mapped(proc, mapped);
-    if first.as_ref().is_some_and(|found| found.is_certain) {
+    if first.as_ref().is_some_and(|found| found.is_same_file) {
         return first;
     }
     let others = processes.iter().filter(|pid| **pid != mapped.pid).take(MAX_ROOTS);
     let mut elsewhere = others.filter_map(|pid| files::open_mapped(proc, &MappedFile { pid: *pid, ..mapped.clone() }));
-    elsewhere.find(|found| found.is_certain).or(first)
+    elsewhere.find(|found| found.is_same_file).or(first)
 }
 
-/// Never empty.
+/// Returns the base name of a path; never empty.
 fn base_name(path: &Path) -> Arc<str> {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_else(|| path.to_string_lossy());
     let mut name = Escaped(&name).to_string();

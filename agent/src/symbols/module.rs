@@ -1,4 +1,4 @@
-//! The names of one file.
+//! Symbolizer of one file.
 
 use std::{
     fs::File,
@@ -17,72 +17,72 @@ use super::{
 };
 use crate::targets::proc::Proc;
 
-/// Most functions that are told of one place.
+/// Maximum number of functions at one address, inlined ones included.
 const MAX_INLINED: usize = 32;
 
-/// Symbols of a file and of the one with its debug information, ready to be asked.
-pub(super) struct Names {
+/// Symbols of a file and of its separate debug file.
+pub(super) struct FileSymbolizer {
     elf: Elf,
-    /// The one that knows most first.
-    sources: Vec<Source>,
+    /// Sources in order of preference.
+    sources: Vec<SymbolSource>,
     pub(super) bytes: u64,
 }
 
-struct Source {
-    /// Kept open: the symbolizer finds it by its descriptor.
+struct SymbolSource {
+    /// Kept open, since the symbolizer opens it by descriptor.
     file: SymbolFile,
     symbolizer: Symbolizer,
-    depth: Depth,
+    level: DebugLevel,
 }
 
-/// What of a file is read.
+/// Level of information used from a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    Debug,
-    Symbols,
-    /// Nothing: the reader panicked on it.
-    Nothing,
+enum DebugLevel {
+    DebugInfo,
+    Symtab,
+    /// Disabled after a panic of the parser.
+    Disabled,
 }
 
-/// Why a name was not read.
-enum Unread {
-    Refused,
+/// Error of a lookup.
+enum LookupError {
+    Failed,
     Panicked,
 }
 
-/// A function as its symbol is, and where it begins.
-struct Raw {
+/// Mangled symbols at an address, and the start address of the outermost function.
+struct RawSymbols {
     symbols: Vec<String>,
-    begins: u64,
+    start: u64,
 }
 
-impl Names {
-    /// Reads the tables of a file, and of its debug file if there is one.
+impl FileSymbolizer {
+    /// Loads the symbols of a file, and of its debug file if there is one.
     pub(super) fn read(proc: &Proc, mapped: &MappedFile, file: &File) -> Result<Self, ElfError> {
         let elf = Elf::read(file)?;
         let mut files = Vec::new();
         if let Some((debug, tables)) = files::open_debug(proc, mapped, &elf) {
             match SymbolFile::of(&debug, &tables) {
                 Ok(copy) => files.push(copy),
-                Err(cause) => tracing::debug!(path = %mapped.path.display(), %cause, "its debug file is not used"),
+                Err(cause) => tracing::debug!(path = %mapped.path.display(), %cause, "the debug file is ignored"),
             }
         }
         files.push(SymbolFile::of(file, &elf)?);
         let bytes = files.iter().map(|file| file.bytes).sum();
-        let sources = files.into_iter().map(Source::new).collect();
+        let sources = files.into_iter().map(SymbolSource::new).collect();
         Ok(Self { elf, sources, bytes })
     }
 
-    /// The functions at a place in the file, outermost first, each but the first inlined into the one before; none if no
-    /// symbol covers it. `is_call`: the place is behind a call, whose function is meant.
-    pub(super) fn at(&mut self, offset: u64, is_call: bool) -> Vec<Demangled> {
-        let Some(offset) = offset.checked_sub(u64::from(is_call)) else { return Vec::new() };
+    /// Returns the functions at a file offset, outermost first, each inlined into its predecessor; empty if no symbol
+    /// covers the offset. `is_return_address`: the offset follows the call whose function is wanted.
+    pub(super) fn symbolize(&mut self, offset: u64, is_return_address: bool) -> Vec<Demangled> {
+        let Some(offset) = offset.checked_sub(u64::from(is_return_address)) else { return Vec::new() };
         let Some(address) = self.elf.address(offset) else { return Vec::new() };
-        let mut found: Option<Raw> = None;
+        let mut found: Option<RawSymbols> = None;
         for source in &mut self.sources {
-            let Some(raw) = source.at(address) else { continue };
-            // A debug file may know less than the file itself, as of hand-written assembler.
-            if found.as_ref().is_none_or(|known| raw.begins > known.begins) {
+            let Some(raw) = source.symbolize(address) else { continue };
+            // A debug file may have fewer symbols than the file itself, for example of assembly functions.
+            if found.as_ref().is_none_or(|known| raw.start > known.start) {
                 found = Some(raw);
             }
         }
@@ -91,31 +91,31 @@ impl Names {
     }
 }
 
-impl Source {
+impl SymbolSource {
     fn new(file: SymbolFile) -> Self {
-        let depth = if file.has_debug { Depth::Debug } else { Depth::Symbols };
-        Self { file, symbolizer: Self::new_symbolizer(), depth }
+        let level = if file.has_debug { DebugLevel::DebugInfo } else { DebugLevel::Symtab };
+        Self { file, symbolizer: Self::new_symbolizer(), level }
     }
 
-    fn at(&mut self, address: u64) -> Option<Raw> {
-        if self.depth == Depth::Debug {
-            match self.ask(address) {
+    fn symbolize(&mut self, address: u64) -> Option<RawSymbols> {
+        if self.level == DebugLevel::DebugInfo {
+            match self.lookup(address) {
                 Ok(found) => return found,
-                // Debug information of another kind, or damaged: the symbols are still there.
+                // Falls back to symbols if the debug information is unsupported or damaged.
                 Err(_) => {
-                    self.depth = Depth::Symbols;
+                    self.level = DebugLevel::Symtab;
                     self.symbolizer = Self::new_symbolizer();
                 }
             }
         }
-        if self.depth == Depth::Nothing {
+        if self.level == DebugLevel::Disabled {
             return None;
         }
-        match self.ask(address) {
+        match self.lookup(address) {
             Ok(found) => found,
-            Err(Unread::Refused) => None,
-            Err(Unread::Panicked) => {
-                self.depth = Depth::Nothing;
+            Err(LookupError::Failed) => None,
+            Err(LookupError::Panicked) => {
+                self.level = DebugLevel::Disabled;
                 None
             }
         }
@@ -127,16 +127,16 @@ impl Source {
             .enable_code_info(true)
             .enable_inlined_fns(true)
             .enable_demangling(false)
-            // Debug files are looked for in the process's root only, not by the reader.
+            // Debug files are searched by this module within the root of the process, not by blazesym.
             .set_debug_dirs(Some([""; 0]))
             .build()
     }
 
-    fn ask(&self, address: u64) -> Result<Option<Raw>, Unread> {
+    fn lookup(&self, address: u64) -> Result<Option<RawSymbols>, LookupError> {
         let mut elf = source::Elf::new(self.file.path());
-        elf.debug_syms = self.depth == Depth::Debug;
+        elf.debug_syms = self.level == DebugLevel::DebugInfo;
         let source = source::Source::Elf(elf);
-        // What others make of a hostile file is not this agent's end.
+        // A panic of the parser on crafted input must not end the agent.
         let answer =
             catch_unwind(AssertUnwindSafe(|| self.symbolizer.symbolize_single(&source, Input::VirtOffset(address))));
         match answer {
@@ -144,16 +144,16 @@ impl Source {
                 let inlined = symbol.inlined.iter().map(|function| function.name.as_ref().to_owned());
                 let symbols = std::iter::once(symbol.name.into_owned()).chain(inlined);
                 let symbols: Vec<String> = symbols.filter(|symbol| !symbol.is_empty()).collect();
-                Ok((!symbols.is_empty()).then_some(Raw { symbols, begins: symbol.addr }))
+                Ok((!symbols.is_empty()).then_some(RawSymbols { symbols, start: symbol.addr }))
             }
             Ok(Ok(Symbolized::Unknown(_))) => Ok(None),
             Ok(Err(cause)) => {
-                tracing::debug!(%cause, "a name cannot be read");
-                Err(Unread::Refused)
+                tracing::debug!(%cause, "symbol lookup failed");
+                Err(LookupError::Failed)
             }
             Err(_) => {
-                warn_limited!("the symbols of a damaged file are not used");
-                Err(Unread::Panicked)
+                warn_limited!("the ELF parser panicked: the symbols of this file are disabled");
+                Err(LookupError::Panicked)
             }
         }
     }

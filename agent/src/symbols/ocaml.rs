@@ -1,4 +1,4 @@
-//! Symbols of OCaml's native compiler: `caml`, the compilation unit, a separator, the function with a number.
+//! Symbols of OCaml's native compiler: `caml`, compilation unit, separator, function name and number.
 //!
 //! | since | separator | escape |
 //! | --- | --- | --- |
@@ -6,11 +6,12 @@
 //! | 5.1.1 | `.` | `$xx` |
 //! | 5.4 | `$` | `$$xx` |
 //!
-//! Units of a library are named `Library__Unit` by its build system; these become dots too. An identifier with two
-//! underscores of its own cannot be told from that. Sources: ocaml/ocaml#11430, ocaml/ocaml#13050, and the manual's
-//! chapter on native debuggers.
+//! Build systems name the units of a library `Library__Unit`; that separator becomes a dot too. It cannot be
+//! distinguished from an identifier that contains two underscores. Sources: ocaml/ocaml#11430, ocaml/ocaml#13050, and
+//! the manual's chapter on native debuggers.
 
-/// The name with dots, or none if the symbol is not OCaml's. `camlStdlib__List__map_123` is `Stdlib.List.map_123`.
+/// Returns the name with dots, or `None` if the symbol is not an OCaml symbol. `camlStdlib__List__map_123` becomes
+/// `Stdlib.List.map_123`.
 pub(super) fn demangle(symbol: &str) -> Option<String> {
     let name = symbol.strip_prefix("caml")?;
     if !name.starts_with(|first: char| first.is_ascii_uppercase()) {
@@ -38,7 +39,8 @@ pub(super) fn demangle(symbol: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&readable).into_owned())
 }
 
-/// Before 5.4 there is a separator of another kind in every symbol of a function; and each `$` is an escape.
+/// Detects the separator of OCaml 5.4. In earlier versions another separator is present in every function symbol, and
+/// each `$` starts an escape.
 fn has_dollar_separator(name: &str) -> bool {
     let mut parts = name.split('$');
     let unit = parts.next().unwrap_or_default();
@@ -46,7 +48,7 @@ fn has_dollar_separator(name: &str) -> bool {
     name.contains("$$") || parts.any(|part| !is_escape(part)) || (name.contains('$') && !unit.contains("__"))
 }
 
-/// Two lower-case digits and what follows them.
+/// Parses two lower-case hexadecimal digits; returns the byte and the rest.
 fn hexadecimal(text: &[u8]) -> Option<(u8, &[u8])> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -57,7 +59,7 @@ fn hexadecimal(text: &[u8]) -> Option<(u8, &[u8])> {
     Some((digit(*high)? << 4 | digit(*low)?, after))
 }
 
-/// Something that may stand behind a separator.
+/// Returns whether the text can follow a separator.
 fn is_name(text: &[u8]) -> bool {
     text.first().is_some_and(|first| first.is_ascii_alphabetic() || matches!(first, b'$' | b'_'))
 }
@@ -67,7 +69,7 @@ mod tests {
     use super::demangle;
 
     #[test]
-    fn every_scheme_is_read() {
+    fn all_mangling_schemes_are_demangled() {
         for (symbol, expected) in [
             ("camlStdlib__List__map_123", "Stdlib.List.map_123"),
             ("camlTezos_p2p__P2p_socket__read_1234", "Tezos_p2p.P2p_socket.read_1234"),
@@ -85,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_and_others_are_not_ocaml_s() {
+    fn runtime_and_foreign_symbols_are_not_demangled() {
         for symbol in ["caml_alloc_shr", "caml", "camel", "main", "caml1", "caml_system__code_begin"] {
             assert_eq!(demangle(symbol), None, "{symbol}");
         }

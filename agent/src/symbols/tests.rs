@@ -1,4 +1,4 @@
-//! Names of programs that are compiled here: needs a C++ compiler, `nm` and `objcopy`.
+//! Symbolization of programs compiled by the test; requires a C++ compiler, `nm` and `objcopy`.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::{Category, MappedFile, Place, Symbols, base_name, elf::Elf, module::Names};
+use super::{Category, Location, MappedFile, Symbols, base_name, elf::Elf, module::FileSymbolizer};
 use crate::targets::proc::Proc;
 
 const SOURCE: &str = r#"
@@ -24,8 +24,8 @@ extern "C" int camlTezos_p2p__P2p_socket__read_12(int n) { return chain::apply(n
 int main(int count, char **) { return camlTezos_p2p__P2p_socket__read_12(count); }
 "#;
 
-/// A folder with `program` (with debug information), `bare` (without any symbols), `linked` (whose debug information is
-/// in `.debug/linked.debug`).
+/// Directory with `program` (with debug information), `bare` (stripped) and `linked` (whose debug information is in
+/// `.debug/linked.debug`).
 static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
@@ -47,7 +47,7 @@ fn path(name: &str) -> PathBuf {
     PROGRAMS.path().join(name)
 }
 
-/// The file offset of a function.
+/// Returns the file offset of a function.
 fn offset_of(symbol: &str) -> u64 {
     let output = Command::new("nm").arg(path("program")).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -57,11 +57,11 @@ fn offset_of(symbol: &str) -> u64 {
     (0..elf.length).find(|offset| elf.address(*offset) == Some(address)).unwrap()
 }
 
-/// Where the call inside `chain::apply` returns to.
+/// Returns the file offset after the first call in `chain::apply`.
 fn return_offset() -> u64 {
     let code = fs::read(path("program")).unwrap();
     let begin = offset_of("_ZN5chain5applyEi") as usize;
-    // The first call, relative: e8 and four bytes.
+    // First relative call: e8 and four bytes.
     let call = (begin..begin + 64).find(|at| code[*at] == 0xe8).unwrap();
     (call + 5) as u64
 }
@@ -74,118 +74,118 @@ fn mapped(path: PathBuf) -> MappedFile {
 
 fn symbols_of(file: &str) -> Symbols {
     let mut symbols = Symbols::new(Proc::default());
-    symbols.see(1, mapped(path(file)));
+    symbols.add_module(1, mapped(path(file)));
     symbols
 }
 
-fn names(place: &Place) -> Vec<&str> {
-    place.functions.iter().map(|function| &*function.name).collect()
+fn names(location: &Location) -> Vec<&str> {
+    location.functions.iter().map(|function| &*function.name).collect()
 }
 
 #[test]
-fn inlined_functions_are_told_from_the_outermost_inward() {
+fn inlined_functions_are_listed_outermost_first() {
     let mut symbols = symbols_of("program");
-    let place = symbols.place(1, return_offset(), true).unwrap();
-    assert_eq!(names(&place), ["chain::apply(int)", "middle", "inner"]);
-    assert_eq!(&*place.executable, "program");
-    assert!(!place.is_deleted);
+    let location = symbols.symbolize(1, return_offset(), true).unwrap();
+    assert_eq!(names(&location), ["chain::apply(int)", "middle", "inner"]);
+    assert_eq!(&*location.executable, "program");
+    assert!(!location.is_deleted);
     assert!(symbols.bytes() > 0);
-    symbols.rest();
+    symbols.drop_copies();
     assert_eq!(symbols.bytes(), 0);
-    let again = symbols.place(1, return_offset(), true).unwrap();
-    assert!(Arc::ptr_eq(&place, &again), "remembered");
+    let again = symbols.symbolize(1, return_offset(), true).unwrap();
+    assert!(Arc::ptr_eq(&location, &again), "remembered");
 }
 
 #[test]
-fn a_place_behind_a_call_belongs_to_the_call() {
+fn a_return_address_belongs_to_the_calling_function() {
     let begin = offset_of("outside");
     let mut symbols = symbols_of("program");
-    assert_eq!(names(&symbols.place(1, begin, false).unwrap()), ["outside"]);
-    // The byte before is padding or another function's last.
-    assert_ne!(names(&symbols.place(1, begin, true).unwrap()), ["outside"]);
+    assert_eq!(names(&symbols.symbolize(1, begin, false).unwrap()), ["outside"]);
+    // The preceding byte is padding or part of another function.
+    assert_ne!(names(&symbols.symbolize(1, begin, true).unwrap()), ["outside"]);
     let ocaml = offset_of("camlTezos_p2p__P2p_socket__read_12");
-    assert_eq!(names(&symbols.place(1, ocaml, false).unwrap()), ["Tezos_p2p.P2p_socket.read_12"]);
+    assert_eq!(names(&symbols.symbolize(1, ocaml, false).unwrap()), ["Tezos_p2p.P2p_socket.read_12"]);
 }
 
 #[test]
 fn debug_information_is_found_by_its_link() {
-    let place = symbols_of("linked").place(1, return_offset(), true).unwrap();
-    assert_eq!(names(&place), ["chain::apply(int)", "middle", "inner"]);
-    let place = symbols_of("bare").place(1, return_offset(), true).unwrap();
-    assert!(place.functions.is_empty() && !place.is_deleted);
+    let location = symbols_of("linked").symbolize(1, return_offset(), true).unwrap();
+    assert_eq!(names(&location), ["chain::apply(int)", "middle", "inner"]);
+    let location = symbols_of("bare").symbolize(1, return_offset(), true).unwrap();
+    assert!(location.functions.is_empty() && !location.is_deleted);
 }
 
 #[test]
-fn a_file_that_is_deleted_keeps_the_names_it_had() {
+fn a_deleted_file_is_still_symbolized() {
     let copy = path("library.so");
     fs::copy(path("program"), &copy).unwrap();
     let before = mapped(copy.clone());
     let mut symbols = Symbols::new(Proc::default());
-    symbols.see(1, before.clone());
+    symbols.add_module(1, before.clone());
     fs::remove_file(&copy).unwrap();
     let after = MappedFile { is_deleted: true, ..before };
-    symbols.see(1, after.clone());
-    let place = symbols.place(1, offset_of("outside"), false).unwrap();
-    assert_eq!((names(&place), place.is_deleted), (vec!["outside"], false));
-    // One that was never seen before has none.
-    symbols.see(2, after);
-    let place = symbols.place(2, offset_of("outside"), false).unwrap();
-    assert_eq!((names(&place), place.is_deleted, &*place.executable), (vec![], true, "library.so"));
-    symbols.forget(1);
-    assert!(symbols.place(1, offset_of("outside"), false).is_none());
+    symbols.add_module(1, after.clone());
+    let location = symbols.symbolize(1, offset_of("outside"), false).unwrap();
+    assert_eq!((names(&location), location.is_deleted), (vec!["outside"], false));
+    // A module first seen after the deletion has no symbols.
+    symbols.add_module(2, after);
+    let location = symbols.symbolize(2, offset_of("outside"), false).unwrap();
+    assert_eq!((names(&location), location.is_deleted, &*location.executable), (vec![], true, "library.so"));
+    symbols.remove_module(1);
+    assert!(symbols.symbolize(1, offset_of("outside"), false).is_none());
 }
 
 #[test]
-fn a_file_that_was_replaced_is_marked() {
+fn a_replaced_file_is_marked_deleted() {
     let mut other = mapped(path("program"));
     other.inode += 1;
     let mut symbols = Symbols::new(Proc::default());
-    symbols.see(1, other);
-    let place = symbols.place(1, offset_of("outside"), false).unwrap();
-    assert_eq!((names(&place), place.is_deleted), (vec!["outside"], true));
+    symbols.add_module(1, other);
+    let location = symbols.symbolize(1, offset_of("outside"), false).unwrap();
+    assert_eq!((names(&location), location.is_deleted), (vec!["outside"], true));
 }
 
 #[test]
 fn a_deleted_executable_is_read_through_its_process() {
-    // Of this test: by its inode, whatever its path is said to be.
+    // The executable of this test: opened by inode, independent of the path.
     let me = std::env::current_exe().unwrap();
     let deleted = MappedFile { is_deleted: true, path: "/gone/node".into(), ..mapped(me.clone()) };
     let elf = Elf::read(&fs::File::open(&me).unwrap()).unwrap();
     let mut symbols = Symbols::new(Proc::default());
-    symbols.see(1, deleted);
-    // Somewhere in the code of a Rust program there is a Rust function.
+    symbols.add_module(1, deleted);
+    // The code section contains at least one Rust function.
     let rust = elf.sections.iter().find(|section| section.name == ".text").unwrap();
-    let place = (0..rust.length)
+    let location = (0..rust.length)
         .step_by(4096)
-        .filter_map(|step| symbols.place(1, rust.offset + step, false))
-        .find(|place| place.functions.first().is_some_and(|function| function.category == Category::NodeRust))
+        .filter_map(|step| symbols.symbolize(1, rust.offset + step, false))
+        .find(|location| location.functions.first().is_some_and(|function| function.category == Category::NodeRust))
         .unwrap();
-    let name = &place.functions[0].name;
+    let name = &location.functions[0].name;
     assert!(name.rsplit("::").next().is_some_and(|hash| hash.len() == 17 && hash.starts_with('h')), "{name}");
-    assert_eq!((&*place.executable, place.is_deleted), ("node", false));
+    assert_eq!((&*location.executable, location.is_deleted), ("node", false));
 }
 
 #[test]
-fn what_is_no_file_has_its_name() {
+fn pseudo_files_are_named_by_their_mapping() {
     let mut symbols = Symbols::new(Proc::default());
     let vdso = MappedFile { path: "[vdso]".into(), inode: 0, pid: std::process::id(), is_deleted: false };
-    symbols.see(1, vdso);
-    let place = symbols.place(1, 0, false).unwrap();
-    assert_eq!((&*place.executable, place.category, place.is_deleted), ("[vdso]", Category::SystemLib, false));
-    assert!(symbols.place(2, 0, false).is_none());
+    symbols.add_module(1, vdso);
+    let location = symbols.symbolize(1, 0, false).unwrap();
+    assert_eq!((&*location.executable, location.category, location.is_deleted), ("[vdso]", Category::SystemLib, false));
+    assert!(symbols.symbolize(2, 0, false).is_none());
     assert_eq!(&*base_name(Path::new("/")), "/");
     assert_eq!(&*base_name(Path::new("/a/\u{1b}[1m")), "\\u{1b}[1m");
 }
 
-/// Reads names of a file of these bytes, everywhere.
-fn read_all(bytes: &[u8], places: &[u64]) {
+/// Symbolizes the given offsets of a file with these bytes.
+fn read_all(bytes: &[u8], offsets: &[u64]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hostile");
     fs::write(&path, bytes).unwrap();
     let file = fs::File::open(&path).unwrap();
-    if let Ok(mut names) = Names::read(&Proc::default(), &mapped(path), &file) {
-        for place in places {
-            let found = names.at(*place, true);
+    if let Ok(mut names) = FileSymbolizer::read(&Proc::default(), &mapped(path), &file) {
+        for offset in offsets {
+            let found = names.symbolize(*offset, true);
             assert!(found.iter().all(|function| function.name.len() <= 8 * super::demangle::MAX_NAME));
         }
     }
@@ -194,9 +194,9 @@ fn read_all(bytes: &[u8], places: &[u64]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Changed bytes in the tables first of all: at the header, at segments and sections, and anywhere.
+    /// Mutates the header, the segment and section tables, and arbitrary bytes.
     #[test]
-    fn a_damaged_file_ends_nothing(
+    fn corrupted_files_do_not_panic(
         changes in prop::collection::vec((0_usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..12),
         kept in prop::option::of(any::<prop::sample::Index>()),
     ) {
@@ -206,8 +206,8 @@ proptest! {
         });
         let (good, elf) = &*GOOD;
         let mut bytes = good.clone();
-        for (place, index, value) in changes {
-            let (begin, length) = match place {
+        for (region, index, value) in changes {
+            let (begin, length) = match region {
                 0 => (0, 64),
                 1 => (elf.segments_at.0, elf.segments_at.1.len() as u64),
                 2 => (elf.sections_at.0, elf.sections_at.1.len() as u64),

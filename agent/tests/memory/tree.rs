@@ -1,19 +1,19 @@
-//! The tree of one profile, as the API makes it.
+//! Call tree of one profile, as built by the API.
 
 use std::{fmt, sync::Arc};
 
 use chainscope_profile::{Kind, Kinds, Label, Measure, ProfileData, Stacks, Tree, TreeOptions};
 
-/// What is held, from the outermost function inward.
-pub(crate) struct Held(Tree);
+/// Call tree with the outermost function first.
+pub(crate) struct ProfileTree(Tree);
 
-impl Held {
+impl ProfileTree {
     pub(crate) fn of(data: &ProfileData, kind: Kind) -> Self {
         let options = TreeOptions { reverse: true, threshold: 0, kinds: Kinds::only(kind), measure: Measure::Now };
         Self(Tree::new(&Stacks::now(&[Arc::new(data.clone())]), &options, &|| false).unwrap())
     }
 
-    /// Pages of all stacks.
+    /// Returns the pages of all stacks.
     pub(crate) fn total(&self) -> u64 {
         let children = self.0.children(self.0.root());
         let stacks =
@@ -25,31 +25,31 @@ impl Held {
         u64::try_from(self.0.node(node).value).unwrap() / 4
     }
 
-    /// Pages of the stacks that a function is in; `name` is its name or what that begins with, up to a hash.
+    /// Returns the pages of all stacks that contain a function. `name` is its full name, or the prefix before a hash.
     pub(crate) fn inclusive(&self, name: &str) -> u64 {
         let mut sum = 0;
-        let mut open = vec![self.0.root()];
-        while let Some(node) = open.pop() {
+        let mut pending = vec![self.0.root()];
+        while let Some(node) = pending.pop() {
             if self.is_function(node, name) {
-                // What it calls is in it.
+                // Callees are included.
                 sum += self.pages(node);
             } else {
-                open.extend(self.0.children(node));
+                pending.extend(self.0.children(node));
             }
         }
         sum
     }
 
-    /// The most calls of a function in one stack.
+    /// Returns the maximum number of calls of a function in one stack.
     pub(crate) fn depth_below(&self, name: &str) -> usize {
-        let mut most = 0;
-        let mut open = vec![(self.0.root(), 0)];
-        while let Some((node, depth)) = open.pop() {
+        let mut max = 0;
+        let mut pending = vec![(self.0.root(), 0)];
+        while let Some((node, depth)) = pending.pop() {
             let depth = depth + usize::from(self.is_function(node, name));
-            most = most.max(depth);
-            open.extend(self.0.children(node).map(|child| (child, depth)));
+            max = max.max(depth);
+            pending.extend(self.0.children(node).map(|child| (child, depth)));
         }
-        most
+        max
     }
 
     fn is_function(&self, node: u32, name: &str) -> bool {
@@ -60,10 +60,10 @@ impl Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for ProfileTree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut open = vec![(self.0.root(), 0)];
-        while let Some((node, depth)) = open.pop() {
+        let mut pending = vec![(self.0.root(), 0)];
+        while let Some((node, depth)) = pending.pop() {
             let label = match self.0.node(node).label {
                 Label::Frame(frame) => {
                     let frame = self.0.frame(frame);
@@ -72,7 +72,7 @@ impl fmt::Debug for Held {
                 other => format!("{other:?}"),
             };
             writeln!(f, "{:depth$}{} {label}", "", self.pages(node))?;
-            open.extend(self.0.children(node).rev().map(|child| (child, depth + 1)));
+            pending.extend(self.0.children(node).rev().map(|child| (child, depth + 1)));
         }
         Ok(())
     }

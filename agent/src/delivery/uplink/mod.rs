@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::{
     clock::realtime_ns,
     delivery::{RecordStreams, stream::AckError},
-    memory::Board,
+    memory::ProfileStore,
 };
 
 /// Maximum time until the aggregator sends its welcome: it may be opening a large database.
@@ -84,7 +84,7 @@ enum SessionError {
 }
 
 /// Sends records and memory states until both are closed and delivered, or there are no more sessions.
-pub(crate) async fn run(streams: RecordStreams, board: Board, mut link: Link, agent: String) {
+pub(crate) async fn run(streams: RecordStreams, profiles: ProfileStore, mut link: Link, agent: String) {
     let mut backoff = BACKOFF.0;
     loop {
         let mut is_last = false;
@@ -103,7 +103,7 @@ pub(crate) async fn run(streams: RecordStreams, board: Board, mut link: Link, ag
             },
         };
         let result = match uplink {
-            Ok(uplink) => session(&streams, &board, uplink, &agent, &mut backoff).await,
+            Ok(uplink) => session(&streams, &profiles, uplink, &agent, &mut backoff).await,
             Err(error) => Err(error),
         };
         match result {
@@ -125,7 +125,7 @@ pub(crate) async fn run(streams: RecordStreams, board: Board, mut link: Link, ag
 /// Runs one session. `Ok`: both sources are closed and everything is delivered.
 async fn session(
     streams: &RecordStreams,
-    board: &Board,
+    profiles: &ProfileStore,
     uplink: Uplink,
     agent: &str,
     backoff: &mut Duration,
@@ -158,15 +158,15 @@ async fn session(
             "the high-water mark of this stream is unexpected: the aggregator lost its database, or a copy of this data folder is in use"
         );
     }
-    board.begin_stream(welcome.memory);
+    profiles.begin_stream(welcome.memory);
     let mut next = streams.next_batch();
-    let mut state = board.next();
+    let mut state = profiles.next();
     // States and batches are sent in turn.
     let mut is_states_turn = false;
     let mut resume = tokio::time::interval_at(tokio::time::Instant::now() + RESUME_INTERVAL, RESUME_INTERVAL);
     loop {
-        let is_delivered = next.is_none() && state.is_none() && streams.is_empty() && board.is_settled();
-        if is_delivered && streams.is_closing() && board.is_closed() {
+        let is_delivered = next.is_none() && state.is_none() && streams.is_empty() && profiles.is_settled();
+        if is_delivered && streams.is_closing() && profiles.is_closed() {
             return Ok(());
         }
         tokio::select! {
@@ -187,8 +187,8 @@ async fn session(
                         }
                     }
                     Some(Reply::Memory(ack)) => {
-                        board.acknowledge(&ack);
-                        state = state.or_else(|| board.next());
+                        profiles.acknowledge(&ack);
+                        state = state.or_else(|| profiles.next());
                     }
                     // A newer aggregator may send other replies.
                     _ => {}
@@ -200,13 +200,13 @@ async fn session(
                 is_states_turn = !is_states_turn;
                 if let Some(message) = state.take_if(|_| is_states_turn || next.is_none()) {
                     permit.send(request(Request::Memory(message)));
-                    state = board.next();
+                    state = profiles.next();
                 } else if let Some(batch) = next.take() {
                     permit.send(request(Request::Batch(batch)));
                     next = streams.next_batch();
                 }
             }
-            () = board.rung(), if state.is_none() => state = board.next(),
+            () = profiles.changed(), if state.is_none() => state = profiles.next(),
             () = streams.wait_sendable(), if next.is_none() => {
                 if !streams.is_closing() {
                     tokio::time::sleep(LINGER).await;

@@ -24,11 +24,11 @@ use crate::folder::Folder;
 #[derive(Clone, Default)]
 struct Durable(Arc<Mutex<BTreeMap<String, Vec<Record>>>>);
 
-/// Of an agent that profiles nothing.
-fn board() -> Board {
-    let board = Board::default();
-    board.close();
-    board
+/// Profile store of an agent that profiles no process.
+fn closed_profiles() -> ProfileStore {
+    let profiles = ProfileStore::default();
+    profiles.close();
+    profiles
 }
 
 impl Durable {
@@ -124,7 +124,7 @@ async fn every_fact_arrives_once_although_each_session_is_cut() {
     }
     streams.close();
     let durable = Durable::default();
-    run(streams.clone(), board(), durable.link(3), "host".to_owned()).await;
+    run(streams.clone(), closed_profiles(), durable.link(3), "host".to_owned()).await;
     assert_eq!(durable.ids("n"), (0..200).collect::<Vec<_>>());
     assert!(streams.is_empty());
 }
@@ -137,7 +137,7 @@ async fn a_restarted_agent_continues_at_the_high_water_mark() {
         let streams = streams(&dir);
         assert!(streams.push("n", fact(run_of, 1)));
         streams.close();
-        run(streams, board(), durable.link(usize::MAX), "host".to_owned()).await;
+        run(streams, closed_profiles(), durable.link(usize::MAX), "host".to_owned()).await;
     }
     assert_eq!(durable.ids("n"), [0, 1, 2]);
 }
@@ -148,7 +148,7 @@ async fn a_node_that_appears_during_a_session_gets_a_stream() {
     let durable = Durable::default();
     let streams = streams(&dir);
     assert!(streams.push("n", fact(1, 1)));
-    let running = tokio::spawn(run(streams.clone(), board(), durable.link(usize::MAX), "host".to_owned()));
+    let running = tokio::spawn(run(streams.clone(), closed_profiles(), durable.link(usize::MAX), "host".to_owned()));
     while durable.ids("n").is_empty() {
         tokio::task::yield_now().await;
     }
@@ -173,13 +173,16 @@ async fn an_unexpected_welcome_ends_the_session_with_a_reason() {
         let (requests, _incoming) = mpsc::channel(2);
         let (outgoing, replies) = mpsc::channel(2);
         outgoing.send(RecordReply { reply }).await.unwrap();
-        let error =
-            session(&streams, &board(), Uplink { requests, replies }, "h", &mut backoff).await.unwrap_err().to_string();
+        let error = session(&streams, &closed_profiles(), Uplink { requests, replies }, "h", &mut backoff)
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(expected), "{error}");
     }
     let (requests, _incoming) = mpsc::channel(2);
     let (_outgoing, replies) = mpsc::channel(2);
-    let error = session(&streams, &board(), Uplink { requests, replies }, "h", &mut backoff).await.unwrap_err();
+    let error =
+        session(&streams, &closed_profiles(), Uplink { requests, replies }, "h", &mut backoff).await.unwrap_err();
     assert!(matches!(error, SessionError::WelcomeTimeout(_)), "{error}");
 }
 
@@ -189,7 +192,7 @@ async fn play(streams: &RecordStreams) -> (mpsc::Receiver<RecordRequest>, mpsc::
     let (outgoing, replies) = mpsc::channel(2);
     let streams = streams.clone();
     tokio::spawn(async move {
-        session(&streams, &board(), Uplink { requests, replies }, "h", &mut BACKOFF.0.clone()).await
+        session(&streams, &closed_profiles(), Uplink { requests, replies }, "h", &mut BACKOFF.0.clone()).await
     });
     let Some(RecordRequest { request: Some(Request::Hello(hello)) }) = incoming.recv().await else {
         panic!("no hello")
@@ -250,7 +253,7 @@ async fn records_go_through_the_spool_and_outlive_the_process() {
         assert!(streams.push("n", fact(id, 1)));
     }
     streams.close();
-    run(streams.clone(), board(), durable.link(3), "host".to_owned()).await;
+    run(streams.clone(), closed_profiles(), durable.link(3), "host".to_owned()).await;
     assert_eq!(durable.ids("n"), (0..50).collect::<Vec<_>>());
     assert!(streams.is_empty());
 }
@@ -299,7 +302,7 @@ async fn records_reach_an_aggregator_over_grpc() {
         assert!(streams.push("n", fact(id, 200_000)));
     }
     streams.close();
-    run(streams, board(), Remote::new(&uri).unwrap().into(), "host".to_owned()).await;
+    run(streams, closed_profiles(), Remote::new(&uri).unwrap().into(), "host".to_owned()).await;
     assert_eq!(durable.ids("n"), (0..50).collect::<Vec<_>>());
 }
 

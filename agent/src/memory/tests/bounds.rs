@@ -1,38 +1,50 @@
-//! What is bounded: profiles that nobody takes, and the size of a message.
+//! Limits: number of unacknowledged profiles, and size of a message.
 
 use super::*;
 
 #[test]
-fn ended_profiles_that_nobody_takes_are_bounded() {
-    let board = Board::default();
+fn unacknowledged_ended_profiles_are_limited() {
+    let store = ProfileStore::default();
     for id in 0..200 {
-        let began = vec![(id, subject(id))];
-        update(&board, Update { began, reading: Some(reading(vec![], vec![target(id, id, 1)])), ..Update::default() });
-        update(&board, Update { ended: vec![(id, "exited")], ..Update::default() });
+        let started = vec![(id, subject(id))];
+        update(
+            &store,
+            SymbolizedUpdate {
+                started,
+                reading: Some(reading(vec![], vec![target(id, id, 1)])),
+                ..SymbolizedUpdate::default()
+            },
+        );
+        update(&store, SymbolizedUpdate { ended: vec![(id, "exited")], ..SymbolizedUpdate::default() });
     }
-    board.begin_stream(true);
+    store.begin_stream(true);
     let mut merged = BTreeMap::new();
-    drain(&board, &mut merged);
+    drain(&store, &mut merged);
     assert_eq!(merged.len(), 64);
 }
 
 #[test]
-fn a_large_state_comes_in_parts_of_a_mebibyte() {
-    let board = Board::default();
-    board.begin_stream(true);
+fn a_large_state_is_split_into_parts_of_at_most_one_mebibyte() {
+    let store = ProfileStore::default();
+    store.begin_stream(true);
     let many = 60_000;
     let calls = (1..=many).map(|number| call(number, number / 2)).collect();
     let counts = (1..=many).map(|number| count(1, number, u64::from(number))).collect();
     let targets = vec![target(1, 1, 1)];
     update(
-        &board,
-        Update { calls, began: vec![(1, subject(1))], reading: Some(reading(counts, targets)), ..Update::default() },
+        &store,
+        SymbolizedUpdate {
+            calls,
+            started: vec![(1, subject(1))],
+            reading: Some(reading(counts, targets)),
+            ..SymbolizedUpdate::default()
+        },
     );
     let mut merged = Merged::default();
     let mut messages = 0;
-    while let Some(state) = board.next() {
+    while let Some(state) = store.next() {
         messages += 1;
-        merged.take(&state);
+        merged.merge(&state);
     }
     assert!(messages > 2, "{messages}");
     let all: u64 = merged.by_stack(Kind::Anonymous).values().sum();

@@ -1,4 +1,4 @@
-//! A profile as an aggregator knows it: every rule of the stream is asserted where a message is taken.
+//! Aggregator side of a profile. Each protocol rule is asserted when a message is merged.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,9 +6,9 @@ use chainscope_ebpf::memory::Kind;
 use chainscope_proto::v1::{MemoryAck, MemoryState};
 use prost::Message as _;
 
-use crate::memory::{Board, profile};
+use crate::memory::{ProfileStore, profile};
 
-/// A profile as an aggregator knows it.
+/// A profile as merged by an aggregator.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Merged {
     pub(super) sequence: u64,
@@ -22,8 +22,8 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// Takes a message; an acknowledgement with the last part of a state.
-    pub(super) fn take(&mut self, state: &MemoryState) -> Option<MemoryAck> {
+    /// Merges a message. Returns the acknowledgement after the last part of a state.
+    pub(super) fn merge(&mut self, state: &MemoryState) -> Option<MemoryAck> {
         assert!(state.encoded_len() <= 1 << 20, "{} bytes", state.encoded_len());
         assert_eq!(state.part, self.parts, "parts follow one another");
         if state.part == 0 {
@@ -61,11 +61,11 @@ impl Merged {
         Some(ack(state))
     }
 
-    /// Pages by the names from the outermost function inward.
+    /// Returns pages by function names, outermost first.
     pub(super) fn by_stack(&self, kind: Kind) -> BTreeMap<Vec<String>, u64> {
         let mut stacks = BTreeMap::new();
         for ((of, node), pages) in &self.pages {
-            if *of == i32::from(profile::wire(kind)) && *pages > 0 {
+            if *of == i32::from(profile::to_proto(kind)) && *pages > 0 {
                 *stacks.entry(self.stack(*node)).or_default() += pages;
             }
         }
@@ -104,11 +104,11 @@ pub(super) fn ack(state: &MemoryState) -> MemoryAck {
     }
 }
 
-/// Takes everything that the board has to say now.
-pub(super) fn drain(board: &Board, merged: &mut BTreeMap<u64, Merged>) {
-    while let Some(state) = board.next() {
-        if let Some(ack) = merged.entry(state.profile).or_default().take(&state) {
-            board.acknowledge(&ack);
+/// Merges and acknowledges all messages available now.
+pub(super) fn drain(store: &ProfileStore, merged: &mut BTreeMap<u64, Merged>) {
+    while let Some(state) = store.next() {
+        if let Some(ack) = merged.entry(state.profile).or_default().merge(&state) {
+            store.acknowledge(&ack);
         }
     }
 }

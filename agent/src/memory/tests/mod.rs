@@ -1,4 +1,4 @@
-//! Profiles from made-up readings, merged as an aggregator merges them.
+//! Tests on synthetic readings, merged as by an aggregator.
 
 mod bounds;
 mod calls;
@@ -13,33 +13,36 @@ use chainscope_ebpf::memory::{Count, Health, Kind, NodeId, Reading, Resident, St
 use merged::{Merged, ack, drain, only};
 
 use super::{
-    board::{Board, Update},
     profile::Subject,
-    tree::{Call, Named},
+    profile_store::{ProfileStore, SymbolizedUpdate},
+    tree::{Call, ResolvedFrame},
 };
 use crate::{
     clock::Clock,
-    symbols::{Category, Function, Place},
+    symbols::{Category, Function, Location},
 };
 
 fn subject(pid: u32) -> Subject {
     Subject { node: "node".into(), label: format!("pid {pid}").into(), pid, name: "octez-node".to_owned() }
 }
 
-/// A call of the functions named by its number; every third has an inlined one.
+/// A call of functions named after its number; every third one has an inlined function.
 fn call(number: u32, parent: u32) -> (u32, Call) {
     let function = |name: String| Function { name: name.into(), category: Category::NodeRust };
     let mut functions = vec![function(format!("f{number}"))];
     if number.is_multiple_of(3) {
         functions.push(function(format!("i{number}")));
     }
-    let place = Place {
+    let location = Location {
         executable: "octez-node".into(),
         functions: functions.into(),
         category: Category::NodeCpp,
         is_deleted: false,
     };
-    (number, Call { parent, named: Named::Code { offset: u64::from(number) * 16, place: Arc::new(place) } })
+    (
+        number,
+        Call { parent, frame: ResolvedFrame::Code { offset: u64::from(number) * 16, location: Arc::new(location) } },
+    )
 }
 
 fn count(target: u32, node: u32, pages: u64) -> Count {
@@ -67,24 +70,24 @@ fn reading(counts: Vec<Count>, targets: Vec<TargetReading>) -> Reading {
     Reading { at_ns: 5, modules: Vec::new(), nodes: Vec::new(), counts, targets, health: Health::default() }
 }
 
-fn update(board: &Board, update: Update) {
-    board.update(update, &Clock::with_offset(1_000));
+fn update(store: &ProfileStore, update: SymbolizedUpdate) {
+    store.update(update, &Clock::with_offset(1_000));
 }
 
-/// A board with one profile and three calls, one below the other.
-fn small() -> Board {
-    let board = Board::default();
-    board.begin_stream(true);
+/// A store with one profile and a chain of three calls.
+fn small_store() -> ProfileStore {
+    let store = ProfileStore::default();
+    store.begin_stream(true);
     update(
-        &board,
-        Update {
+        &store,
+        SymbolizedUpdate {
             calls: vec![call(1, 0), call(2, 1), call(3, 2)],
-            began: vec![(7, subject(70))],
+            started: vec![(7, subject(70))],
             reading: Some(reading(vec![count(7, 3, 10), count(7, 2, 5)], vec![target(7, 70, 15)])),
-            ..Update::default()
+            ..SymbolizedUpdate::default()
         },
     );
-    board
+    store
 }
 
 fn stack(names: &[&str]) -> Vec<String> {

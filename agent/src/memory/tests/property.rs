@@ -1,4 +1,4 @@
-//! Whatever happens on the way: what an aggregator merged is what the agent holds.
+//! Property test of synchronisation: the merged profile equals the agent's profile.
 
 use std::collections::VecDeque;
 
@@ -8,42 +8,43 @@ use proptest::prelude::*;
 use super::*;
 
 proptest! {
-    /// Whatever is acknowledged, lost or asked for again: what was merged is what is held.
+    /// After any sequence of acknowledgements, losses and keyframe requests the merged profile equals the agent's.
     #[test]
-    fn what_is_merged_is_what_is_held(
+    fn merged_profile_equals_the_agents_profile(
         steps in prop::collection::vec((prop::collection::vec((1_u32..40, 0_u64..5), 0..6), 0_u8..8), 1..40),
     ) {
-        let board = Board::default();
-        board.begin_stream(true);
+        let store = ProfileStore::default();
+        store.begin_stream(true);
         let calls = (1..40).map(|number| call(number, number / 2)).collect();
-        update(&board, Update { calls, began: vec![(1, subject(1))], ..Update::default() });
+        update(&store, SymbolizedUpdate { calls, started: vec![(1, subject(1))], ..SymbolizedUpdate::default() });
         let mut held: BTreeMap<u32, u64> = BTreeMap::new();
         let mut merged = Merged::default();
         for (changes, event) in steps {
             let counts = changes.iter().map(|(node, pages)| count(1, *node, *pages)).collect();
             held.extend(changes);
-            update(&board, Update { reading: Some(reading(counts, vec![target(1, 1, 1)])), ..Update::default() });
+            let reading = Some(reading(counts, vec![target(1, 1, 1)]));
+            update(&store, SymbolizedUpdate { reading, ..SymbolizedUpdate::default() });
             match event {
-                0 => board.begin_stream(true),
+                0 => store.begin_stream(true),
                 // The acknowledgement is lost with its stream.
                 1 => {
-                    if let Some(state) = board.next() {
-                        merged.take(&state);
+                    if let Some(state) = store.next() {
+                        merged.merge(&state);
                     }
-                    board.begin_stream(true);
+                    store.begin_stream(true);
                 }
-                2 => board.acknowledge(&MemoryAck { keyframe_wanted: true, ..ack(&merged.last) }),
+                2 => store.acknowledge(&MemoryAck { keyframe_wanted: true, ..ack(&merged.last) }),
                 3 => {}
-                _ => while let Some(state) = board.next() {
-                    if let Some(ack) = merged.take(&state) {
-                        board.acknowledge(&ack);
+                _ => while let Some(state) = store.next() {
+                    if let Some(ack) = merged.merge(&state) {
+                        store.acknowledge(&ack);
                     }
                 },
             }
         }
-        while let Some(state) = board.next() {
-            if let Some(ack) = merged.take(&state) {
-                board.acknowledge(&ack);
+        while let Some(state) = store.next() {
+            if let Some(ack) = merged.merge(&state) {
+                store.acknowledge(&ack);
             }
         }
         let mut expected: BTreeMap<Vec<String>, u64> = BTreeMap::new();

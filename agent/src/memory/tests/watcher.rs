@@ -1,4 +1,4 @@
-//! The profiler's threads, on a probe that says what the test tells it to and a `/proc` of files.
+//! Watcher and symbolizer threads on a fake probe and a `/proc` made of files.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,29 +16,29 @@ use parking_lot::Mutex;
 use super::*;
 use crate::{
     memory::{
-        naming,
         probe::Probe,
+        symbolizer,
         watcher::{Command, Watcher},
     },
     targets::proc::Proc,
 };
 
-/// A probe that says what the test tells it to.
+/// A probe that returns what the test sets.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<Scripted>>);
+struct FakeProbe(Arc<Mutex<FakeState>>);
 
 #[derive(Default)]
-struct Scripted {
+struct FakeState {
     watched: Vec<u32>,
-    /// So many more are refused.
+    /// Number of further `watch` calls to refuse.
     refuse: u32,
-    forgotten: Vec<u32>,
+    unwatched: Vec<u32>,
     events: Vec<MemoryEvent>,
     reading: Option<Reading>,
     targets: Vec<TargetReading>,
 }
 
-impl Probe for Script {
+impl Probe for FakeProbe {
     fn watch(&mut self, pid: u32) -> Result<TargetId, Error> {
         let mut script = self.0.lock();
         if script.refuse > 0 {
@@ -50,7 +50,7 @@ impl Probe for Script {
     }
 
     fn unwatch(&mut self, target: TargetId) {
-        self.0.lock().forgotten.push(target.0);
+        self.0.lock().unwatched.push(target.0);
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<Vec<MemoryEvent>, Error> {
@@ -66,32 +66,32 @@ impl Probe for Script {
     }
 }
 
-/// The two threads of the profiler, on a probe with a script and processes that are files in a folder.
-struct Stage {
-    script: Script,
-    board: Board,
+/// The watcher and symbolizer threads on a fake probe and process files in a directory.
+struct Fixture {
+    script: FakeProbe,
+    store: ProfileStore,
     commands: channel::Sender<Command>,
     threads: [std::thread::JoinHandle<()>; 2],
 }
 
-impl Stage {
+impl Fixture {
     fn new(proc: &Path) -> Self {
-        let script = Script::default();
-        let board = Board::default();
-        board.begin_stream(true);
-        let (commands, taken) = channel::unbounded();
-        let (news, told) = channel::bounded(1);
+        let script = FakeProbe::default();
+        let store = ProfileStore::default();
+        store.begin_stream(true);
+        let (commands, received) = channel::unbounded();
+        let (updates, pending) = channel::bounded(1);
         let load = {
             let script = script.clone();
             Box::new(move || Ok(script.clone()))
         };
-        let watcher = Watcher::new(load, Proc::at(proc), board.clone(), taken, news);
-        let names = board.clone();
+        let watcher = Watcher::new(load, Proc::at(proc), store.clone(), received, updates);
+        let profiles = store.clone();
         let threads = [
             std::thread::spawn(move || watcher.run()),
-            std::thread::spawn(move || naming::run(&told, &names, Proc::default())),
+            std::thread::spawn(move || symbolizer::run(&pending, &profiles, Proc::default())),
         ];
-        Self { script, board, commands, threads }
+        Self { script, store, commands, threads }
     }
 
     fn watch(&self, pid: u32) {
@@ -99,14 +99,14 @@ impl Stage {
         self.commands.send(Command::Watch { pid, node: "node".into(), label }).unwrap();
     }
 
-    /// Tells the threads to end, and waits until they have.
+    /// Stops the threads and waits for them.
     fn end(self) {
         drop(self.commands);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }
 
-/// A process of `/proc`, with its parent.
+/// Writes the `/proc` files of a process.
 fn put_process(proc: &Path, pid: u32, parent: u32) {
     let folder = proc.join(pid.to_string());
     std::fs::create_dir(&folder).unwrap();
@@ -115,60 +115,67 @@ fn put_process(proc: &Path, pid: u32, parent: u32) {
 }
 
 #[test]
-fn children_that_are_there_already_are_profiled_too() {
+fn existing_descendants_are_profiled() {
     let proc = tempfile::tempdir().unwrap();
     for (pid, parent) in [(10, 1), (11, 10), (12, 1), (13, 11), (14, 12)] {
         put_process(proc.path(), pid, parent);
     }
-    let stage = Stage::new(proc.path());
-    stage.script.0.lock().targets = vec![target(10, 10, 1), target(11, 11, 2), target(13, 13, 3)];
-    stage.watch(10);
+    let fixture = Fixture::new(proc.path());
+    fixture.script.0.lock().targets = vec![target(10, 10, 1), target(11, 11, 2), target(13, 13, 3)];
+    fixture.watch(10);
     let mut merged = BTreeMap::new();
     wait::until_true("the profiles", || {
-        drain(&stage.board, &mut merged);
+        drain(&fixture.store, &mut merged);
         merged.len() == 3
     });
     let mut labels: Vec<&str> = merged.values().map(|profile| &*profile.last.target).collect();
     labels.sort_unstable();
     assert_eq!(labels, ["pid 10", "pid 10, child 11", "pid 10, child 13"]);
-    assert_eq!(stage.script.0.lock().watched, [10, 11, 13]);
-    stage.commands.send(Command::Forget { pid: 10 }).unwrap();
-    wait::until_true("the family to be let go", || stage.script.0.lock().forgotten == [10, 11, 13]);
-    stage.end();
+    assert_eq!(fixture.script.0.lock().watched, [10, 11, 13]);
+    fixture.commands.send(Command::Unwatch { pid: 10 }).unwrap();
+    wait::until_true("the process tree to be unwatched", || fixture.script.0.lock().unwatched == [10, 11, 13]);
+    fixture.end();
 }
 
 #[test]
-fn a_process_for_which_there_was_no_room_is_tried_again() {
+fn watch_is_retried_when_the_table_was_full() {
     let proc = tempfile::tempdir().unwrap();
-    let stage = Stage::new(proc.path());
+    let fixture = Fixture::new(proc.path());
     {
-        let mut script = stage.script.0.lock();
+        let mut script = fixture.script.0.lock();
         (script.refuse, script.targets) = (2, vec![target(10, 10, 1)]);
     }
-    stage.watch(10);
+    fixture.watch(10);
     let mut merged = BTreeMap::new();
     wait::until_true("the profile", || {
-        drain(&stage.board, &mut merged);
+        drain(&fixture.store, &mut merged);
         merged.len() == 1
     });
-    assert_eq!(stage.script.0.lock().watched, [10]);
-    stage.end();
+    assert_eq!(fixture.script.0.lock().watched, [10]);
+    fixture.end();
 }
 
 #[test]
-fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
-    let nobody = tempfile::tempdir().unwrap();
-    let stage = Stage::new(nobody.path());
-    let Stage { script, board, commands, .. } = &stage;
-    let me = std::process::id();
+fn process_tree_is_unwatched_when_its_last_member_exits() {
+    let empty_proc = tempfile::tempdir().unwrap();
+    let fixture = Fixture::new(empty_proc.path());
+    let Fixture { script, store, commands, .. } = &fixture;
+    let own_pid = std::process::id();
     let node = |id: u32, parent: u32, frame| Node { id: NodeId(id), parent: NodeId(parent), frame };
     {
         let mut script = script.0.lock();
-        script.targets = vec![target(me, me, 3)];
-        let mut first = reading(vec![count(me, 1, 3), count(me, 3, 1)], vec![]);
+        script.targets = vec![target(own_pid, own_pid, 3)];
+        let mut first = reading(vec![count(own_pid, 1, 3), count(own_pid, 3, 1)], vec![]);
         let path = std::env::current_exe().unwrap();
-        first.modules =
-            vec![Module { id: ModuleId(0), path, device: (0, 0), inode: 0, pid: me, range: (0, 0), deleted: false }];
+        first.modules = vec![Module {
+            id: ModuleId(0),
+            path,
+            device: (0, 0),
+            inode: 0,
+            pid: own_pid,
+            range: (0, 0),
+            deleted: false,
+        }];
         first.nodes = vec![
             node(1, 0, Frame::Code { module: ModuleId(0), offset: u64::MAX, exact: true }),
             node(2, 0, Frame::Incomplete(StackEnd::Truncated)),
@@ -176,10 +183,10 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
         ];
         script.reading = Some(first);
     }
-    commands.send(Command::Watch { pid: me, node: "node".into(), label: "pid".into() }).unwrap();
+    commands.send(Command::Watch { pid: own_pid, node: "node".into(), label: "pid".into() }).unwrap();
     let mut merged = BTreeMap::new();
     wait::until_true("the profile", || {
-        drain(board, &mut merged);
+        drain(store, &mut merged);
         !merged.is_empty()
     });
     let executable: PathBuf = std::env::current_exe().unwrap();
@@ -187,24 +194,24 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
     let expected = BTreeMap::from([(stack(&[executable]), 3), (stack(&["[stack truncated]", "[anon]"]), 1)]);
     assert_eq!(only(&merged).by_stack(Kind::Anonymous), expected);
 
-    // A child of which there is a reading, and one that ends before.
-    let child = TargetId(me + 1);
+    // One child with a reading, and one that exits before its first.
+    let child = TargetId(own_pid + 1);
     {
         let mut script = script.0.lock();
         script.events = vec![
-            MemoryEvent::Forked { target: child, parent: TargetId(me), pid: 1 },
-            MemoryEvent::Forked { target: TargetId(me + 2), parent: TargetId(me), pid: 2 },
-            MemoryEvent::Exited { target: TargetId(me + 2), pid: 2 },
+            MemoryEvent::Forked { target: child, parent: TargetId(own_pid), pid: 1 },
+            MemoryEvent::Forked { target: TargetId(own_pid + 2), parent: TargetId(own_pid), pid: 2 },
+            MemoryEvent::Exited { target: TargetId(own_pid + 2), pid: 2 },
         ];
-        script.targets.push(TargetReading { parent: Some(TargetId(me)), ..target(child.0, 1, 2) });
+        script.targets.push(TargetReading { parent: Some(TargetId(own_pid)), ..target(child.0, 1, 2) });
     }
     wait::until_true("the child's profile", || {
-        drain(board, &mut merged);
+        drain(store, &mut merged);
         merged.values().any(|profile| profile.last.target == "pid, child 1")
     });
     assert_eq!(merged.len(), 2);
 
-    // The parent ends first: the family is let go with the child.
+    // The parent exits first: both are unwatched when the child exits.
     let end = |target: TargetId| {
         let mut script = script.0.lock();
         script.events = vec![MemoryEvent::Exited { target, pid: 0 }];
@@ -218,38 +225,38 @@ fn children_are_profiled_and_let_go_with_the_last_of_the_family() {
             .filter(|profile| profile.last.process.as_ref().is_some_and(|process| process.ended_ns > 0))
             .count()
     };
-    end(TargetId(me));
+    end(TargetId(own_pid));
     wait::until_true("the parent's end", || {
-        drain(board, &mut merged);
+        drain(store, &mut merged);
         ended(&merged) == 1
     });
-    assert_eq!(script.0.lock().forgotten, [me + 2], "its first child is not over");
+    assert_eq!(script.0.lock().unwatched, [own_pid + 2], "its first child is not over");
     end(child);
     wait::until_true("the child's end", || {
-        drain(board, &mut merged);
-        ended(&merged) == 2 && script.0.lock().forgotten == [me + 2, me, me + 1]
+        drain(store, &mut merged);
+        ended(&merged) == 2 && script.0.lock().unwatched == [own_pid + 2, own_pid, own_pid + 1]
     });
 
-    // One that is no longer observed ends at once; what is observed when the agent ends, then.
+    // A process that is no longer observed ends at once; the others end with the agent.
     for pid in [50, 51] {
         script.0.lock().targets = vec![target(pid, pid, 1)];
-        stage.watch(pid);
+        fixture.watch(pid);
         wait::until_true("another profile", || {
-            drain(board, &mut merged);
+            drain(store, &mut merged);
             merged.values().any(|profile| profile.last.process.as_ref().is_some_and(|process| process.pid == pid))
         });
         if pid == 50 {
-            commands.send(Command::Forget { pid }).unwrap();
+            commands.send(Command::Unwatch { pid }).unwrap();
             wait::until_true("its end", || {
-                drain(board, &mut merged);
+                drain(store, &mut merged);
                 ended(&merged) == 3
             });
-            assert_eq!(script.0.lock().forgotten, [me + 2, me, me + 1, 50]);
+            assert_eq!(script.0.lock().unwatched, [own_pid + 2, own_pid, own_pid + 1, 50]);
         }
     }
-    let board = board.clone();
-    stage.end();
-    drain(&board, &mut merged);
+    let store = store.clone();
+    fixture.end();
+    drain(&store, &mut merged);
     let mut how: Vec<String> = merged.values().map(|profile| profile.last.process.clone().unwrap().ended_by).collect();
     how.sort();
     assert_eq!(how, ["agent stopped", "exited", "exited", "not observed any more"]);

@@ -1,11 +1,11 @@
-// Holds memory as it is told to, line by line on standard input, and answers each line with "ok":
-//   hold FUNCTION PAGES    the function asks for so many pages and touches them; it is called through the ones around it
-//   deep LEVELS PAGES      the same, of `bottom`, below so many calls of one function
-//   release                gives all of it back
-//   load LIBRARY PAGES     opens a library whose function `plugin_hold` holds pages
-//   again PAGES            the function of the library once more
-//   fork                   answers with the child's number instead; the child goes on as this process does
-// Built without frame pointers. Anonymous mappings of its own: the allocator would ask for more than it is asked for.
+// Allocates memory by commands, one per line of standard input, and answers each with "ok":
+//   hold FUNCTION PAGES    FUNCTION maps PAGES pages and touches them
+//   deep LEVELS PAGES      the same in `bottom`, below LEVELS recursive calls
+//   release                unmaps all pages
+//   load LIBRARY PAGES     loads a library and calls its function `plugin_hold`
+//   again PAGES            calls `plugin_hold` again
+//   fork                   answers with the pid of the child, which reads the following commands
+// Built without frame pointers. Uses anonymous mappings, since an allocator would request additional memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +27,7 @@ __attribute__((noinline)) char *reserve(size_t pages) {
 }
 } // namespace
 
-// Touches where it is inlined: the page is asked for by the function itself.
+// The touching loop is inlined, so the page faults occur in the function itself.
 #define HOLD(name)                                                                                                     \
     __attribute__((noinline)) void name(size_t pages) {                                                                \
         volatile char *memory = reserve(pages);                                                                        \
@@ -77,9 +77,9 @@ static void load(const char *library) {
 }
 
 int main() {
-    // Huge pages are another test's.
+    // Huge pages are covered by another test.
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-    // No buffers that grow while it is measured.
+    // Static buffers, which do not grow during the measurement.
     static char out[256], in[4096];
     setvbuf(stdout, out, _IOLBF, sizeof out);
     setvbuf(stdin, in, _IOFBF, sizeof in);

@@ -1,4 +1,4 @@
-// Holds memory as it is told to: "hold FUNCTION PAGES" and "release" on standard input, each answered with "ok".
+// Allocates memory by commands on standard input: "hold FUNCTION PAGES" and "release", each answered with "ok".
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// With room from the start: what the language's own memory grows by is not of interest.
+// Preallocated, so that the Go heap does not grow during the measurement.
 var held = make([][]byte, 0, 1024)
 
 //go:noinline
@@ -46,7 +46,7 @@ func (c *context) commit(pages int) {
 //go:noinline
 func validate(pages int) {
 	done := make(chan bool)
-	// On a stack of its own.
+	// On the stack of a new goroutine.
 	go func() {
 		memory := reserve(pages)
 		for page := 0; page < pages; page++ {

@@ -1,17 +1,17 @@
-//! Holds memory as it is told to: `hold FUNCTION PAGES` and `release` on standard input, each answered with `ok`.
+//! Allocates memory by commands on standard input: `hold FUNCTION PAGES` and `release`, each answered with `ok`.
 
 use std::{
     hint::black_box,
     io::{BufRead, Write},
 };
 
-/// Room for pages, which nobody has touched yet: large enough for a mapping of its own.
+/// Reserves untouched pages, large enough for a separate mapping.
 #[inline(never)]
 fn reserve(pages: usize) -> Vec<u8> {
     Vec::with_capacity(pages * 4096)
 }
 
-/// With a value of its own for each caller: functions of the same code would be made one.
+/// Writes a distinct value for each caller, so that identical functions are not merged.
 #[inline(always)]
 fn touch(memory: &mut Vec<u8>, value: u8) {
     let begin = memory.as_mut_ptr();
@@ -41,7 +41,7 @@ mod chain {
         }
     }
 
-    /// Through a trait object and a closure, as nodes do.
+    /// Called through a trait object and a closure.
     #[inline(never)]
     pub fn validate(pages: usize) -> Vec<u8> {
         let run: Box<dyn Fn(usize) -> Vec<u8>> = Box::new(|pages| {

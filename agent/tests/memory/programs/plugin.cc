@@ -1,4 +1,4 @@
-// A library that is opened while the program runs.
+// Shared library loaded at run time.
 #include <cstdlib>
 #include <sys/mman.h>
 
