@@ -13,7 +13,7 @@ use std::time::Duration;
 use chainscope_ebpf::memory::{MemoryProbe, StackEnd};
 use chainscope_testing::wait;
 
-use memory_common::{Answer, probe};
+use memory_common::{Snapshot, probe};
 
 /// A server with a database of its own. It does not run as root.
 struct Postgres {
@@ -89,15 +89,15 @@ fn postgres_under_load() {
     probe.watch(postgres.server.id()).expect("it lives");
     postgres.serve(&mut probe, "pgbench", &["--initialize", "--scale=10", "postgres"]);
     postgres.serve(&mut probe, "pgbench", &["--client=8", "--jobs=2", "--transactions=2000", "postgres"]);
-    let answer = Answer::all(&mut probe);
+    let snapshot = Snapshot::take(&mut probe);
     let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
-    for (end, count) in answer.reading.targets.iter().flat_map(|target| &target.stacks) {
+    for (end, count) in snapshot.reading.targets.iter().flat_map(|target| &target.stacks) {
         *ends.entry(end.name()).or_default() += count;
     }
     let (all, complete) = (ends.values().sum::<u64>(), ends[StackEnd::Complete.name()]);
-    let health = &answer.reading.health;
-    println!("{complete} of {all} stacks complete in {} processes: {ends:?}", answer.reading.targets.len());
+    let health = &snapshot.reading.health;
+    println!("{complete} of {all} stacks complete in {} processes: {ends:?}", snapshot.reading.targets.len());
     assert!(health.checked > 0 && health.mismatches == 0, "{health:?}");
-    assert!(answer.reading.targets.len() > 10 && all > 50_000, "{all} stacks");
+    assert!(snapshot.reading.targets.len() > 10 && all > 50_000, "{all} stacks");
     assert!(complete * 1000 >= all * 999, "{complete} of {all}: {ends:?}");
 }

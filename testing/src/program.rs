@@ -17,13 +17,13 @@ pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: 
     program
 }
 
-/// `programs/life.c`: it does with its memory what it is told on standard input, and answers each line by a number. Built
+/// `programs/memory_workload.c`: it does with its memory what it is told on standard input, and answers each line by a number. Built
 /// without frame pointers.
 ///
 /// # Panics
 /// As [`compile`].
 #[must_use]
-pub fn life(folder: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/life.c");
+pub fn memory_workload(folder: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/memory_workload.c");
     compile("gcc", &source, folder, "life", &["-O2", "-pthread", "-fomit-frame-pointer"])
 }

@@ -12,7 +12,7 @@
 //!                            0x1150  no rule: the function ends here
 //! ```
 //!
-//! Addresses are those of the file (`p_vaddr`); [`Image::bias`] tells what to add for a mapping of a process.
+//! Addresses are those of the file (`p_vaddr`); [`ElfSegments::load_bias`] tells what to add for a mapping of a process.
 //! Where `.eh_frame` is missing, `.debug_frame` is read, compressed or not. Of Go's only the beginnings of functions are
 //! of use ([`CfaKind::Leaf`]): it keeps frame pointers.
 //!
@@ -22,13 +22,13 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod image;
 mod row;
 mod rule;
+mod segments;
 mod table;
 
 pub use error::Error;
-pub use image::{Image, Segment};
 pub use object::ReadRef;
 pub use row::{CfaKind, RbpKind, Row};
+pub use segments::{ElfSegments, Segment};
 pub use table::{Limits, Skipped, Table};

@@ -8,7 +8,7 @@ const RBX: Register = Register(3);
 const RBP: Register = Register(6);
 const RSP: Register = Register(7);
 /// No expression that is known here has more operations.
-const LONGEST: usize = 12;
+const MAX_OPERATIONS: usize = 12;
 
 /// Where gregs are in the kernel's signal frame, from `rsp` (`struct rt_sigframe` after the handler's `ret`).
 const SIGNAL_RBP: i64 = 120;
@@ -205,7 +205,7 @@ fn is_register_at<R: Reader<Offset = usize>>(
 fn operations<R: Reader<Offset = usize>>(
     context: &Context<'_, R>,
     expression: &UnwindExpression<usize>,
-) -> Option<([Operation<R>; LONGEST], usize)> {
+) -> Option<([Operation<R>; MAX_OPERATIONS], usize)> {
     let mut bytes = context.section.clone();
     bytes.skip(expression.offset).ok()?;
     bytes.truncate(expression.length).ok()?;

@@ -11,9 +11,9 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ReadRef};
 
 use crate::error::Error;
-use crate::image::{Image, parse};
 use crate::row::{CfaKind, Row};
 use crate::rule::{self, Context};
+use crate::segments::{ElfSegments, parse};
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -46,7 +46,7 @@ pub struct Skipped {
 pub struct Table {
     base: u64,
     rows: Vec<Row>,
-    image: Image,
+    segments: ElfSegments,
     skipped: Option<Skipped>,
 }
 
@@ -57,19 +57,19 @@ impl Table {
     /// See [`Error`]. A file of which single entries are unreadable gives a table all the same, with [`Table::skipped`].
     pub fn read<'data, R: ReadRef<'data>>(data: R, limits: &Limits) -> Result<Self, Error> {
         let file = parse(data)?;
-        let image = Image::of(&file);
+        let segments = ElfSegments::from_elf(&file);
         let bases = bases(&file);
         if let Some(bytes) = section(&file, ".eh_frame", limits)? {
             let mut frames = EhFrame::new(&bytes, LittleEndian);
             frames.set_address_size(8);
-            return Builder::new(".eh_frame", &bytes, limits).run(&frames, &bases, image);
+            return Builder::new(".eh_frame", &bytes, limits).run(&frames, &bases, segments);
         }
         if let Some(bytes) = section(&file, ".debug_frame", limits)? {
             let mut frames = DebugFrame::new(&bytes, LittleEndian);
             frames.set_address_size(8);
             let mut builder = Builder::new(".debug_frame", &bytes, limits);
             builder.go = file.section_by_name(".gopclntab").is_some();
-            return builder.run(&frames, &bases, image);
+            return builder.run(&frames, &bases, segments);
         }
         Err(Error::NoFrames)
     }
@@ -88,8 +88,8 @@ impl Table {
 
     /// The file's segments.
     #[must_use]
-    pub fn image(&self) -> &Image {
-        &self.image
+    pub fn segments(&self) -> &ElfSegments {
+        &self.segments
     }
 
     /// Entries that could not be read.
@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
         skipped.entries += 1;
     }
 
-    fn run<S>(mut self, frames: &S, bases: &BaseAddresses, image: Image) -> Result<Table, Error>
+    fn run<S>(mut self, frames: &S, bases: &BaseAddresses, segments: ElfSegments) -> Result<Table, Error>
     where
         S: UnwindSection<Bytes<'a>>,
     {
@@ -217,7 +217,7 @@ impl<'a> Builder<'a> {
                 return Err(Error::TooManyRows(self.limits.rows));
             }
         }
-        self.finish(image)
+        self.finish(segments)
     }
 
     fn function<S>(
@@ -255,7 +255,7 @@ impl<'a> Builder<'a> {
         finished
     }
 
-    fn finish(mut self, image: Image) -> Result<Table, Error> {
+    fn finish(mut self, segments: ElfSegments) -> Result<Table, Error> {
         // At the same address, the beginning of a function wins over the end of the one before.
         self.rows.sort_by_key(|(address, row)| (*address, row.cfa_kind != CfaKind::Gap as u8));
         let (Some(start), Some(end)) = (self.rows.first(), self.rows.last()) else {
@@ -277,6 +277,6 @@ impl<'a> Builder<'a> {
             }
         }
         rows.shrink_to_fit();
-        Ok(Table { base, rows, image, skipped: self.skipped })
+        Ok(Table { base, rows, segments, skipped: self.skipped })
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use chainscope_unwind::{CfaKind, Error, Image, Limits, RbpKind, Table};
+use chainscope_unwind::{CfaKind, ElfSegments, Error, Limits, RbpKind, Table};
 use proptest::prelude::*;
 
 /// Assembles the bodies of functions, one at each multiple of 64 from the first on.
@@ -97,7 +97,7 @@ fn refusals_name_the_offender() {
     let small = Limits { section: 10, ..limits };
     let error = Table::read(program.as_slice(), &small).expect_err("it is larger").to_string();
     assert!(error.starts_with("section .eh_frame cannot be read: "), "{error}");
-    assert_eq!(Image::read(&b"\x7fELF"[..]).map(|_| ()).map_err(|error| error.to_string().len() > 10), Err(true));
+    assert_eq!(ElfSegments::read(&b"\x7fELF"[..]).map(|_| ()).map_err(|error| error.to_string().len() > 10), Err(true));
 }
 
 proptest! {
@@ -115,8 +115,8 @@ proptest! {
         if let Ok(table) = Table::read(program.as_slice(), &Limits { rows: 1 << 20, section: 1 << 24 }) {
             prop_assert!(table.rows().is_sorted_by(|a, b| a.pc < b.pc));
             prop_assert!(table.rows().len() <= 1 << 20);
-            for segment in table.image().segments() {
-                let _ = table.image().bias(0x1000, segment.offset);
+            for segment in table.segments().as_slice() {
+                let _ = table.segments().load_bias(0x1000, segment.offset);
             }
         }
     }

@@ -23,7 +23,7 @@ fn every_answer_on_live_data_keeps_the_invariants() {
     eprintln!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed.into());
     let mut machine = Machine::new("auto");
-    let exe = program::life(machine.directory());
+    let exe = program::memory_workload(machine.directory());
     machine.observe_memory("life", &exe);
     let chainscope = machine.start();
     let api = &chainscope.api;

@@ -3,8 +3,8 @@
 //! The tests need root: a missing privilege makes them fail, by the probe's own error.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-pub mod puppet;
 pub mod recorder;
+pub mod test_process;
 pub mod uring;
 
 use std::io::{BufRead, BufReader, Write};
@@ -25,14 +25,14 @@ pub fn pattern_byte(seed: u64, at: u64) -> u8 {
     (at.wrapping_mul(31) ^ (at >> 8).wrapping_mul(17) ^ (at >> 16).wrapping_mul(73) ^ seed.wrapping_mul(57)) as u8
 }
 
-/// The handle of a puppet process.
-pub struct Puppet {
+/// The handle of a process process.
+pub struct TestProcess {
     child: Child,
     orders: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
-impl Puppet {
+impl TestProcess {
     pub fn new() -> Self {
         Self::start(Command::new(std::env::current_exe().expect("own path")))
     }
@@ -55,7 +55,7 @@ impl Puppet {
     }
 
     fn start(mut command: Command) -> Self {
-        // SAFETY: prctl is async-signal-safe. A test that panics must not leave its puppet behind.
+        // SAFETY: prctl is async-signal-safe. A test that panics must not leave its process behind.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -63,17 +63,17 @@ impl Puppet {
             });
         }
         let mut child = command
-            .env(puppet::MARK, "1")
+            .env(test_process::ENV_MARKER, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the puppet starts");
+            .expect("the process starts");
         let orders = child.stdin.take().expect("piped");
         let replies = BufReader::new(child.stdout.take().expect("piped"));
-        let mut puppet = Self { child, orders, replies };
+        let mut process = Self { child, orders, replies };
         // Before this reply it may still be a shell that has not even changed its namespace.
-        assert_eq!(puppet.tell("ready"), [0]);
-        puppet
+        assert_eq!(process.call("ready"), [0]);
+        process
     }
 
     pub fn pid(&self) -> u32 {
@@ -88,34 +88,34 @@ impl Puppet {
     }
 
     /// Gives an order without waiting for the reply.
-    pub fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("the puppet lives");
-        self.orders.flush().expect("the puppet lives");
+    pub fn send_command(&mut self, command: &str) {
+        writeln!(self.orders, "{order}").expect("the process lives");
+        self.orders.flush().expect("the process lives");
     }
 
-    pub fn reply(&mut self) -> Vec<i64> {
+    pub fn read_reply(&mut self) -> Vec<i64> {
         let mut line = String::new();
-        self.replies.read_line(&mut line).expect("the puppet replies");
+        self.replies.read_line(&mut line).expect("the process replies");
         line.split_whitespace().map(|word| word.parse().expect("a number")).collect()
     }
 
-    pub fn tell(&mut self, order: &str) -> Vec<i64> {
-        self.order(order);
-        let reply = self.reply();
-        assert!(!reply.is_empty(), "the puppet died at {order:?}");
+    pub fn call(&mut self, order: &str) -> Vec<i64> {
+        self.send_command(order);
+        let reply = self.read_reply();
+        assert!(!reply.is_empty(), "the process died at {order:?}");
         reply
     }
 
     /// An order whose one result is a count or a descriptor.
-    pub fn must(&mut self, order: &str) -> i64 {
-        let reply = self.tell(order)[0];
+    pub fn call_ok(&mut self, order: &str) -> i64 {
+        let reply = self.call(order)[0];
         assert!(reply >= 0, "{order:?} gave {}", std::io::Error::from_raw_os_error(-reply as i32));
         reply
     }
 
-    pub fn end(mut self) {
+    pub fn finish(mut self) {
         drop(self.orders);
-        self.child.wait().expect("the puppet ends");
+        self.child.wait().expect("the process ends");
     }
 }
 
@@ -138,12 +138,12 @@ macro_rules! both_modes {
     };
 }
 
-/// A puppet that listens at a port that is waited for.
-pub fn responder(mode: CaptureMode) -> (Recorder, Puppet, i64, SocketAddr) {
+/// A process that listens at a port that is waited for.
+pub fn responder(mode: CaptureMode) -> (Recorder, TestProcess, i64, SocketAddr) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let port = free_port();
     recorder.probe.watch_port(None, port).expect("room for one");
-    let listener = puppet.must(&format!("listen 127.0.0.1:{port}"));
-    (recorder, puppet, listener, SocketAddr::from(([127, 0, 0, 1], port)))
+    let listener = process.call_ok(&format!("listen 127.0.0.1:{port}"));
+    (recorder, process, listener, SocketAddr::from(([127, 0, 0, 1], port)))
 }

@@ -113,7 +113,7 @@ impl Recorder {
     }
 
     /// One round of the probe. Order is judged at once: nothing about a socket before it opens or after it closes.
-    pub fn pump(&mut self) -> usize {
+    pub fn poll(&mut self) -> usize {
         let Self { probe, listening, executed, opened, inodes, closed, streams, .. } = self;
         probe
             .poll(Duration::from_millis(10), &mut |event| match event {
@@ -141,7 +141,7 @@ impl Recorder {
     }
 
     /// Reads until `done`.
-    pub fn pump_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+    pub fn poll_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !done(self) {
             assert!(
@@ -150,24 +150,24 @@ impl Recorder {
                 self.opened,
                 self.closed
             );
-            self.pump();
+            self.poll();
         }
     }
 
     /// Reads until `count` sockets of process `pid` have opened, and returns the last one.
-    pub fn until_opened(&mut self, pid: u32, count: usize) -> Opened {
-        self.pump_until("openings", |r| r.opened.values().filter(|o| o.pid == pid).count() >= count);
+    pub fn wait_opened(&mut self, pid: u32, count: usize) -> Opened {
+        self.poll_until("openings", |r| r.opened.values().filter(|o| o.pid == pid).count() >= count);
         self.opened.values().filter(|o| o.pid == pid).nth(count - 1).copied().expect("just counted")
     }
 
-    pub fn until_closed(&mut self, socket: SocketId) -> Closed {
-        self.pump_until("an ending", |r| r.closed.contains_key(&socket));
+    pub fn wait_closed(&mut self, socket: SocketId) -> Closed {
+        self.poll_until("an ending", |r| r.closed.contains_key(&socket));
         self.closed[&socket]
     }
 
     /// Reads until `bytes` of the stream are accounted for by events.
-    pub fn until_covered(&mut self, socket: SocketId, direction: Direction, bytes: u64) {
-        self.pump_until("data", |r| {
+    pub fn wait_covered(&mut self, socket: SocketId, direction: Direction, bytes: u64) {
+        self.poll_until("data", |r| {
             r.streams
                 .get(&(socket, direction))
                 .is_some_and(|s| s.pieces.iter().map(|p| p.header.covers).sum::<u64>() >= bytes)
@@ -175,11 +175,11 @@ impl Recorder {
     }
 
     pub fn sent(&self, socket: SocketId) -> &Stream {
-        self.streams.get(&(socket, Direction::Sent)).unwrap_or(&NOTHING)
+        self.streams.get(&(socket, Direction::Sent)).unwrap_or(&EMPTY)
     }
 
     pub fn received(&self, socket: SocketId) -> &Stream {
-        self.streams.get(&(socket, Direction::Received)).unwrap_or(&NOTHING)
+        self.streams.get(&(socket, Direction::Received)).unwrap_or(&EMPTY)
     }
 
     /// The account, whose equation must hold.
@@ -190,4 +190,4 @@ impl Recorder {
     }
 }
 
-static NOTHING: Stream = Stream { pieces: Vec::new() };
+static EMPTY: Stream = Stream { pieces: Vec::new() };

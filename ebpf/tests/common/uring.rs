@@ -1,4 +1,4 @@
-//! The puppet's io_uring: bytes that move without a system call of their own.
+//! The process's io_uring: bytes that move without a system call of their own.
 
 use io_uring::{IoUring, opcode, squeue, types};
 

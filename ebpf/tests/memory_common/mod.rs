@@ -23,14 +23,14 @@ pub fn compile(compiler: &str, source: &str, name: &str, flags: &[&str]) -> Path
 }
 
 /// A program that waits for orders.
-pub struct Program {
+pub struct TestProcess {
     path: PathBuf,
     child: Child,
     orders: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
-impl Program {
+impl TestProcess {
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -47,11 +47,12 @@ impl Program {
         Self { path: program.to_owned(), child, orders, replies }
     }
 
-    /// The program `life`, after its first answer.
-    pub fn life() -> Self {
-        let mut life = Self::start(&chainscope_testing::program::life(Path::new(env!("CARGO_TARGET_TMPDIR"))), &[]);
-        assert_eq!(life.tell("ready"), 0);
-        life
+    /// The program `workload`, after its first snapshot.
+    pub fn memory_workload() -> Self {
+        let mut workload =
+            Self::start(&chainscope_testing::program::memory_workload(Path::new(env!("CARGO_TARGET_TMPDIR"))), &[]);
+        assert_eq!(workload.call("ready"), 0);
+        workload
     }
 
     /// The file that it executes.
@@ -63,12 +64,12 @@ impl Program {
         self.child.id()
     }
 
-    pub fn order(&mut self, order: &str) {
+    pub fn send_command(&mut self, command: &str) {
         writeln!(self.orders, "{order}").expect("the program lives");
         self.orders.flush().expect("the program lives");
     }
 
-    pub fn reply(&mut self) -> String {
+    pub fn read_reply(&mut self) -> String {
         let mut line = String::new();
         self.replies.read_line(&mut line).expect("the program replies");
         assert!(!line.is_empty(), "the program has ended");
@@ -76,7 +77,7 @@ impl Program {
     }
 
     /// Whether it has replied, after having taken in what has happened meanwhile.
-    pub fn try_reply(&mut self, probe: &mut MemoryProbe) -> bool {
+    pub fn try_read_reply(&mut self, probe: &mut MemoryProbe) -> bool {
         use std::os::fd::AsFd;
         probe.poll(Duration::from_millis(10)).expect("it is polled");
         let mut ready =
@@ -84,18 +85,18 @@ impl Program {
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let replied = rustix::event::poll(&mut ready, Some(&now)).expect("a pipe") > 0;
         if replied {
-            self.reply();
+            self.read_reply();
         }
         replied
     }
 
-    pub fn tell(&mut self, order: &str) -> i64 {
-        self.order(order);
-        self.reply().parse().expect("a number")
+    pub fn call(&mut self, command: &str) -> i64 {
+        self.send_command(order);
+        self.read_reply().parse().expect("a number")
     }
 
     /// Lets it end by itself.
-    pub fn end(mut self) {
+    pub fn finish(mut self) {
         drop(self.orders);
         assert!(self.child.wait().expect("it ends").success());
     }
@@ -122,40 +123,40 @@ fn pages_in(path: &str, name: &str) -> u64 {
 /// Waits until the pages of a reading, as `sum` adds them up, are as many as the kernel counts. Not always at once: a page
 /// that the kernel is about to move, or to put on one of its lists, is freed when it has.
 #[track_caller]
-pub fn counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Answer) -> u64) -> Answer {
-    let mut answer = Answer::all(probe);
+pub fn wait_until_counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Snapshot) -> u64) -> Snapshot {
+    let mut snapshot = Snapshot::take(probe);
     let is_counted = chainscope_testing::wait::until_or(|| {
-        answer = Answer::all(probe);
-        let is_counted = sum(&answer) == rollup(pid, "Anonymous");
+        snapshot = Snapshot::take(probe);
+        let is_counted = sum(&snapshot) == rollup(pid, "Anonymous");
         if !is_counted {
             chainscope_testing::flush_page_lists();
         }
         is_counted
     });
-    let (shown, control) = (sum(&answer), rollup(pid, "Anonymous"));
+    let (shown, control) = (sum(&snapshot), rollup(pid, "Anonymous"));
     assert!(
         is_counted,
         "{shown} pages instead of {control}: {:?}, {:?}",
-        answer.reading.targets, answer.reading.health
+        snapshot.reading.targets, snapshot.reading.health
     );
-    answer
+    snapshot
 }
 
 /// A reading put together for questions.
-pub struct Answer {
+pub struct Snapshot {
     pub reading: Reading,
     nodes: HashMap<NodeId, Node>,
     modules: HashMap<ModuleId, Module>,
 }
 
-impl Answer {
+impl Snapshot {
     pub fn new(reading: Reading) -> Self {
         let nodes = reading.nodes.iter().map(|node| (node.id, *node)).collect();
         let modules = reading.modules.iter().map(|module| (module.id, module.clone())).collect();
         Self { reading, nodes, modules }
     }
 
-    pub fn all(probe: &mut MemoryProbe) -> Self {
+    pub fn take(probe: &mut MemoryProbe) -> Self {
         drain(probe);
         Self::new(probe.read(Scope::All).expect("a reading"))
     }
@@ -165,7 +166,7 @@ impl Answer {
     }
 
     /// Anonymous pages of a target: attributed, or there before.
-    pub fn explained(&self, target: TargetId) -> u64 {
+    pub fn accounted_anon(&self, target: TargetId) -> u64 {
         let reading = self.target(target);
         reading.attributed[0] + reading.before_attach.anon
     }
@@ -187,7 +188,7 @@ impl Answer {
     }
 
     /// Pages of the stacks that pass through a function of a program.
-    pub fn inside(&self, target: TargetId, kind: Kind, program: &Path, function: &str) -> u64 {
+    pub fn pages_in_function(&self, target: TargetId, kind: Kind, program: &Path, function: &str) -> u64 {
         let range = symbol(program, function);
         let passes = |frame: &Frame| match frame {
             Frame::Code { module, offset, exact } => {
@@ -200,7 +201,7 @@ impl Answer {
     }
 
     /// Stacks of a target, and those of them that reached their entry point.
-    pub fn stacks(&self, target: TargetId) -> (u64, u64) {
+    pub fn stack_totals(&self, target: TargetId) -> (u64, u64) {
         let stacks = &self.target(target).stacks;
         let complete = stacks.iter().find(|(end, _)| *end == StackEnd::Complete).map_or(0, |(_, count)| *count);
         (stacks.iter().map(|(_, count)| count).sum(), complete)
@@ -216,9 +217,9 @@ fn symbol(program: &Path, function: &str) -> std::ops::Range<u64> {
     let line = line.unwrap_or_else(|| panic!("no function {function}"));
     let address = u64::from_str_radix(&line[1], 16).expect("an address");
     let size: u64 = line[2].parse().expect("a size");
-    let image = std::fs::read(program).expect("the program");
-    let image = chainscope_unwind::Image::read(image.as_slice()).expect("an ELF file");
-    let segment = image.segments().iter().find(|s| address >= s.address && address < s.address + s.size);
+    let elf = std::fs::read(program).expect("the program");
+    let elf = chainscope_unwind::ElfSegments::read(elf.as_slice()).expect("an ELF file");
+    let segment = elf.as_slice().iter().find(|s| address >= s.address && address < s.address + s.size);
     let segment = segment.expect("a segment");
     let offset = address - segment.address + segment.offset;
     offset..offset + size

@@ -7,20 +7,20 @@ use std::net::SocketAddr;
 
 use super::pattern;
 
-/// Set in the environment of a puppet.
-pub const MARK: &str = "CHAINSCOPE_TEST_PUPPET";
+/// Set in the environment of a process.
+pub const ENV_MARKER: &str = "CHAINSCOPE_TEST_PROCESS";
 
-/// Runs before `main`: a puppet must not run the tests.
+/// Runs before `main`: a process must not run the tests.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    if std::env::var_os(MARK).is_some() {
+    if std::env::var_os(ENV_MARKER).is_some() {
         for line in io::stdin().lock().lines() {
             let line = line.expect("a line");
             let words: Vec<&str> = line.split_whitespace().collect();
-            reply(&obey(&words));
+            reply(&execute(&words));
         }
         std::process::exit(0);
     }
@@ -39,7 +39,7 @@ fn result(ret: impl TryInto<i64>) -> i64 {
     if ret < 0 { -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { ret }
 }
 
-fn obey(words: &[&str]) -> Vec<i64> {
+fn execute(words: &[&str]) -> Vec<i64> {
     let number = |at: usize| -> i64 { words.get(at).map_or(0, |word| word.parse().expect("a number")) };
     // -1 where the word is an address: the order does not look at it.
     let number_or = |at: usize| words.get(at).and_then(|word| word.parse::<i64>().ok()).unwrap_or(-1);

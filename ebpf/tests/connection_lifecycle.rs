@@ -11,7 +11,7 @@ use chainscope_ebpf::network::{CaptureMode, ClosedBy, Direction, ExecEvents, Net
 
 use chainscope_testing::free_port;
 use common::recorder::Recorder;
-use common::{Puppet, listener, pattern, responder};
+use common::{TestProcess, listener, pattern, responder};
 
 both_modes!(
     a_listener_at_a_watched_port,
@@ -32,68 +32,68 @@ both_modes!(
 );
 
 fn a_listener_at_a_watched_port(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let (mut recorder, mut process, listener, address) = responder(mode);
     let mut peers = Vec::new();
     for accept in ["accept", "accept4"] {
         let mut peer = TcpStream::connect(address).expect("it listens");
         // Before it is accepted: even that is not missed.
         peer.write_all(&pattern(1, 0, 100)).expect("room");
-        let fd = puppet.must(&format!("{accept} {listener}"));
-        assert_eq!(puppet.must(&format!("receive {fd} 100 1 0 read")), 100);
+        let fd = process.call_ok(&format!("{accept} {listener}"));
+        assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
         peers.push((peer, fd));
     }
-    recorder.pump_until("listening", |r| !r.listening.is_empty());
-    assert_eq!(recorder.listening, [(puppet.pid(), puppet.netns(), address.port())]);
+    recorder.poll_until("listening", |r| !r.listening.is_empty());
+    assert_eq!(recorder.listening, [(process.pid(), process.netns(), address.port())]);
     for (count, (peer, fd)) in peers.into_iter().enumerate() {
-        let opened = recorder.until_opened(puppet.pid(), count + 1);
+        let opened = recorder.wait_opened(process.pid(), count + 1);
         assert_eq!((opened.role, opened.local), (Some(Role::Responder), address));
         assert_eq!(opened.remote, peer.local_addr().expect("an address"));
-        assert_eq!((opened.netns, opened.sent_offset, opened.received_offset), (puppet.netns(), 0, 0));
-        recorder.until_covered(opened.socket, Direction::Received, 100);
-        let link = std::fs::read_link(format!("/proc/{}/fd/{fd}", puppet.pid())).expect("a descriptor");
+        assert_eq!((opened.netns, opened.sent_offset, opened.received_offset), (process.netns(), 0, 0));
+        recorder.wait_covered(opened.socket, Direction::Received, 100);
+        let link = std::fs::read_link(format!("/proc/{}/fd/{fd}", process.pid())).expect("a descriptor");
         let inode = recorder.inodes.get(&opened.socket).copied().unwrap_or(opened.inode);
         assert_eq!(link.to_string_lossy(), format!("socket:[{inode}]"));
-        puppet.must(&format!("close {fd}"));
-        assert_eq!(recorder.until_closed(opened.socket).by, ClosedBy::Local);
+        process.call_ok(&format!("close {fd}"));
+        assert_eq!(recorder.wait_closed(opened.socket).by, ClosedBy::Local);
         recorder.received(opened.socket).verify_whole(1, 100);
         drop(peer);
     }
-    puppet.end();
+    process.finish();
 }
 
 fn two_processes_on_one_port_in_two_namespaces(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppets = [Puppet::in_new_netns(), Puppet::in_new_netns()];
+    let mut processes = [TestProcess::in_new_netns(), TestProcess::in_new_netns()];
     recorder.probe.watch_port(None, 9732).expect("room for one");
-    for puppet in &mut puppets {
-        assert_eq!(puppet.tell("listen 127.0.0.1:9732")[1], 0);
+    for process in &mut processes {
+        assert_eq!(process.call("listen 127.0.0.1:9732")[1], 0);
     }
-    recorder.pump_until("both", |r| r.listening.len() == 2);
-    let expected: Vec<_> = puppets.iter().map(|p| (p.pid(), p.netns(), 9732)).collect();
+    recorder.poll_until("both", |r| r.listening.len() == 2);
+    let expected: Vec<_> = processes.iter().map(|p| (p.pid(), p.netns(), 9732)).collect();
     assert_eq!(recorder.listening, expected);
-    assert_ne!(puppets[0].netns(), puppets[1].netns());
-    for (seed, puppet) in puppets.iter_mut().enumerate() {
+    assert_ne!(processes[0].netns(), processes[1].netns());
+    for (seed, process) in processes.iter_mut().enumerate() {
         // Its own peer: both ends are the same process, told apart by role.
-        let near = puppet.must("connect 127.0.0.1:9732");
-        puppet.must(&format!("send {near} {seed} 0 500 1 write"));
+        let near = process.call_ok("connect 127.0.0.1:9732");
+        process.call_ok(&format!("send {near} {seed} 0 500 1 write"));
     }
-    for (seed, puppet) in puppets.iter().enumerate() {
-        let opened = recorder.until_opened(puppet.pid(), 2);
-        let near = recorder.opened.values().find(|o| o.pid == puppet.pid() && o.role == Some(Role::Initiator));
+    for (seed, process) in processes.iter().enumerate() {
+        let opened = recorder.wait_opened(process.pid(), 2);
+        let near = recorder.opened.values().find(|o| o.pid == process.pid() && o.role == Some(Role::Initiator));
         let near = *near.unwrap_or_else(|| panic!("no initiator: {opened:?}"));
-        assert_eq!(near.netns, puppet.netns());
-        recorder.until_covered(near.socket, Direction::Sent, 500);
+        assert_eq!(near.netns, process.netns());
+        recorder.wait_covered(near.socket, Direction::Sent, 500);
         recorder.sent(near.socket).verify_whole(seed as u64, 500);
     }
 }
 
 fn a_port_of_one_namespace_only(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let (mut inside, mut outside) = (Puppet::in_new_netns(), Puppet::in_new_netns());
+    let (mut inside, mut outside) = (TestProcess::in_new_netns(), TestProcess::in_new_netns());
     recorder.probe.watch_port(Some(inside.netns()), 9732).expect("room for one");
-    outside.must("listen 127.0.0.1:9732");
-    inside.must("listen 127.0.0.1:9732");
-    recorder.pump_until("listening", |r| !r.listening.is_empty());
+    outside.call_ok("listen 127.0.0.1:9732");
+    inside.call_ok("listen 127.0.0.1:9732");
+    recorder.poll_until("listening", |r| !r.listening.is_empty());
     assert_eq!(recorder.listening, [(inside.pid(), inside.netns(), 9732)]);
     assert_eq!(recorder.probe.processes(), [inside.pid()]);
     recorder.probe.unwatch_port(Some(inside.netns()), 9732).expect("it was there");
@@ -101,186 +101,186 @@ fn a_port_of_one_namespace_only(mode: CaptureMode) {
 }
 
 fn other_ports_of_the_process_are_left_alone(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let (mut recorder, mut process, listener, address) = responder(mode);
     let rpc = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let rpc_listener = puppet.must(&format!("listen {rpc}"));
+    let rpc_listener = process.call_ok(&format!("listen {rpc}"));
     let mut rpc_peer = TcpStream::connect(rpc).expect("it listens");
-    let fd = puppet.must(&format!("accept {rpc_listener}"));
+    let fd = process.call_ok(&format!("accept {rpc_listener}"));
     rpc_peer.write_all(&pattern(1, 0, 700)).expect("room");
-    assert_eq!(puppet.must(&format!("receive {fd} 700 1 0 read")), 700);
-    assert_eq!(puppet.must(&format!("send {fd} 1 0 300 1 write")), 300);
+    assert_eq!(process.call_ok(&format!("receive {fd} 700 1 0 read")), 700);
+    assert_eq!(process.call_ok(&format!("send {fd} 1 0 300 1 write")), 300);
 
     // The process' own connections are captured, wherever they go.
     let (other, other_address) = common::listener("127.0.0.1:0");
-    let own = puppet.must(&format!("connect {other_address}"));
+    let own = process.call_ok(&format!("connect {other_address}"));
     let _kept = other.accept().expect("a connection");
-    assert_eq!(puppet.must(&format!("send {own} 1 0 10 1 write")), 10);
+    assert_eq!(process.call_ok(&format!("send {own} 1 0 10 1 write")), 10);
     let mut peer = TcpStream::connect(address).expect("it listens");
-    let near = puppet.must(&format!("accept {listener}"));
+    let near = process.call_ok(&format!("accept {listener}"));
     peer.write_all(&pattern(1, 0, 20)).expect("room");
-    assert_eq!(puppet.must(&format!("receive {near} 20 1 0 read")), 20);
+    assert_eq!(process.call_ok(&format!("receive {near} 20 1 0 read")), 20);
 
-    recorder.until_opened(puppet.pid(), 2);
+    recorder.wait_opened(process.pid(), 2);
     let last = recorder.opened.values().last().copied().expect("two of them");
-    recorder.until_covered(last.socket, Direction::Received, 20);
+    recorder.wait_covered(last.socket, Direction::Received, 20);
     assert!(recorder.opened.values().all(|o| o.local.port() != rpc.port()), "{:?}", recorder.opened);
-    let account = recorder.account(puppet.pid());
+    let account = recorder.account(process.pid());
     assert_eq!((account.left_alone, account.captured, account.seen), (1000, 30, 1030));
 
     // Without the filter, connections that begin later are captured.
-    recorder.probe.set_port_filter(puppet.pid(), None).expect("it was there");
+    recorder.probe.set_port_filter(process.pid(), None).expect("it was there");
     let _rpc_peer = TcpStream::connect(rpc).expect("it listens");
-    let opened = recorder.until_opened(puppet.pid(), 3);
+    let opened = recorder.wait_opened(process.pid(), 3);
     assert_eq!(opened.local, rpc);
-    puppet.end();
+    process.finish();
 }
 
 fn an_existing_process_and_its_listener(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let port = free_port();
-    let fd = puppet.must(&format!("listen 127.0.0.1:{port}"));
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    recorder.probe.add_process(puppet.pid()).expect("again changes nothing");
-    recorder.probe.add_listener(puppet.netns(), port, puppet.pid()).expect("room for one");
+    let fd = process.call_ok(&format!("listen 127.0.0.1:{port}"));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    recorder.probe.add_process(process.pid()).expect("again changes nothing");
+    recorder.probe.add_listener(process.netns(), port, process.pid()).expect("room for one");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    let opened = recorder.until_opened(puppet.pid(), 1);
+    let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!((opened.role, opened.received_offset), (Some(Role::Responder), 0));
     peer.write_all(&pattern(2, 0, 1000)).expect("room");
-    let near = puppet.must(&format!("accept {fd}"));
-    assert_eq!(puppet.must(&format!("receive {near} 1000 1 0 recvfrom")), 1000);
-    recorder.until_covered(opened.socket, Direction::Received, 1000);
+    let near = process.call_ok(&format!("accept {fd}"));
+    assert_eq!(process.call_ok(&format!("receive {near} 1000 1 0 recvfrom")), 1000);
+    recorder.wait_covered(opened.socket, Direction::Received, 1000);
     recorder.received(opened.socket).verify_whole(2, 1000);
-    recorder.probe.remove_listener(puppet.netns(), port).expect("it was there");
-    puppet.end();
+    recorder.probe.remove_listener(process.netns(), port).expect("it was there");
+    process.finish();
 }
 
 fn an_existing_connection_of_either_role(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, out_address) = listener("127.0.0.1:0");
     let near = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let listening = puppet.must(&format!("listen {near}"));
+    let listening = process.call_ok(&format!("listen {near}"));
     for initiator in [true, false] {
         let (fd, mut peer) = if initiator {
-            (puppet.must(&format!("connect {out_address}")), out.accept().expect("a connection").0)
+            (process.call_ok(&format!("connect {out_address}")), out.accept().expect("a connection").0)
         } else {
             let peer = TcpStream::connect(near).expect("it listens");
-            (puppet.must(&format!("accept {listening}")), peer)
+            (process.call_ok(&format!("accept {listening}")), peer)
         };
         // Before anybody watches: 5000 out, 3000 of 3100 in.
-        assert_eq!(puppet.must(&format!("send {fd} 1 0 5000 1 write")), 5000);
+        assert_eq!(process.call_ok(&format!("send {fd} 1 0 5000 1 write")), 5000);
         peer.read_exact(&mut [0; 5000]).expect("all of it");
         peer.write_all(&pattern(2, 0, 3100)).expect("room");
-        assert_eq!(puppet.must(&format!("receive {fd} 3000 1 0 read")), 3000);
+        assert_eq!(process.call_ok(&format!("receive {fd} 3000 1 0 read")), 3000);
 
-        recorder.probe.add_process(puppet.pid()).expect("room for one");
-        assert_eq!(puppet.must(&format!("receive {fd} 100 1 0 read")), 100);
-        assert_eq!(puppet.must(&format!("send {fd} 1 5000 200 1 write")), 200);
-        let opened = recorder.until_opened(puppet.pid(), if initiator { 1 } else { 2 });
+        recorder.probe.add_process(process.pid()).expect("room for one");
+        assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
+        assert_eq!(process.call_ok(&format!("send {fd} 1 5000 200 1 write")), 200);
+        let opened = recorder.wait_opened(process.pid(), if initiator { 1 } else { 2 });
         assert_eq!((opened.sent_offset, opened.received_offset), (5000, 3000), "initiator: {initiator}");
         let role = if initiator { Role::Initiator } else { Role::Responder };
         assert_eq!(opened.role, Some(role));
         assert_ne!(opened.inode, 0);
         peer.shutdown(std::net::Shutdown::Write).expect("open");
-        assert_eq!(puppet.must(&format!("receive {fd} 10 1 0 read")), 0);
-        puppet.must(&format!("close {fd}"));
-        let closed = recorder.until_closed(opened.socket);
+        assert_eq!(process.call_ok(&format!("receive {fd} 10 1 0 read")), 0);
+        process.call_ok(&format!("close {fd}"));
+        let closed = recorder.wait_closed(opened.socket);
         assert_eq!((closed.sent_offset, closed.received_offset, closed.by), (5200, 3100, ClosedBy::Remote));
         let (sent, received) = (recorder.sent(opened.socket), recorder.received(opened.socket));
         sent.verify(1);
         received.verify(2);
         assert_eq!((sent.holes(5000, 5200), sent.captured()), (0, 200));
         assert_eq!((received.holes(3000, 3100), received.captured()), (0, 100));
-        assert_eq!(recorder.account(puppet.pid()).seen, 300);
-        recorder.probe.remove_process(puppet.pid()).expect("it was there");
+        assert_eq!(recorder.account(process.pid()).seen, 300);
+        recorder.probe.remove_process(process.pid()).expect("it was there");
     }
-    puppet.end();
+    process.finish();
 }
 
 fn an_existing_connection_on_which_nothing_passed(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, address) = listener("[::1]:0");
     for first_sends in [true, false] {
-        let fd = puppet.must(&format!("connect {address}"));
+        let fd = process.call_ok(&format!("connect {address}"));
         let (mut peer, _) = out.accept().expect("a connection");
-        recorder.probe.add_process(puppet.pid()).expect("room for one");
+        recorder.probe.add_process(process.pid()).expect("room for one");
         if first_sends {
-            assert_eq!(puppet.must(&format!("send {fd} 1 0 10 1 write")), 10);
+            assert_eq!(process.call_ok(&format!("send {fd} 1 0 10 1 write")), 10);
         } else {
             peer.write_all(&pattern(1, 0, 10)).expect("room");
-            assert_eq!(puppet.must(&format!("receive {fd} 10 1 0 read")), 10);
+            assert_eq!(process.call_ok(&format!("receive {fd} 10 1 0 read")), 10);
         }
-        let opened = recorder.until_opened(puppet.pid(), if first_sends { 1 } else { 2 });
+        let opened = recorder.wait_opened(process.pid(), if first_sends { 1 } else { 2 });
         assert_eq!((opened.sent_offset, opened.received_offset), (0, 0));
         assert_eq!(opened.role, Some(Role::Initiator));
-        recorder.probe.remove_process(puppet.pid()).expect("it was there");
+        recorder.probe.remove_process(process.pid()).expect("it was there");
     }
-    puppet.end();
+    process.finish();
 }
 
 fn a_connection_that_is_to_be_left_alone(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    recorder.probe.add_process(process.pid()).expect("room for one");
     let (mut fds, mut peers) = (Vec::new(), Vec::new());
     for count in 1..=2 {
-        let fd = puppet.must(&format!("connect {address}"));
+        let fd = process.call_ok(&format!("connect {address}"));
         peers.push(out.accept().expect("a connection").0);
-        assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-        let opened = recorder.until_opened(puppet.pid(), count);
+        assert_eq!(process.call_ok(&format!("send {fd} 1 0 100 1 write")), 100);
+        let opened = recorder.wait_opened(process.pid(), count);
         let verdict = if count == 1 { Verdict::LeaveAlone } else { Verdict::Keep };
         recorder.probe.set_verdict(opened.socket, verdict).expect("room for one");
-        assert_eq!(puppet.must(&format!("send {fd} 1 100 900 1 write")), 900);
-        puppet.must(&format!("close {fd}"));
-        let closed = recorder.until_closed(opened.socket);
+        assert_eq!(process.call_ok(&format!("send {fd} 1 100 900 1 write")), 900);
+        process.call_ok(&format!("close {fd}"));
+        let closed = recorder.wait_closed(opened.socket);
         assert_eq!(closed.sent_offset, 1000, "left alone or not, the end is told");
         fds.push(opened.socket);
     }
     assert_eq!(recorder.sent(fds[0]).captured(), 100);
     recorder.sent(fds[1]).verify_whole(1, 1000);
-    let account = recorder.account(puppet.pid());
+    let account = recorder.account(process.pid());
     assert_eq!((account.seen, account.captured, account.left_alone), (2000, 1100, 900));
-    puppet.end();
+    process.finish();
 }
 
 fn two_connections_at_once(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let (mut recorder, mut process, listener, address) = responder(mode);
     let mut connections = Vec::new();
     for seed in [1_u64, 2] {
         let peer = TcpStream::connect(address).expect("it listens");
-        connections.push((seed, puppet.must(&format!("accept {listener}")), peer, 0_u64));
+        connections.push((seed, process.call_ok(&format!("accept {listener}")), peer, 0_u64));
     }
     for round in 0..50_usize {
         for (seed, fd, peer, at) in &mut connections {
             let size = 1 + (round * 997 * *seed as usize) % 9000;
             peer.write_all(&pattern(*seed, *at, size)).expect("room");
-            puppet.must(&format!("receive_all {fd} {size} 3000 readv"));
-            puppet.must(&format!("send {fd} {} {at} {size} 2 sendmsg", *seed + 10));
+            process.call_ok(&format!("receive_all {fd} {size} 3000 readv"));
+            process.call_ok(&format!("send {fd} {} {at} {size} 2 sendmsg", *seed + 10));
             peer.read_exact(&mut vec![0; size]).expect("all of it");
             *at += size as u64;
         }
     }
     for (seed, fd, peer, at) in connections {
-        puppet.must(&format!("close {fd}"));
+        process.call_ok(&format!("close {fd}"));
         let local = peer.local_addr().expect("an address");
-        recorder.pump_until("it", |r| r.opened.values().any(|o| o.remote == local));
+        recorder.poll_until("it", |r| r.opened.values().any(|o| o.remote == local));
         let opened = *recorder.opened.values().find(|o| o.remote == local).expect("just seen");
-        recorder.until_closed(opened.socket);
+        recorder.wait_closed(opened.socket);
         recorder.received(opened.socket).verify_whole(seed, at);
         recorder.sent(opened.socket).verify_whole(seed + 10, at);
     }
-    puppet.end();
+    process.finish();
 }
 
 fn two_threads_each_on_its_own_socket(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fds = [0, 1].map(|_| puppet.must(&format!("connect {address}")));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    let fds = [0, 1].map(|_| process.call_ok(&format!("connect {address}")));
     let total = 4_000_000_usize;
     let readers: Vec<_> = (0..2)
         .map(|_| {
@@ -291,124 +291,124 @@ fn two_threads_each_on_its_own_socket(mode: CaptureMode) {
             })
         })
         .collect();
-    puppet.order(&format!("two_threads_send {} {} {total} 3333", fds[0], fds[1]));
-    let sockets = [1, 2].map(|count| recorder.until_opened(puppet.pid(), count).socket);
+    process.send_command(&format!("two_threads_send {} {} {total} 3333", fds[0], fds[1]));
+    let sockets = [1, 2].map(|count| recorder.wait_opened(process.pid(), count).socket);
     for (socket, seed) in sockets.into_iter().zip(1..) {
-        recorder.until_covered(socket, Direction::Sent, total as u64);
+        recorder.wait_covered(socket, Direction::Sent, total as u64);
         recorder.sent(socket).verify_whole(seed, total as u64);
     }
-    assert_eq!(puppet.reply(), [total as i64; 2]);
-    assert_eq!(recorder.account(puppet.pid()).captured, 2 * total as u64);
+    assert_eq!(process.read_reply(), [total as i64; 2]);
+    assert_eq!(recorder.account(process.pid()).captured, 2 * total as u64);
     drop(readers);
-    puppet.end();
+    process.finish();
 }
 
 fn a_descriptor_that_was_duplicated_and_closed_by_a_thread(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fd = puppet.must(&format!("connect {address}"));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    let fd = process.call_ok(&format!("connect {address}"));
     let _peer = out.accept().expect("a connection");
-    puppet.must(&format!("send {fd} 1 0 100 1 write"));
-    let second = puppet.must(&format!("dup {fd}"));
-    puppet.must(&format!("thread_close {fd}"));
-    puppet.must(&format!("send {second} 1 100 100 1 write"));
-    puppet.must(&format!("thread_send {second} 1 200 100"));
+    process.call_ok(&format!("send {fd} 1 0 100 1 write"));
+    let second = process.call_ok(&format!("dup {fd}"));
+    process.call_ok(&format!("thread_close {fd}"));
+    process.call_ok(&format!("send {second} 1 100 100 1 write"));
+    process.call_ok(&format!("thread_send {second} 1 200 100"));
     // The number of the closed descriptor goes to another connection.
-    let reused = puppet.must(&format!("connect {address}"));
+    let reused = process.call_ok(&format!("connect {address}"));
     assert_eq!(reused, fd);
-    puppet.must(&format!("send {reused} 2 0 50 1 write"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    let other = recorder.until_opened(puppet.pid(), 2);
-    recorder.until_covered(other.socket, Direction::Sent, 50);
+    process.call_ok(&format!("send {reused} 2 0 50 1 write"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    let other = recorder.wait_opened(process.pid(), 2);
+    recorder.wait_covered(other.socket, Direction::Sent, 50);
     assert!(!recorder.closed.contains_key(&opened.socket), "one descriptor is left");
-    puppet.must(&format!("close {second}"));
-    assert_eq!(recorder.until_closed(opened.socket).sent_offset, 300);
+    process.call_ok(&format!("close {second}"));
+    assert_eq!(recorder.wait_closed(opened.socket).sent_offset, 300);
     recorder.sent(opened.socket).verify_whole(1, 300);
     recorder.sent(other.socket).verify_whole(2, 50);
-    puppet.end();
+    process.finish();
 }
 
 fn connecting_without_waiting(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, address) = listener("[::1]:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fd = puppet.must(&format!("connect {address} nonblocking"));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    let fd = process.call_ok(&format!("connect {address} nonblocking"));
     let (mut peer, _) = out.accept().expect("a connection");
     peer.write_all(&pattern(1, 0, 10)).expect("room");
-    assert_eq!(puppet.must(&format!("receive {fd} 10 1 0 read")), 10);
-    let opened = recorder.until_opened(puppet.pid(), 1);
+    assert_eq!(process.call_ok(&format!("receive {fd} 10 1 0 read")), 10);
+    let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!((opened.role, opened.remote), (Some(Role::Initiator), address));
-    recorder.until_covered(opened.socket, Direction::Received, 10);
+    recorder.wait_covered(opened.socket, Direction::Received, 10);
     recorder.received(opened.socket).verify_whole(1, 10);
-    puppet.end();
+    process.finish();
 }
 
 fn a_child_of_the_process(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let (mut recorder, mut process, listener, address) = responder(mode);
     let mut peer = TcpStream::connect(address).expect("it listens");
-    let fd = puppet.must(&format!("accept {listener}"));
-    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-    assert_eq!(puppet.tell(&format!("fork_send {fd} 1 100 200")), [0], "the child's exit status");
-    assert_eq!(puppet.must(&format!("send {fd} 1 300 100 1 write")), 100);
+    let fd = process.call_ok(&format!("accept {listener}"));
+    assert_eq!(process.call_ok(&format!("send {fd} 1 0 100 1 write")), 100);
+    assert_eq!(process.call(&format!("fork_send {fd} 1 100 200")), [0], "the child's exit status");
+    assert_eq!(process.call_ok(&format!("send {fd} 1 300 100 1 write")), 100);
     peer.read_exact(&mut [0; 400]).expect("all of it");
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    assert_eq!(recorder.until_closed(opened.socket).sent_offset, 400);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    assert_eq!(recorder.wait_closed(opened.socket).sent_offset, 400);
     recorder.sent(opened.socket).verify_whole(1, 400);
-    assert_eq!(recorder.account(puppet.pid()).captured, 400);
-    puppet.end();
+    assert_eq!(recorder.account(process.pid()).captured, 400);
+    process.finish();
 }
 
 fn a_process_that_is_watched_no_more(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let (mut recorder, mut process, listener, address) = responder(mode);
     let peer = TcpStream::connect(address).expect("it listens");
-    let fd = puppet.must(&format!("accept {listener}"));
-    puppet.must(&format!("send {fd} 1 0 100 1 write"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    recorder.probe.remove_process(puppet.pid()).expect("it was there");
-    recorder.probe.remove_process(puppet.pid()).expect("nothing to do");
-    assert!(recorder.probe.account(puppet.pid()).is_none());
-    puppet.must(&format!("send {fd} 1 100 100 1 write"));
-    puppet.must(&format!("close {fd}"));
-    assert_eq!(recorder.until_closed(opened.socket).sent_offset, 200);
+    let fd = process.call_ok(&format!("accept {listener}"));
+    process.call_ok(&format!("send {fd} 1 0 100 1 write"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    recorder.probe.remove_process(process.pid()).expect("it was there");
+    recorder.probe.remove_process(process.pid()).expect("nothing to do");
+    assert!(recorder.probe.account(process.pid()).is_none());
+    process.call_ok(&format!("send {fd} 1 100 100 1 write"));
+    process.call_ok(&format!("close {fd}"));
+    assert_eq!(recorder.wait_closed(opened.socket).sent_offset, 200);
     assert_eq!(recorder.sent(opened.socket).captured(), 100);
     drop(peer);
     // It still listens, but what it accepts is nobody's; a process that is watched later shows that all has been read.
     let _unseen = TcpStream::connect(address).expect("it listens");
-    let mut other = Puppet::new();
+    let mut other = TestProcess::new();
     recorder.probe.add_process(other.pid()).expect("room for one");
-    other.must(&format!("connect {address}"));
-    recorder.until_opened(other.pid(), 1);
+    other.call_ok(&format!("connect {address}"));
+    recorder.wait_opened(other.pid(), 1);
     assert_eq!(recorder.opened.len(), 2, "{:?}", recorder.opened);
-    other.end();
-    puppet.end();
+    other.finish();
+    process.finish();
 }
 
 fn listening_no_more(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
-    puppet.must(&format!("close {listener}"));
+    let (mut recorder, mut process, listener, address) = responder(mode);
+    process.call_ok(&format!("close {listener}"));
     recorder.probe.unwatch_port(None, address.port()).expect("it was there");
     // Somebody else listens there now, who is not watched.
-    let mut stranger = Puppet::new();
-    stranger.must(&format!("listen {address}"));
+    let mut stranger = TestProcess::new();
+    stranger.call_ok(&format!("listen {address}"));
     let _peer = TcpStream::connect(address).expect("it listens");
     let (_out, other) = common::listener("127.0.0.1:0");
-    puppet.must(&format!("connect {other}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
+    process.call_ok(&format!("connect {other}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!(opened.remote, other);
     assert_eq!(recorder.opened.len(), 1, "the stranger's connection is nobody's: {:?}", recorder.opened);
-    puppet.end();
-    stranger.end();
+    process.finish();
+    stranger.finish();
 }
 
 #[test]
 fn executed_programs_are_told_when_asked_for() {
     let mut recorder = Recorder::with(NetworkOptions { exec_events: ExecEvents::All, ..NetworkOptions::default() });
     let mut child = Command::new("true").spawn().expect("a program");
-    recorder.pump_until("it", |r| r.executed.contains(&child.id()));
+    recorder.poll_until("it", |r| r.executed.contains(&child.id()));
     child.wait().expect("it ends");
 }
 

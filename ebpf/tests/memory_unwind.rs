@@ -11,29 +11,29 @@ use std::process::Command;
 use chainscope_ebpf::memory::StackEnd;
 use chainscope_testing::{flush_page_lists, wait};
 
-use memory_common::{Answer, Program, compile, probe, rollup};
+use memory_common::{Snapshot, TestProcess, compile, probe, rollup};
 
 /// Lets a program do its work under the probe, and returns its stacks by how they ended.
 fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
     let mut probe = probe();
-    let mut running = Program::start(program, arguments);
-    assert_eq!(running.reply(), "ready");
+    let mut running = TestProcess::start(program, arguments);
+    assert_eq!(running.read_reply(), "ready");
     let target = probe.watch(running.pid()).expect("it lives");
-    running.order("go");
-    while !running.try_reply(&mut probe) {}
-    let answer = Answer::all(&mut probe);
-    let reading = answer.target(target);
-    let (all, complete) = answer.stacks(target);
-    let checked = answer.reading.health.checked;
+    running.send_command("go");
+    while !running.try_read_reply(&mut probe) {}
+    let snapshot = Snapshot::take(&mut probe);
+    let reading = snapshot.target(target);
+    let (all, complete) = snapshot.stack_totals(target);
+    let checked = snapshot.reading.health.checked;
     println!("{}: {complete} of {all} stacks complete, {:?}", program.display(), reading.stacks);
-    assert!(checked > 0 && answer.reading.health.mismatches == 0, "{:?}", answer.reading.health);
+    assert!(checked > 0 && snapshot.reading.health.mismatches == 0, "{:?}", snapshot.reading.health);
     // Pages come and go while a running program is counted.
     let mut last = String::new();
     let is_counted = wait::until_or(|| {
-        let answer = Answer::all(&mut probe);
-        let reading = answer.target(target);
+        let snapshot = Snapshot::take(&mut probe);
+        let reading = snapshot.target(target);
         let control = rollup(running.pid(), "Anonymous");
-        last = format!("{control} pages, {reading:?}, {:?}", answer.reading.health);
+        last = format!("{control} pages, {reading:?}, {:?}", snapshot.reading.health);
         let is_counted = (reading.attributed[0] + reading.before_attach.anon).abs_diff(control) <= control / 200;
         if !is_counted {
             flush_page_lists();
@@ -41,7 +41,7 @@ fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
         is_counted
     });
     assert!(is_counted, "not as many pages as the kernel counts: {last}");
-    running.end();
+    running.finish();
     (all, complete)
 }
 
@@ -53,9 +53,9 @@ fn assert_nearly_all((all, complete): (u64, u64)) {
 
 #[test]
 fn stacks_that_change_in_every_way() {
-    for (compiler, name) in [("gcc", "vary-gcc"), ("clang", "vary-clang")] {
+    for (compiler, name) in [("gcc", "stack_shapes-gcc"), ("clang", "stack_shapes-clang")] {
         let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-Wno-unknown-attributes"];
-        let program = compile(compiler, "vary.c", name, &flags);
+        let program = compile(compiler, "stack_shapes.c", name, &flags);
         let (all, complete) = run(&program, &["12000"]);
         // Coroutines end where makecontext began them, which has no rule.
         assert!(all > 20_000 && complete * 10 > all * 9, "{complete} of {all}");
@@ -104,7 +104,7 @@ fn a_stripped_go_program() {
 
 #[test]
 fn stacks_that_are_switched_as_ocaml_does() {
-    let program = compile("gcc", "fibre.c", "fibre", &["-O2", "-fomit-frame-pointer"]);
+    let program = compile("gcc", "stack_switch.c", "stack_switch", &["-O2", "-fomit-frame-pointer"]);
     // Between the instruction that switches and the one that leaves the link, no rule is right.
     assert_nearly_all(run(&program, &[]));
 }
@@ -124,12 +124,12 @@ fn compiled(mut compiler: Command) -> (u64, u64) {
         while running.try_wait().expect("our child").is_none() {
             probe.poll(std::time::Duration::from_millis(5)).expect("it is polled");
         }
-        let answer = Answer::all(&mut probe);
-        let reading = answer.target(target);
+        let snapshot = Snapshot::take(&mut probe);
+        let reading = snapshot.target(target);
         let ended = |end: StackEnd| reading.stacks.iter().find(|(of, _)| *of == end).map_or(0, |(_, count)| *count);
-        println!("{compiler:?}: {:?}, {} rules", reading.stacks, answer.reading.health.rules);
-        assert_eq!(answer.reading.health.mismatches, 0);
-        all += answer.stacks(target).0 - ended(StackEnd::Loading);
+        println!("{compiler:?}: {:?}, {} rules", reading.stacks, snapshot.reading.health.rules);
+        assert_eq!(snapshot.reading.health.mismatches, 0);
+        all += snapshot.stack_totals(target).0 - ended(StackEnd::Loading);
         complete += ended(StackEnd::Complete);
         if all > 10_000 {
             break;

@@ -18,20 +18,20 @@ pub struct Segment {
 
 /// The loadable segments with code of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub struct ElfSegments {
     segments: Vec<Segment>,
 }
 
-impl Image {
+impl ElfSegments {
     /// Reads the program headers.
     ///
     /// # Errors
     /// [`Error::Elf`], [`Error::Architecture`].
     pub fn read<'data>(data: impl ReadRef<'data>) -> Result<Self, Error> {
-        Ok(Self::of(&parse(data)?))
+        Ok(Self::from_elf(&parse(data)?))
     }
 
-    pub(crate) fn of<'data>(file: &ElfFile64<'data, Endianness, impl ReadRef<'data>>) -> Self {
+    pub(crate) fn from_elf<'data>(file: &ElfFile64<'data, Endianness, impl ReadRef<'data>>) -> Self {
         let segment = |segment: object::read::elf::ElfSegment64<'data, '_, Endianness, _>| {
             let (offset, size) = segment.file_range();
             Segment { address: segment.address(), offset, size }
@@ -42,14 +42,14 @@ impl Image {
 
     /// The loadable segments with code.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn as_slice(&self) -> &[Segment] {
         &self.segments
     }
 
     /// What the addresses of a process exceed those of the file by (wrapping), where code at `offset` of the file is mapped
     /// at `start`. A mapping begins at a page's start, so that its offset may be a little before the segment's.
     #[must_use]
-    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+    pub fn load_bias(&self, start: u64, offset: u64) -> Option<u64> {
         const PAGE: u64 = 4096;
         let page = |at: u64| at & !(PAGE - 1);
         let holds = |s: &&Segment| {
@@ -76,15 +76,15 @@ mod tests {
 
     #[test]
     fn a_bias_is_where_the_mapping_is_minus_where_the_file_wants_it() {
-        let image = Image {
+        let elf = ElfSegments {
             segments: vec![
                 Segment { address: 0x1000, offset: 0x1000, size: 0x500 },
                 Segment { address: 0x3d00, offset: 0x1d00, size: 0x300 },
             ],
         };
-        assert_eq!(image.bias(0x7000_1000, 0x1000), Some(0x7000_1000 - 0x3000), "of two, the later segment's page");
-        assert_eq!(image.bias(0x7000_0000, 0x5000), None);
-        let fixed = Image { segments: vec![Segment { address: 0x40_1000, offset: 0x1000, size: 0x500 }] };
-        assert_eq!(fixed.bias(0x40_1000, 0x1000), Some(0));
+        assert_eq!(elf.load_bias(0x7000_1000, 0x1000), Some(0x7000_1000 - 0x3000), "of two, the later segment's page");
+        assert_eq!(elf.load_bias(0x7000_0000, 0x5000), None);
+        let fixed = ElfSegments { segments: vec![Segment { address: 0x40_1000, offset: 0x1000, size: 0x500 }] };
+        assert_eq!(fixed.load_bias(0x40_1000, 0x1000), Some(0));
     }
 }

@@ -4,7 +4,7 @@ mod memory_common;
 
 use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
 
-use memory_common::{Answer, Program, rollup};
+use memory_common::{Snapshot, TestProcess, rollup};
 
 /// Descriptors and mappings: a program, map or link lives as long as one of them refers to it.
 fn held() -> (usize, usize) {
@@ -20,14 +20,14 @@ fn own_memory() -> u64 {
 
 #[test]
 fn a_hundred_attachments_leave_nothing() {
-    let mut life = Program::life();
+    let mut workload = TestProcess::memory_workload();
     let mut cycle = || {
         let mut probe = MemoryProbe::load(&MemoryOptions { nodes: 4096, ..MemoryOptions::default() }).expect("root");
         for _ in 0..10 {
-            let target = probe.watch(life.pid()).expect("it lives");
-            life.tell("one 0 50");
-            assert!(Answer::all(&mut probe).anon(target) >= 50);
-            life.tell("unmap 0");
+            let target = probe.watch(workload.pid()).expect("it lives");
+            workload.call("one 0 50");
+            assert!(Snapshot::take(&mut probe).anon(target) >= 50);
+            workload.call("unmap 0");
             probe.unwatch(target);
         }
     };
@@ -38,5 +38,5 @@ fn a_hundred_attachments_leave_nothing() {
     (0..8).for_each(|_| cycle());
     assert_eq!(held(), before);
     assert!(own_memory() <= memory + 100, "{} pages, {memory} at the beginning", own_memory());
-    life.end();
+    workload.finish();
 }

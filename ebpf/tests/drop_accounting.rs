@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use chainscope_ebpf::network::{CaptureMode, Direction, KernelAccount, MissingReason, NetworkOptions, SocketId};
 
 use common::recorder::Recorder;
-use common::{Puppet, listener, pattern};
+use common::{TestProcess, listener, pattern};
 
 both_modes!(
     sendfile_and_splice_to_a_socket,
@@ -26,14 +26,14 @@ both_modes!(
     openings_and_endings_in_a_full_ring,
 );
 
-fn connected(options: NetworkOptions) -> (Recorder, Puppet, i64, TcpStream) {
+fn connected(options: NetworkOptions) -> (Recorder, TestProcess, i64, TcpStream) {
     let mut recorder = Recorder::with(options);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (listener, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fd = puppet.must(&format!("connect {address}"));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    let fd = process.call_ok(&format!("connect {address}"));
     let (peer, _) = listener.accept().expect("a connection");
-    (recorder, puppet, fd, peer)
+    (recorder, process, fd, peer)
 }
 
 fn in_mode(mode: CaptureMode) -> NetworkOptions {
@@ -46,162 +46,162 @@ fn reason(mode: CaptureMode, at_the_socket: MissingReason) -> MissingReason {
 }
 
 /// Ends the connection and reads all about it.
-fn ended(recorder: &mut Recorder, puppet: &mut Puppet, fd: i64) -> (SocketId, KernelAccount) {
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    recorder.until_closed(opened.socket);
-    (opened.socket, recorder.account(puppet.pid()))
+fn ended(recorder: &mut Recorder, process: &mut TestProcess, fd: i64) -> (SocketId, KernelAccount) {
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    recorder.wait_closed(opened.socket);
+    (opened.socket, recorder.account(process.pid()))
 }
 
 fn sendfile_and_splice_to_a_socket(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
-    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-    puppet.order(&format!("sendfile {fd} 500000"));
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
+    assert_eq!(process.call_ok(&format!("send {fd} 1 0 100 1 write")), 100);
+    process.send_command(&format!("sendfile {fd} 500000"));
     peer.read_exact(&mut vec![0; 500_100]).expect("all of it");
-    assert_eq!(puppet.reply(), [500_000]);
-    assert_eq!(puppet.must(&format!("send {fd} 1 500100 100 1 write")), 100);
-    assert_eq!(puppet.must(&format!("splice_in {fd} 3000")), 3000);
-    assert_eq!(puppet.must(&format!("send {fd} 1 503200 100 1 write")), 100);
+    assert_eq!(process.read_reply(), [500_000]);
+    assert_eq!(process.call_ok(&format!("send {fd} 1 500100 100 1 write")), 100);
+    assert_eq!(process.call_ok(&format!("splice_in {fd} 3000")), 3000);
+    assert_eq!(process.call_ok(&format!("send {fd} 1 503200 100 1 write")), 100);
     peer.read_exact(&mut vec![0; 3200]).expect("all of it");
-    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    let (socket, account) = ended(&mut recorder, &mut process, fd);
     let stream = recorder.sent(socket);
     stream.verify(1);
     assert_eq!(stream.captured(), 300);
     assert_eq!(stream.holes(0, 503_300) + stream.missing(MissingReason::NoUserBuffer), 503_000);
     assert_eq!(account.dropped, [(reason(mode, MissingReason::NoUserBuffer).name(), 503_000)]);
     assert_eq!(recorder.closed[&socket].sent_offset, 503_300);
-    puppet.end();
+    process.finish();
 }
 
 fn splice_from_a_socket(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     peer.write_all(&pattern(2, 0, 5000)).expect("room");
-    assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 1000);
-    assert_eq!(puppet.must(&format!("splice_out {fd} 3000")), 3000);
-    assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 1000);
-    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
+    assert_eq!(process.call_ok(&format!("splice_out {fd} 3000")), 3000);
+    assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
+    let (socket, account) = ended(&mut recorder, &mut process, fd);
     let stream = recorder.received(socket);
     stream.verify(2);
     assert_eq!((stream.captured(), stream.holes(0, 5000)), (2000, 3000));
     assert_eq!(account.dropped, [("bypassed", 3000)]);
-    puppet.end();
+    process.finish();
 }
 
 fn splice_until_the_end(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     peer.write_all(&pattern(2, 0, 3000)).expect("room");
     drop(peer);
-    assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 1000);
-    assert_eq!(puppet.must(&format!("splice_out {fd} 2000")), 2000);
-    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
+    assert_eq!(process.call_ok(&format!("splice_out {fd} 2000")), 2000);
+    let (socket, account) = ended(&mut recorder, &mut process, fd);
     // No call came after it: only the end tells.
     assert_eq!(recorder.closed[&socket].received_offset, 3000);
     assert_eq!((account.seen, account.dropped_for(MissingReason::Bypassed)), (3000, 2000));
-    puppet.end();
+    process.finish();
 }
 
 fn io_uring_sends(mode: CaptureMode) {
     for worker in [0, 1] {
-        let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
-        assert_eq!(puppet.must(&format!("send {fd} 3 0 100 1 write")), 100);
-        assert_eq!(puppet.must(&format!("uring_send {fd} 3 100 5000 {worker}")), 5000);
-        assert_eq!(puppet.must(&format!("send {fd} 3 5100 100 1 write")), 100);
+        let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
+        assert_eq!(process.call_ok(&format!("send {fd} 3 0 100 1 write")), 100);
+        assert_eq!(process.call_ok(&format!("uring_send {fd} 3 100 5000 {worker}")), 5000);
+        assert_eq!(process.call_ok(&format!("send {fd} 3 5100 100 1 write")), 100);
         peer.read_exact(&mut [0; 5200]).expect("all of it");
-        let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+        let (socket, account) = ended(&mut recorder, &mut process, fd);
         let stream = recorder.sent(socket);
         stream.verify(3);
         assert_eq!(stream.captured(), 200);
         assert_eq!(stream.holes(0, 5200) + stream.missing(MissingReason::IoUring), 5000);
         assert_eq!(account.dropped, [(reason(mode, MissingReason::IoUring).name(), 5000)], "worker: {worker}");
-        puppet.end();
+        process.finish();
     }
 }
 
 fn io_uring_receives(mode: CaptureMode) {
     for worker in [0, 1] {
-        let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+        let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
         peer.write_all(&pattern(4, 0, 1200)).expect("room");
-        assert_eq!(puppet.must(&format!("receive {fd} 100 1 0 read")), 100);
-        assert_eq!(puppet.must(&format!("uring_receive {fd} 1000 {worker}")), 1000);
-        assert_eq!(puppet.must(&format!("receive {fd} 100 1 0 read")), 100);
-        let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+        assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
+        assert_eq!(process.call_ok(&format!("uring_receive {fd} 1000 {worker}")), 1000);
+        assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
+        let (socket, account) = ended(&mut recorder, &mut process, fd);
         let stream = recorder.received(socket);
         stream.verify(4);
         assert_eq!(stream.captured(), 200);
         assert_eq!(account.dropped, [(reason(mode, MissingReason::IoUring).name(), 1000)], "worker: {worker}");
-        puppet.end();
+        process.finish();
     }
 }
 
 fn io_uring_between_reads(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     let total = 400_000;
-    puppet.order(&format!("uring_mixed {fd} {total}"));
+    process.send_command(&format!("uring_mixed {fd} {total}"));
     // In small portions, so that the receive of the ring waits again and again.
     for at in (0..total).step_by(400) {
         peer.write_all(&pattern(5, at, 400)).expect("room");
     }
-    let [by_read, by_ring] = puppet.reply()[..] else { panic!("two numbers") };
+    let [by_read, by_ring] = process.read_reply()[..] else { panic!("two numbers") };
     assert_eq!((by_read + by_ring) as u64, total);
     assert!(by_ring > 0, "the ring received nothing: {by_read} by read");
-    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    let (socket, account) = ended(&mut recorder, &mut process, fd);
     let stream = recorder.received(socket);
     stream.verify(5);
     assert_eq!(stream.captured(), by_read as u64);
     assert_eq!(account.dropped, [(reason(mode, MissingReason::IoUring).name(), by_ring as u64)]);
-    puppet.end();
+    process.finish();
 }
 
 fn a_thirty_two_bit_call(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
-    assert_eq!(puppet.must(&format!("send {fd} 6 0 100 1 write")), 100);
-    assert_eq!(puppet.must(&format!("int80_write {fd} 6 1000")), 1000);
-    assert_eq!(puppet.must(&format!("send {fd} 6 1100 100 1 write")), 100);
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
+    assert_eq!(process.call_ok(&format!("send {fd} 6 0 100 1 write")), 100);
+    assert_eq!(process.call_ok(&format!("int80_write {fd} 6 1000")), 1000);
+    assert_eq!(process.call_ok(&format!("send {fd} 6 1100 100 1 write")), 100);
     peer.read_exact(&mut [0; 1200]).expect("all of it");
-    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    let (socket, account) = ended(&mut recorder, &mut process, fd);
     let stream = recorder.sent(socket);
     stream.verify(6);
     assert_eq!(stream.captured(), 200);
     assert_eq!(account.dropped, [(reason(mode, MissingReason::Compat).name(), 1000)]);
-    puppet.end();
+    process.finish();
 }
 
 fn a_buffer_that_ends_too_early(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     // The kernel copies what there is and reports a partial write: all of that is captured.
-    let sent = puppet.tell(&format!("send_with_hole {fd} 7"))[0];
+    let sent = process.call(&format!("send_with_hole {fd} 7"))[0];
     let sent = u64::try_from(sent).expect("a partial write");
     assert!(sent > 0 && sent <= 1 << 20);
     peer.read_exact(&mut vec![0; sent as usize]).expect("all of it");
-    let (socket, _) = ended(&mut recorder, &mut puppet, fd);
+    let (socket, _) = ended(&mut recorder, &mut process, fd);
     recorder.sent(socket).verify_whole(7, sent);
-    puppet.end();
+    process.finish();
 }
 
 fn a_buffer_that_is_gone(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     let (gone, total) = (128 << 10, 16 << 20);
-    puppet.order(&format!("send_and_unmap {fd} 9 {gone} {total}"));
-    assert_eq!(puppet.reply(), [0], "unmapped");
+    process.send_command(&format!("send_and_unmap {fd} 9 {gone} {total}"));
+    assert_eq!(process.read_reply(), [0], "unmapped");
     peer.read_exact(&mut vec![0; total]).expect("all of it");
-    assert_eq!(puppet.reply(), [total as i64]);
-    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    assert_eq!(process.read_reply(), [total as i64]);
+    let (socket, account) = ended(&mut recorder, &mut process, fd);
     let stream = recorder.sent(socket);
     stream.verify(9);
     assert_eq!(stream.holes(0, total as u64), 0);
     assert_eq!(stream.missing(MissingReason::Unreadable), gone as u64, "what follows is still captured");
     assert_eq!(account.dropped, [("unreadable", gone as u64)]);
-    puppet.end();
+    process.finish();
 }
 
 /// Which of two writers at once was first is not known for certain; how much they wrote is, to the byte.
 fn two_threads_on_one_socket(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(in_mode(mode));
+    let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     let each = 2_000_000;
-    puppet.order(&format!("two_threads_send {fd} {fd} {each} 777"));
+    process.send_command(&format!("two_threads_send {fd} {fd} {each} 777"));
     peer.read_exact(&mut vec![0; 2 * each]).expect("all of it");
-    assert_eq!(puppet.reply(), [each as i64; 2]);
-    let (socket, account) = ended(&mut recorder, &mut puppet, fd);
+    assert_eq!(process.read_reply(), [each as i64; 2]);
+    let (socket, account) = ended(&mut recorder, &mut process, fd);
     let total = 2 * each as u64;
     assert_eq!(account.seen, total, "{account:?}");
     assert_eq!(recorder.closed[&socket].sent_offset, total);
@@ -210,87 +210,87 @@ fn two_threads_on_one_socket(mode: CaptureMode) {
     let uncovered = stream.by_position().holes(0, total);
     assert_eq!(uncovered + stream.missing(MissingReason::Concurrent), account.dropped_bytes());
     assert!(account.captured > total / 4, "{account:?}");
-    puppet.end();
+    process.finish();
 }
 
 fn a_ring_that_nobody_reads(mode: CaptureMode) {
     let small = NetworkOptions { ring_bytes: 1 << 20, wake_bytes: 1 << 18, ..in_mode(mode) };
     for (call, piece) in [("write", 1000), ("sendmsg", 100_000)] {
-        let (mut recorder, mut puppet, fd, mut peer) = connected(small.clone());
+        let (mut recorder, mut process, fd, mut peer) = connected(small.clone());
         let total = 8_000_000_u64;
-        puppet.order(&format!("send_all {fd} 8 0 {total} {piece} {call}"));
+        process.send_command(&format!("send_all {fd} 8 0 {total} {piece} {call}"));
         peer.read_exact(&mut vec![0; total as usize]).expect("all of it");
-        assert_eq!(puppet.reply(), [total as i64]);
-        let account = recorder.account(puppet.pid());
+        assert_eq!(process.read_reply(), [total as i64]);
+        let account = recorder.account(process.pid());
         let lost = account.dropped_for(MissingReason::RingFull);
         assert!(lost > total / 2, "the ring was not full: {account:?}");
         assert!(account.dropped_records > 0);
         assert_eq!((account.seen, account.captured), (total, total - lost));
 
         // Once it is read again, so is the stream, behind a hole of exactly the length.
-        let opened = recorder.until_opened(puppet.pid(), 1);
-        while recorder.pump() > 0 {}
-        assert_eq!(puppet.must(&format!("send {fd} 8 {total} 500 1 write")), 500);
+        let opened = recorder.wait_opened(process.pid(), 1);
+        while recorder.poll() > 0 {}
+        assert_eq!(process.call_ok(&format!("send {fd} 8 {total} 500 1 write")), 500);
         peer.read_exact(&mut [0; 500]).expect("all of it");
-        recorder.until_covered(opened.socket, Direction::Sent, total - lost + 500);
+        recorder.wait_covered(opened.socket, Direction::Sent, total - lost + 500);
         let stream = recorder.sent(opened.socket);
         stream.verify(8);
         assert_eq!((stream.holes(0, total + 500), stream.captured()), (lost, total - lost + 500));
         let last = stream.pieces.last().expect("the last write");
         assert_eq!((last.header.offset, last.bytes.len()), (total, 500));
-        puppet.end();
+        process.finish();
     }
 }
 
 fn openings_and_endings_in_a_full_ring(mode: CaptureMode) {
     let small = NetworkOptions { ring_bytes: 1 << 16, wake_bytes: 1 << 15, ..in_mode(mode) };
-    let (mut recorder, mut puppet, fd, mut peer) = connected(small);
+    let (mut recorder, mut process, fd, mut peer) = connected(small);
     // Fill the ring to the last bytes.
     for size in [60_000, 4000, 1000, 200, 50, 1, 1, 1] {
-        puppet.must(&format!("send {fd} 1 0 {size} 1 write"));
+        process.call_ok(&format!("send {fd} 1 0 {size} 1 write"));
         peer.read_exact(&mut vec![0; size]).expect("all of it");
     }
-    while recorder.probe.account(puppet.pid()).expect("watched").dropped_records < 3 {
-        puppet.must(&format!("send {fd} 1 0 1 1 write"));
+    while recorder.probe.account(process.pid()).expect("watched").dropped_records < 3 {
+        process.call_ok(&format!("send {fd} 1 0 1 1 write"));
     }
     let (out, address) = listener("127.0.0.1:0");
     // Three that live on, three that are gone before anybody reads; and a new listener.
     let mut near = Vec::new();
     for _ in 0..6 {
-        let fd = puppet.must(&format!("connect {address}"));
+        let fd = process.call_ok(&format!("connect {address}"));
         let (peer, _) = out.accept().expect("a connection");
-        assert_eq!(puppet.must(&format!("send {fd} 2 0 100 1 write")), 100);
+        assert_eq!(process.call_ok(&format!("send {fd} 2 0 100 1 write")), 100);
         near.push((fd, peer));
     }
     for (fd, mut peer) in near.drain(3..) {
-        puppet.must(&format!("close {fd}"));
+        process.call_ok(&format!("close {fd}"));
         assert_eq!(peer.read_to_end(&mut Vec::new()).expect("to the end"), 100);
     }
     let port = chainscope_testing::free_port();
-    puppet.must(&format!("listen 127.0.0.1:{port}"));
+    process.call_ok(&format!("listen 127.0.0.1:{port}"));
 
-    recorder.pump_until("the listener", |r| r.listening.iter().any(|l| l.2 == port));
-    recorder.pump_until("the three endings", |r| r.closed.len() == 3);
+    recorder.poll_until("the listener", |r| r.listening.iter().any(|l| l.2 == port));
+    recorder.poll_until("the three endings", |r| r.closed.len() == 3);
     // The ones that live on are told with their next bytes, at offset 100 of streams that began at 0.
     for (fd, _) in &near {
-        assert_eq!(puppet.must(&format!("send {fd} 2 100 100 1 write")), 100);
+        assert_eq!(process.call_ok(&format!("send {fd} 2 100 100 1 write")), 100);
     }
-    recorder.pump_until("all openings", |r| r.opened.len() == 7);
-    let pid = puppet.pid();
+    recorder.poll_until("all openings", |r| r.opened.len() == 7);
+    let pid = process.pid();
     for socket in recorder.opened.keys().copied().skip(1).collect::<Vec<_>>() {
         assert_eq!(recorder.opened[&socket].pid, pid);
         assert_eq!(recorder.opened[&socket].sent_offset, 0);
         if let Some(closed) = recorder.closed.get(&socket) {
             assert_eq!((closed.sent_offset, recorder.sent(socket).captured()), (100, 0));
         } else {
-            recorder.until_covered(socket, Direction::Sent, 100);
+            recorder.wait_covered(socket, Direction::Sent, 100);
             let stream = recorder.sent(socket);
             stream.verify(2);
             assert_eq!((stream.captured(), stream.holes(0, 200)), (100, 100));
         }
     }
     assert_eq!(recorder.probe.lost_notices(), 0);
-    let account = recorder.account(puppet.pid());
+    let account = recorder.account(process.pid());
     assert!(account.dropped_for(MissingReason::RingFull) >= 600, "{account:?}");
-    puppet.end();
+    process.finish();
 }

@@ -9,24 +9,24 @@ use std::path::Path;
 use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
 
 use common::recorder::Recorder;
-use common::{Puppet, listener};
+use common::{TestProcess, listener};
 
 both_modes!(a_program_is_watched_from_its_execution_on, a_released_process_is_seen_anew);
 
 /// Longer than the kernel's name of a task.
 const FILE: &str = "octez-node-of-the-test";
 
-fn as_file(mode: CaptureMode) -> (Puppet, std::path::PathBuf) {
+fn as_file(mode: CaptureMode) -> (TestProcess, std::path::PathBuf) {
     let dir = std::env::temp_dir().join(format!("chainscope-{}-{mode}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let file = dir.join(FILE);
     // The kernel names a task after the path that was executed. A copy might be busy: another test's thread has forked.
     std::os::unix::fs::symlink(std::env::current_exe().expect("own path"), &file).expect("a link");
-    (Puppet::of(&file, None), dir)
+    (TestProcess::of(&file, None), dir)
 }
 
-fn as_argument() -> Puppet {
-    Puppet::of(&std::env::current_exe().expect("own path"), Some(Path::new("/somewhere/by-argument")))
+fn as_argument() -> TestProcess {
+    TestProcess::of(&std::env::current_exe().expect("own path"), Some(Path::new("/somewhere/by-argument")))
 }
 
 fn a_program_is_watched_from_its_execution_on(mode: CaptureMode) {
@@ -35,52 +35,52 @@ fn a_program_is_watched_from_its_execution_on(mode: CaptureMode) {
     recorder.probe.watch_program(FILE).expect("room");
     recorder.probe.watch_program("by-argument").expect("room");
     let (by_file, dir) = as_file(mode);
-    let mut puppets = [by_file, as_argument(), Puppet::new()];
+    let mut processes = [by_file, as_argument(), TestProcess::new()];
     let mut peers = Vec::new();
-    for puppet in &mut puppets {
+    for process in &mut processes {
         // All of it before anybody looks.
         let (at, address) = listener("127.0.0.1:0");
-        let fd = puppet.must(&format!("connect {address}"));
-        assert_eq!(puppet.must(&format!("send {fd} 7 0 1000 1 write")), 1000);
+        let fd = process.call_ok(&format!("connect {address}"));
+        assert_eq!(process.call_ok(&format!("send {fd} 7 0 1000 1 write")), 1000);
         peers.push(at.accept().expect("a connection"));
     }
-    let [by_file, by_argument, other] = puppets;
-    recorder.pump_until("both", |r| r.opened.len() == 2);
+    let [by_file, by_argument, other] = processes;
+    recorder.poll_until("both", |r| r.opened.len() == 2);
     assert_eq!(recorder.executed, [by_file.pid(), by_argument.pid()]);
     let sockets: HashMap<SocketId, u32> = recorder.opened.values().map(|opened| (opened.socket, opened.pid)).collect();
     for socket in sockets.keys() {
         assert_eq!((recorder.opened[socket].sent_offset, recorder.opened[socket].received_offset), (0, 0));
-        recorder.pump_until("its bytes", |r| r.sent(*socket).captured() == 1000);
+        recorder.poll_until("its bytes", |r| r.sent(*socket).captured() == 1000);
         recorder.sent(*socket).verify_whole(7, 1000);
     }
     assert!(sockets.values().all(|pid| [by_file.pid(), by_argument.pid()].contains(pid)), "nothing of the third");
     recorder.probe.unwatch_program("by-argument").expect("it was there");
     let late = as_argument();
     assert_eq!(recorder.probe.account(late.pid()), None);
-    for puppet in [by_file, by_argument, other, late] {
-        puppet.end();
+    for process in [by_file, by_argument, other, late] {
+        process.finish();
     }
     std::fs::remove_dir_all(dir).expect("it is there");
 }
 
 fn a_released_process_is_seen_anew(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
-    recorder.probe.add_process(puppet.pid()).expect("room");
+    let mut process = TestProcess::new();
+    recorder.probe.add_process(process.pid()).expect("room");
     let (at, address) = listener("127.0.0.1:0");
-    let fd = puppet.must(&format!("connect {address}"));
+    let fd = process.call_ok(&format!("connect {address}"));
     let _peer = at.accept().expect("a connection");
-    puppet.must(&format!("send {fd} 7 0 1000 1 write"));
-    recorder.until_opened(puppet.pid(), 1);
-    recorder.probe.release_process(puppet.pid()).expect("it is watched");
-    puppet.must(&format!("send {fd} 7 1000 500 1 write"));
-    recorder.probe.add_process(puppet.pid()).expect("room");
-    puppet.must(&format!("send {fd} 7 1500 2000 1 write"));
-    let opened = recorder.until_opened(puppet.pid(), 2);
+    process.call_ok(&format!("send {fd} 7 0 1000 1 write"));
+    recorder.wait_opened(process.pid(), 1);
+    recorder.probe.release_process(process.pid()).expect("it is watched");
+    process.call_ok(&format!("send {fd} 7 1000 500 1 write"));
+    recorder.probe.add_process(process.pid()).expect("room");
+    process.call_ok(&format!("send {fd} 7 1500 2000 1 write"));
+    let opened = recorder.wait_opened(process.pid(), 2);
     assert_eq!((opened.sent_offset, opened.role), (1500, Some(Role::Initiator)));
-    recorder.pump_until("its bytes", |r| r.sent(opened.socket).captured() == 2000);
+    recorder.poll_until("its bytes", |r| r.sent(opened.socket).captured() == 2000);
     recorder.sent(opened.socket).verify(7);
-    let account = recorder.account(puppet.pid());
+    let account = recorder.account(process.pid());
     assert_eq!((account.seen, account.captured), (2000, 2000));
-    puppet.end();
+    process.finish();
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use chainscope_ebpf::network::{CaptureMode, ClosedBy, Direction, MissingReason, Role};
 
 use common::recorder::Recorder;
-use common::{Puppet, listener, pattern};
+use common::{TestProcess, listener, pattern};
 
 both_modes!(
     sends_on_ipv4,
@@ -33,17 +33,21 @@ const SENDS: [&str; 6] = ["write", "writev", "pwritev2", "sendto", "sendmsg", "s
 const RECEIVES: [&str; 6] = ["read", "readv", "preadv2", "recvfrom", "recvmsg", "recvmmsg"];
 const SIZES: [usize; 9] = [1, 100, 4096, 4097, 8193, 20_000, 32_768, 70_000, 300_000];
 
-/// Listens at `listen`, has the puppet connect to the address that `target` makes of its port.
+/// Listens at `listen`, has the process connect to the address that `target` makes of its port.
 ///
 /// The ring is large: most of these tests read it only at the end.
-fn connected(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) -> (Recorder, Puppet, i64, TcpStream) {
+fn connected(
+    mode: CaptureMode,
+    listen: &str,
+    target: fn(u16) -> SocketAddr,
+) -> (Recorder, TestProcess, i64, TcpStream) {
     let mut recorder = big_ring(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (listener, address) = listener(listen);
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fd = puppet.must(&format!("connect {}", target(address.port())));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    let fd = process.call_ok(&format!("connect {}", target(address.port())));
     let (peer, _) = listener.accept().expect("a connection");
-    (recorder, puppet, fd, peer)
+    (recorder, process, fd, peer)
 }
 
 fn v4(port: u16) -> SocketAddr {
@@ -71,25 +75,25 @@ fn sends_on_mapped_addresses(mode: CaptureMode) {
 }
 
 fn sends(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, listen, target);
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, listen, target);
     let (mut sent, mut calls) = (0_u64, Vec::new());
     let mut bytes = Vec::new();
     for call in SENDS {
         for size in SIZES {
             let parts = if size < 100 { 1 } else { 5 };
-            puppet.order(&format!("send {fd} 1 {sent} {size} {parts} {call}"));
+            process.send_command(&format!("send {fd} 1 {sent} {size} {parts} {call}"));
             bytes.resize(size, 0);
             peer.read_exact(&mut bytes).expect("all of it");
-            assert_eq!(puppet.reply(), [size as i64], "{call} of {size}");
+            assert_eq!(process.read_reply(), [size as i64], "{call} of {size}");
             assert!(bytes == pattern(1, sent, size), "{call} of {size}: the test itself is wrong");
             calls.push((sent, call));
             sent += size as u64;
         }
     }
-    puppet.must(&format!("close {fd}"));
+    process.call_ok(&format!("close {fd}"));
 
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    let closed = recorder.until_closed(opened.socket);
+    let opened = recorder.wait_opened(process.pid(), 1);
+    let closed = recorder.wait_closed(opened.socket);
     assert_eq!(opened.role, Some(Role::Initiator));
     assert_eq!(opened.remote, target(opened.remote.port()));
     assert_eq!((opened.remote.port(), opened.local.port()), ports(&peer));
@@ -103,9 +107,9 @@ fn sends(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
         assert!(first.header.call_start, "{call} at {offset}");
         assert_eq!(first.header.socket_call, call.starts_with("send"), "{call}");
     }
-    let account = recorder.account(puppet.pid());
+    let account = recorder.account(process.pid());
     assert_eq!((account.seen, account.captured, account.dropped_bytes()), (sent, sent, 0));
-    puppet.end();
+    process.finish();
 }
 
 /// Local and remote port as the peer sees them.
@@ -126,7 +130,7 @@ fn receives_on_mapped_addresses(mode: CaptureMode) {
 }
 
 fn receives(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, listen, target);
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, listen, target);
     let mut received = 0_u64;
     for call in RECEIVES {
         for size in SIZES {
@@ -134,7 +138,7 @@ fn receives(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
             let mut left = size;
             while left > 0 {
                 let parts = if left < 100 { 1 } else { 3 };
-                let n = puppet.must(&format!("receive {fd} {left} {parts} 0 {call}"));
+                let n = process.call_ok(&format!("receive {fd} {left} {parts} 0 {call}"));
                 assert!(n > 0, "{call} of {left}");
                 left -= n as usize;
             }
@@ -142,16 +146,16 @@ fn receives(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
         }
     }
     drop(peer);
-    assert_eq!(puppet.must(&format!("receive {fd} 10 1 0 read")), 0, "the end");
-    puppet.must(&format!("close {fd}"));
+    assert_eq!(process.call_ok(&format!("receive {fd} 10 1 0 read")), 0, "the end");
+    process.call_ok(&format!("close {fd}"));
 
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    let closed = recorder.until_closed(opened.socket);
+    let opened = recorder.wait_opened(process.pid(), 1);
+    let closed = recorder.wait_closed(opened.socket);
     assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Remote, 0, received));
     recorder.received(opened.socket).verify_whole(2, received);
-    let account = recorder.account(puppet.pid());
+    let account = recorder.account(process.pid());
     assert_eq!((account.seen, account.captured, account.dropped_bytes()), (received, received, 0));
-    puppet.end();
+    process.finish();
 }
 
 const BIG: usize = 64 << 20;
@@ -175,12 +179,12 @@ fn one_writev_of_64_mib_in_many_buffers(mode: CaptureMode) {
 
 fn one_big(mode: CaptureMode, call: &str, parts: usize) {
     let mut recorder = big_ring(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (listener, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fd = puppet.must(&format!("connect {address}"));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    let fd = process.call_ok(&format!("connect {address}"));
     let (mut peer, _) = listener.accept().expect("a connection");
-    puppet.order(&format!("send {fd} 3 0 {BIG} {parts} {call}"));
+    process.send_command(&format!("send {fd} 3 0 {BIG} {parts} {call}"));
     let reader = std::thread::spawn(move || {
         let mut bytes = vec![0; 1 << 20];
         let mut total = 0;
@@ -191,28 +195,28 @@ fn one_big(mode: CaptureMode, call: &str, parts: usize) {
         }
         peer
     });
-    assert_eq!(puppet.reply(), [BIG as i64]);
+    assert_eq!(process.read_reply(), [BIG as i64]);
     let peer = reader.join().expect("all of it");
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    recorder.until_covered(opened.socket, Direction::Sent, BIG as u64);
+    let opened = recorder.wait_opened(process.pid(), 1);
+    recorder.wait_covered(opened.socket, Direction::Sent, BIG as u64);
     let stream = recorder.sent(opened.socket);
     stream.verify_whole(3, BIG as u64);
     assert_eq!(stream.calls(), 1);
-    assert_eq!(recorder.account(puppet.pid()).captured, BIG as u64);
+    assert_eq!(recorder.account(process.pid()).captured, BIG as u64);
     drop(peer);
-    puppet.end();
+    process.finish();
 }
 
 fn partial_writes_of_a_nonblocking_socket(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    puppet.must(&format!("nonblocking {fd}"));
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
+    process.call_ok(&format!("nonblocking {fd}"));
     let mut sent = 0_u64;
     let mut partial = 0;
     for call in SENDS {
         // Until the buffers are full: a partial write, then EAGAIN.
         let before = sent;
         loop {
-            let n = puppet.tell(&format!("send {fd} 4 {sent} 1000000 3 {call}"))[0];
+            let n = process.call(&format!("send {fd} 4 {sent} 1000000 3 {call}"))[0];
             if n == -i64::from(libc::EAGAIN) {
                 break;
             }
@@ -225,105 +229,105 @@ fn partial_writes_of_a_nonblocking_socket(mode: CaptureMode) {
         assert!(bytes == pattern(4, before, bytes.len()), "{call}: the test itself is wrong");
     }
     assert!(partial > 0, "no partial write happened");
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    assert_eq!(recorder.until_closed(opened.socket).sent_offset, sent);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    assert_eq!(recorder.wait_closed(opened.socket).sent_offset, sent);
     let stream = recorder.sent(opened.socket);
     // Which message of a partial sendmmsg it was may be uncertain; nothing else may be missing, and nothing wrong.
     stream.verify(4);
     assert_eq!(stream.holes(0, sent), 0);
     assert_eq!(stream.captured(), sent);
-    puppet.end();
+    process.finish();
 }
 
 fn short_reads_and_would_block(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    puppet.must(&format!("nonblocking {fd}"));
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
+    process.call_ok(&format!("nonblocking {fd}"));
     let mut received = 0_u64;
     for call in RECEIVES {
         for _ in 0..3 {
-            let n = puppet.tell(&format!("receive {fd} 5000 2 0 {call}"))[0];
+            let n = process.call(&format!("receive {fd} 5000 2 0 {call}"))[0];
             assert_eq!(n, -i64::from(libc::EAGAIN), "{call}");
             peer.write_all(&pattern(5, received, 77)).expect("room");
             // Asked for more than there is; loopback delivers within the write.
-            assert_eq!(puppet.must(&format!("receive {fd} 5000 2 0 {call}")), 77, "{call}");
+            assert_eq!(process.call_ok(&format!("receive {fd} 5000 2 0 {call}")), 77, "{call}");
             received += 77;
         }
     }
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    assert_eq!(recorder.until_closed(opened.socket).received_offset, received);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    assert_eq!(recorder.wait_closed(opened.socket).received_offset, received);
     recorder.received(opened.socket).verify_whole(5, received);
-    puppet.end();
+    process.finish();
 }
 
 fn peeking_is_not_reading(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     peer.write_all(&pattern(6, 0, 1000)).expect("room");
     let peek = libc::MSG_PEEK;
     for call in ["recvfrom", "recvmsg", "recvmmsg"] {
-        assert_eq!(puppet.must(&format!("receive {fd} 1000 1 {peek} {call}")), 1000, "{call}");
+        assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 {peek} {call}")), 1000, "{call}");
     }
     for call in ["recvfrom", "recvmsg", "recvmmsg"] {
-        assert_eq!(puppet.must(&format!("receive {fd} 300 1 0 {call}")), 300, "{call}");
+        assert_eq!(process.call_ok(&format!("receive {fd} 300 1 0 {call}")), 300, "{call}");
     }
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
     // 100 bytes are left unread: the kernel resets the connection, and the process has read 900.
-    assert_eq!(recorder.until_closed(opened.socket).received_offset, 900);
+    assert_eq!(recorder.wait_closed(opened.socket).received_offset, 900);
     let stream = recorder.received(opened.socket);
     stream.verify_whole(6, 900);
     assert_eq!(stream.calls(), 3);
-    assert_eq!(recorder.account(puppet.pid()).seen, 900);
-    puppet.end();
+    assert_eq!(recorder.account(process.pid()).seen, 900);
+    process.finish();
 }
 
 fn the_error_queue_is_not_the_stream(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     peer.write_all(&pattern(7, 0, 50)).expect("room");
-    assert_eq!(puppet.tell(&format!("error_queue {fd}")), [-i64::from(libc::EAGAIN)]);
-    assert_eq!(puppet.must(&format!("receive {fd} 50 1 0 recvmsg")), 50);
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    recorder.until_closed(opened.socket);
+    assert_eq!(process.call(&format!("error_queue {fd}")), [-i64::from(libc::EAGAIN)]);
+    assert_eq!(process.call_ok(&format!("receive {fd} 50 1 0 recvmsg")), 50);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    recorder.wait_closed(opened.socket);
     recorder.received(opened.socket).verify_whole(7, 50);
-    puppet.end();
+    process.finish();
 }
 
 fn truncating_receive_is_counted(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     peer.write_all(&pattern(8, 0, 3000)).expect("room");
-    assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 1000);
-    assert_eq!(puppet.must(&format!("receive {fd} 1000 1 {} recvfrom", libc::MSG_TRUNC)), 1000);
-    assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 1000);
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    recorder.until_closed(opened.socket);
+    assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
+    assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 {} recvfrom", libc::MSG_TRUNC)), 1000);
+    assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    recorder.wait_closed(opened.socket);
     let stream = recorder.received(opened.socket);
     stream.verify(8);
     assert_eq!((stream.captured(), stream.missing(MissingReason::Discarded), stream.holes(0, 3000)), (2000, 1000, 0));
-    assert_eq!(recorder.account(puppet.pid()).dropped_for(MissingReason::Discarded), 1000);
-    puppet.end();
+    assert_eq!(recorder.account(process.pid()).dropped_for(MissingReason::Discarded), 1000);
+    process.finish();
 }
 
 fn vectors_of_messages(mode: CaptureMode) {
-    let (mut recorder, mut puppet, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
+    let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     // The same vector of equal messages over and over: only its place in the vector tells one from another.
     for round in 0..20_u64 {
-        puppet.order(&format!("send {fd} 9 {} 4000 8 sendmmsg", round * 4000));
+        process.send_command(&format!("send {fd} 9 {} 4000 8 sendmmsg", round * 4000));
         let mut bytes = vec![0; 4000];
         peer.read_exact(&mut bytes).expect("all of it");
-        assert_eq!(puppet.reply(), [4000]);
+        assert_eq!(process.read_reply(), [4000]);
     }
     for round in 0..20_u64 {
         peer.write_all(&pattern(10, round * 4000, 4000)).expect("room");
-        assert_eq!(puppet.must(&format!("receive {fd} 4000 8 0 recvmmsg")), 4000);
+        assert_eq!(process.call_ok(&format!("receive {fd} 4000 8 0 recvmmsg")), 4000);
     }
     peer.write_all(&pattern(10, 80_000, 4000)).expect("room");
-    assert_eq!(puppet.must(&format!("receive {fd} 4000 8 0 recvmmsg_timeout")), 4000);
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    recorder.until_closed(opened.socket);
+    assert_eq!(process.call_ok(&format!("receive {fd} 4000 8 0 recvmmsg_timeout")), 4000);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    recorder.wait_closed(opened.socket);
     let sent = recorder.sent(opened.socket);
     sent.verify_whole(9, 80_000);
     assert_eq!(sent.calls(), 160, "one start a message");
@@ -334,5 +338,5 @@ fn vectors_of_messages(mode: CaptureMode) {
     let uncertain = if mode == CaptureMode::Sock { 3500 } else { 0 };
     assert_eq!(received.missing(MissingReason::Ambiguous), uncertain);
     assert_eq!(received.captured(), 84_000 - uncertain);
-    puppet.end();
+    process.finish();
 }

@@ -10,7 +10,7 @@ use chainscope_ebpf::network::{CaptureMode, ClosedBy, Role};
 
 use chainscope_testing::free_port;
 use common::recorder::Recorder;
-use common::{Puppet, listener, pattern, responder};
+use common::{TestProcess, listener, pattern, responder};
 
 both_modes!(
     half_closed,
@@ -24,144 +24,144 @@ both_modes!(
 
 fn half_closed(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    recorder.probe.add_process(process.pid()).expect("room for one");
     // The process first, then the peer first; each side goes on in the other direction.
     for (count, by) in [(1, ClosedBy::Local), (2, ClosedBy::Remote)] {
-        let fd = puppet.must(&format!("connect {address}"));
+        let fd = process.call_ok(&format!("connect {address}"));
         let (mut peer, _) = out.accept().expect("a connection");
         if by == ClosedBy::Local {
-            puppet.must(&format!("send {fd} 1 0 64 1 write"));
-            puppet.must(&format!("shutdown {fd} {}", libc::SHUT_WR));
+            process.call_ok(&format!("send {fd} 1 0 64 1 write"));
+            process.call_ok(&format!("shutdown {fd} {}", libc::SHUT_WR));
             peer.write_all(&pattern(2, 0, 128)).expect("room");
-            assert_eq!(puppet.must(&format!("receive {fd} 128 1 0 read")), 128);
+            assert_eq!(process.call_ok(&format!("receive {fd} 128 1 0 read")), 128);
         } else {
             peer.write_all(&pattern(2, 0, 128)).expect("room");
             peer.shutdown(std::net::Shutdown::Write).expect("open");
             // The data's last byte and the FIN are consumed by one read.
-            assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 128);
-            assert_eq!(puppet.must(&format!("receive {fd} 1000 1 0 read")), 0);
-            puppet.must(&format!("send {fd} 1 0 64 1 write"));
+            assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 128);
+            assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 0);
+            process.call_ok(&format!("send {fd} 1 0 64 1 write"));
         }
-        puppet.must(&format!("close {fd}"));
+        process.call_ok(&format!("close {fd}"));
         drop(peer);
-        let opened = recorder.until_opened(puppet.pid(), count);
-        let closed = recorder.until_closed(opened.socket);
+        let opened = recorder.wait_opened(process.pid(), count);
+        let closed = recorder.wait_closed(opened.socket);
         assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (by, 64, 128));
         recorder.sent(opened.socket).verify_whole(1, 64);
         recorder.received(opened.socket).verify_whole(2, 128);
     }
-    let account = recorder.account(puppet.pid());
+    let account = recorder.account(process.pid());
     assert_eq!((account.seen, account.dropped_bytes()), (2 * (64 + 128), 0), "a FIN is not payload");
-    puppet.end();
+    process.finish();
 }
 
 fn refused(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
+    let mut process = TestProcess::new();
+    recorder.probe.add_process(process.pid()).expect("room for one");
     let nobody = free_port();
-    let refusal = puppet.tell(&format!("connect 127.0.0.1:{nobody}"));
+    let refusal = process.call(&format!("connect 127.0.0.1:{nobody}"));
     assert_eq!(refusal, [-i64::from(libc::ECONNREFUSED)]);
     // A connection that stands is told; the refused one, before it, was not.
     let (_out, address) = listener("127.0.0.1:0");
-    puppet.must(&format!("connect {address}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
+    process.call_ok(&format!("connect {address}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!(opened.remote, address);
     assert_eq!((recorder.opened.len(), recorder.closed.len()), (1, 0));
-    puppet.end();
+    process.finish();
 }
 
 fn one_socket_that_connects_twice(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(puppet.pid()).expect("room for one");
-    let fd = puppet.must(&format!("connect {address}"));
+    recorder.probe.add_process(process.pid()).expect("room for one");
+    let fd = process.call_ok(&format!("connect {address}"));
     let (mut peer, _) = out.accept().expect("a connection");
-    puppet.must(&format!("send {fd} 1 0 1000 1 write"));
+    process.call_ok(&format!("send {fd} 1 0 1000 1 write"));
     peer.write_all(&pattern(2, 0, 30)).expect("room");
-    puppet.must(&format!("receive {fd} 30 1 0 read"));
-    puppet.must(&format!("disconnect {fd}"));
-    puppet.must(&format!("connect_again {fd} {address}"));
+    process.call_ok(&format!("receive {fd} 30 1 0 read"));
+    process.call_ok(&format!("disconnect {fd}"));
+    process.call_ok(&format!("connect_again {fd} {address}"));
     let (_second, _) = out.accept().expect("a connection");
-    puppet.must(&format!("send {fd} 3 0 500 1 write"));
-    puppet.must(&format!("close {fd}"));
-    let first = recorder.until_opened(puppet.pid(), 1);
-    let again = recorder.until_opened(puppet.pid(), 2);
-    let closed = recorder.until_closed(first.socket);
+    process.call_ok(&format!("send {fd} 3 0 500 1 write"));
+    process.call_ok(&format!("close {fd}"));
+    let first = recorder.wait_opened(process.pid(), 1);
+    let again = recorder.wait_opened(process.pid(), 2);
+    let closed = recorder.wait_closed(first.socket);
     assert_eq!((closed.sent_offset, closed.received_offset, closed.by), (1000, 30, ClosedBy::Local));
     recorder.sent(first.socket).verify_whole(1, 1000);
-    assert_eq!(recorder.until_closed(again.socket).sent_offset, 500);
+    assert_eq!(recorder.wait_closed(again.socket).sent_offset, 500);
     recorder.sent(again.socket).verify_whole(3, 500);
-    assert_eq!(recorder.account(puppet.pid()).dropped_bytes(), 0);
-    puppet.end();
+    assert_eq!(recorder.account(process.pid()).dropped_bytes(), 0);
+    process.finish();
 }
 
 fn reset_by_the_peer(mode: CaptureMode) {
-    reset(mode, ClosedBy::Reset, |puppet, fd, peer| {
+    reset(mode, ClosedBy::Reset, |process, fd, peer| {
         // What it has not read makes its end a reset.
         drop(peer);
-        assert_eq!(puppet.tell(&format!("receive {fd} 10 1 0 read")), [-i64::from(libc::ECONNRESET)]);
+        assert_eq!(process.call(&format!("receive {fd} 10 1 0 read")), [-i64::from(libc::ECONNRESET)]);
         None
     });
 }
 
 fn reset_by_the_process(mode: CaptureMode) {
-    reset(mode, ClosedBy::Local, |puppet, fd, peer| {
-        puppet.must(&format!("linger0 {fd}"));
+    reset(mode, ClosedBy::Local, |process, fd, peer| {
+        process.call_ok(&format!("linger0 {fd}"));
         Some(peer)
     });
 }
 
 /// The process says 100 bytes which the peer does not read, and closes the connection after this was done. A peer that is
 /// given back is there until then.
-fn reset(mode: CaptureMode, by: ClosedBy, first: impl FnOnce(&mut Puppet, i64, TcpStream) -> Option<TcpStream>) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
+fn reset(mode: CaptureMode, by: ClosedBy, first: impl FnOnce(&mut TestProcess, i64, TcpStream) -> Option<TcpStream>) {
+    let (mut recorder, mut process, listener, address) = responder(mode);
     let peer = TcpStream::connect(address).expect("it listens");
-    let fd = puppet.must(&format!("accept {listener}"));
-    assert_eq!(puppet.must(&format!("send {fd} 1 0 100 1 write")), 100);
-    let _peer = first(&mut puppet, fd, peer);
-    puppet.must(&format!("close {fd}"));
-    let opened = recorder.until_opened(puppet.pid(), 1);
-    let closed = recorder.until_closed(opened.socket);
+    let fd = process.call_ok(&format!("accept {listener}"));
+    assert_eq!(process.call_ok(&format!("send {fd} 1 0 100 1 write")), 100);
+    let _peer = first(&mut process, fd, peer);
+    process.call_ok(&format!("close {fd}"));
+    let opened = recorder.wait_opened(process.pid(), 1);
+    let closed = recorder.wait_closed(opened.socket);
     assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (by, 100, 0));
-    puppet.end();
+    process.finish();
 }
 
 fn every_byte_value_of_many_short_connections(mode: CaptureMode) {
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
+    let (mut recorder, mut process, listener, address) = responder(mode);
     for round in 0..200_u64 {
         let mut peer = TcpStream::connect(address).expect("it listens");
-        let fd = puppet.must(&format!("accept {listener}"));
+        let fd = process.call_ok(&format!("accept {listener}"));
         peer.write_all(&pattern(round, 0, 256)).expect("room");
-        puppet.must(&format!("receive_all {fd} 256 100 read"));
-        puppet.must(&format!("close {fd}"));
+        process.call_ok(&format!("receive_all {fd} 256 100 read"));
+        process.call_ok(&format!("close {fd}"));
     }
-    recorder.pump_until("all endings", |r| r.closed.len() == 200);
+    recorder.poll_until("all endings", |r| r.closed.len() == 200);
     let sockets: Vec<_> = recorder.opened.keys().copied().collect();
     for (round, socket) in sockets.into_iter().enumerate() {
         recorder.received(socket).verify_whole(round as u64, 256);
     }
     assert_eq!(recorder.probe.lost_notices(), 0);
-    puppet.end();
+    process.finish();
 }
 
 fn many_that_end_at_once(mode: CaptureMode) {
     const THREADS: usize = 4;
     const EACH: usize = 1000;
-    let (mut recorder, mut puppet, listener, address) = responder(mode);
-    // Both ends are the puppet's. What ends in softirq interrupts the kernel and the probe wherever they are.
-    assert_eq!(puppet.tell(&format!("storm {listener} {address} {THREADS} {EACH}")), [0]);
+    let (mut recorder, mut process, listener, address) = responder(mode);
+    // Both ends are the process's. What ends in softirq interrupts the kernel and the probe wherever they are.
+    assert_eq!(process.call(&format!("storm {listener} {address} {THREADS} {EACH}")), [0]);
     let ends = 2 * THREADS * EACH;
-    recorder.pump_until("all endings", |r| r.closed.len() == ends);
+    recorder.poll_until("all endings", |r| r.closed.len() == ends);
     assert_eq!(recorder.opened.len(), ends);
     for opened in recorder.opened.values() {
         let (sent, received) = (recorder.sent(opened.socket), recorder.received(opened.socket));
         let (out, back) = if opened.role == Some(Role::Initiator) { (sent, received) } else { (received, sent) };
         assert_eq!((out.holes(0, 1), out.captured(), back.captured()), (0, 1, 0), "{opened:?}");
     }
-    assert_eq!((recorder.account(puppet.pid()).dropped_bytes(), recorder.probe.lost_notices()), (0, 0));
-    puppet.end();
+    assert_eq!((recorder.account(process.pid()).dropped_bytes(), recorder.probe.lost_notices()), (0, 0));
+    process.finish();
 }

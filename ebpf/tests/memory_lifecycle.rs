@@ -1,0 +1,192 @@
+//! Threads, forks, and processes that come and go: nothing is doubled and nothing is left.
+#![allow(unsafe_code)]
+
+mod memory_common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use chainscope_ebpf::memory::{Kind, MemoryEvent, MemoryOptions, MemoryProbe, Scope, StackEnd};
+use chainscope_testing::wait;
+
+use memory_common::{Snapshot, TestProcess, compile, drain, probe, wait_until_counted};
+
+/// Address spaces that the probe can know at once.
+const MAX_ADDRESS_SPACES: usize = 16_384;
+
+#[test]
+fn eight_threads_that_fork() {
+    let mut probe = probe();
+    let mut forking = TestProcess::start(&compile("gcc", "fork_threads.c", "fork_threads", &["-O2", "-pthread"]), &[]);
+    assert_eq!(forking.read_reply(), "ready");
+    let target = probe.watch(forking.pid()).expect("it lives");
+    forking.send_command("go");
+    while !forking.try_read_reply(&mut probe) {}
+    wait::until_true("the children to end", || {
+        Snapshot::take(&mut probe).reading.targets.iter().all(|reading| reading.alive == (reading.target == target))
+    });
+    // What a child still holds of its parent's is nobody's when it ends.
+    let snapshot = wait_until_counted(&mut probe, forking.pid(), |snapshot| {
+        let attributed: u64 = snapshot.reading.targets.iter().map(|reading| reading.attributed[0]).sum();
+        attributed + snapshot.target(target).before_attach.anon
+    });
+    let reading = snapshot.target(target);
+    assert!(snapshot.reading.targets.len() > 60, "{} processes", snapshot.reading.targets.len());
+    assert!(snapshot.reading.health.mismatches == 0, "{:?}", snapshot.reading.health);
+    let (all, complete) = snapshot.stack_totals(target);
+    assert!(complete * 1000 >= all * 999, "{:?}", reading.stacks);
+    forking.send_command("end");
+    forking.finish();
+    wait::until_true("nothing to be left", || {
+        Snapshot::take(&mut probe).reading.targets.iter().all(|reading| !reading.alive && reading.attributed[0] == 0)
+    });
+}
+
+/// The kernel stops checking a program when a signal comes: it is loaded again.
+#[test]
+fn signals_do_not_stop_the_start() {
+    const SIGNALS: u32 = 8;
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing; both threads live until the scope ends.
+    let loading = unsafe {
+        let handler: extern "C" fn(libc::c_int) = nothing;
+        assert_ne!(libc::signal(libc::SIGUSR1, handler as libc::sighandler_t), libc::SIG_ERR);
+        libc::pthread_self()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..SIGNALS {
+                std::thread::park_timeout(Duration::from_millis(100));
+                // SAFETY: as above.
+                assert_eq!(unsafe { libc::pthread_kill(loading, libc::SIGUSR1) }, 0);
+            }
+        });
+        probe();
+    });
+}
+
+#[test]
+fn what_is_forgotten_makes_room() {
+    let options = MemoryOptions { nodes: 1024, verify_stacks: true, ..MemoryOptions::default() };
+    let mut probe = MemoryProbe::load(&options).expect("root");
+    let mut workload = TestProcess::memory_workload();
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("forgotten");
+    for round in 0..40 {
+        let target = probe.watch(workload.pid()).expect("it lives");
+        workload.call(&format!("deep 0 20 {}", 60 + round % 7));
+        // Pages that stay in the page cache belong to nobody then.
+        std::fs::write(&file, vec![1; 20 * 4096]).expect("room");
+        memory_common::drop_from_cache(&file);
+        workload.call(&format!("read {}", file.display()));
+        let snapshot = Snapshot::take(&mut probe);
+        let held = snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_one");
+        assert!((20..=21).contains(&held), "{held} in round {round}, {:?}", snapshot.reading.health);
+        assert_eq!(snapshot.reading.health.mismatches, 0);
+        assert!(snapshot.reading.health.nodes_used < 300, "{:?}", snapshot.reading.health);
+        workload.call("unmap 0");
+        probe.unwatch(target);
+        for _ in 0..3 {
+            drain(&mut probe);
+            let reading = probe.read(Scope::All).expect("a reading");
+            assert!(reading.targets.is_empty() && reading.counts.is_empty());
+        }
+    }
+    workload.finish();
+}
+
+#[test]
+fn a_life_with_more_children_than_there_is_room_for_at_once() {
+    const BATCH: usize = 500;
+    let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
+    let mut workload = TestProcess::memory_workload();
+    let target = probe.watch(workload.pid()).expect("it lives");
+    workload.call("one 0 50");
+    let mut children = 0;
+    while children < MAX_ADDRESS_SPACES + 2 * BATCH {
+        workload.call(&format!("children {BATCH}"));
+        wait::until_true("their ends", || {
+            for event in drain(&mut probe) {
+                if let MemoryEvent::Exited { target: child, .. } = event {
+                    probe.unwatch(child);
+                    children += 1;
+                }
+            }
+            children % BATCH == 0
+        });
+        // Their nodes are freed between readings.
+        (0..3).for_each(|_| drop(Snapshot::take(&mut probe)));
+    }
+    workload.call("two 1 70");
+    let snapshot = Snapshot::take(&mut probe);
+    let held = |function| snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), function);
+    assert_eq!((held("hold_one"), held("hold_two")), (50, 70), "{:?}", snapshot.reading.health);
+    let (all, complete) = snapshot.stack_totals(target);
+    assert_eq!(all, complete, "{:?}", snapshot.target(target).stacks);
+    workload.finish();
+}
+
+#[test]
+fn a_child_that_is_watched_for_itself_is_followed_once() {
+    let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
+    let mut workload = TestProcess::memory_workload();
+    let target = probe.watch(workload.pid()).expect("it lives");
+    workload.call("one 0 50");
+    // Nobody has asked for news yet.
+    let child = u32::try_from(workload.call("fork 0 10")).expect("a process");
+    let of_child = probe.watch(child).expect("it lives");
+    let forked = drain(&mut probe);
+    assert!(
+        forked.iter().any(
+            |event| matches!(event, MemoryEvent::Forked { target: to, pid, .. } if (*to, *pid) == (of_child, child))
+        ),
+        "{forked:?}"
+    );
+    let snapshot = Snapshot::take(&mut probe);
+    let targets: Vec<_> = snapshot.reading.targets.iter().map(|reading| (reading.target, reading.alive)).collect();
+    assert_eq!(targets, [(target, true), (of_child, true)]);
+    workload.call("reap");
+    workload.finish();
+}
+
+#[test]
+fn a_full_tree_is_counted() {
+    let options = MemoryOptions { nodes: 1024, verify_stacks: false, ..MemoryOptions::default() };
+    let mut probe = MemoryProbe::load(&options).expect("root");
+    let program = compile("gcc", "stack_shapes.c", "stack_shapes-full", &["-O2", "-pthread", "-fomit-frame-pointer"]);
+    let mut shapes = TestProcess::start(&program, &["3000"]);
+    assert_eq!(shapes.read_reply(), "ready");
+    let target = probe.watch(shapes.pid()).expect("it lives");
+    shapes.send_command("go");
+    while !shapes.try_read_reply(&mut probe) {}
+    // Pages count for the nearest caller that has a node.
+    let snapshot = wait_until_counted(&mut probe, shapes.pid(), |snapshot| snapshot.accounted_anon(target));
+    let health = &snapshot.reading.health;
+    assert!(health.lost.iter().any(|(reason, count)| *reason == "tree_full" && *count > 100), "{health:?}");
+    let cut = snapshot.target(target).stacks.iter().find(|(end, _)| *end == StackEnd::TreeFull);
+    assert!(cut.is_some_and(|(_, count)| *count > 100), "{:?}", snapshot.target(target).stacks);
+    shapes.finish();
+    wait::until_true("nothing to be left", || Snapshot::take(&mut probe).anon(target) == 0);
+}
+
+#[test]
+fn a_hundred_thousand_mappings() {
+    let before = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("there is a limit");
+    let limit: u64 = before.trim().parse().expect("a number");
+    if limit < 300_000 {
+        std::fs::write("/proc/sys/vm/max_map_count", "300000").expect("root");
+    }
+    let mut probe = probe();
+    let program = compile("gcc", "mappings.c", "mappings", &["-O2", "-fomit-frame-pointer"]);
+    let mut mappings = TestProcess::start(&program, &["100000", "2000"]);
+    assert_eq!(mappings.read_reply(), "ready");
+    let target = probe.watch(mappings.pid()).expect("it lives");
+    mappings.send_command("go");
+    assert_eq!(mappings.read_reply(), "done");
+    let snapshot = wait_until_counted(&mut probe, mappings.pid(), |snapshot| snapshot.accounted_anon(target));
+    let reading = snapshot.target(target);
+    let (all, complete) = snapshot.stack_totals(target);
+    assert!(all > 9000 && all == complete, "{:?}", reading.stacks);
+    assert_eq!(snapshot.reading.health.mismatches, 0);
+    mappings.finish();
+    std::fs::write("/proc/sys/vm/max_map_count", before.trim()).expect("root");
+}
