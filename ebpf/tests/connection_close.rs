@@ -13,16 +13,16 @@ use common::recorder::Recorder;
 use common::{TestProcess, listener, pattern, responder};
 
 both_modes!(
-    half_closed,
-    refused,
-    one_socket_that_connects_twice,
-    reset_by_the_peer,
-    reset_by_the_process,
-    every_byte_value_of_many_short_connections,
-    many_that_end_at_once,
+    half_close,
+    connection_refused,
+    socket_reconnected_after_disconnect,
+    reset_by_peer,
+    reset_by_process,
+    many_short_connections,
+    many_concurrent_closes,
 );
 
-fn half_closed(mode: CaptureMode) {
+fn half_close(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
@@ -57,7 +57,7 @@ fn half_closed(mode: CaptureMode) {
     process.finish();
 }
 
-fn refused(mode: CaptureMode) {
+fn connection_refused(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     recorder.probe.add_process(process.pid()).expect("room for one");
@@ -73,7 +73,7 @@ fn refused(mode: CaptureMode) {
     process.finish();
 }
 
-fn one_socket_that_connects_twice(mode: CaptureMode) {
+fn socket_reconnected_after_disconnect(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
@@ -99,7 +99,7 @@ fn one_socket_that_connects_twice(mode: CaptureMode) {
     process.finish();
 }
 
-fn reset_by_the_peer(mode: CaptureMode) {
+fn reset_by_peer(mode: CaptureMode) {
     reset(mode, ClosedBy::Reset, |process, fd, peer| {
         // What it has not read makes its end a reset.
         drop(peer);
@@ -108,7 +108,7 @@ fn reset_by_the_peer(mode: CaptureMode) {
     });
 }
 
-fn reset_by_the_process(mode: CaptureMode) {
+fn reset_by_process(mode: CaptureMode) {
     reset(mode, ClosedBy::Local, |process, fd, peer| {
         process.call_ok(&format!("linger0 {fd}"));
         Some(peer)
@@ -130,7 +130,7 @@ fn reset(mode: CaptureMode, by: ClosedBy, first: impl FnOnce(&mut TestProcess, i
     process.finish();
 }
 
-fn every_byte_value_of_many_short_connections(mode: CaptureMode) {
+fn many_short_connections(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     for round in 0..200_u64 {
         let mut peer = TcpStream::connect(address).expect("it listens");
@@ -148,7 +148,7 @@ fn every_byte_value_of_many_short_connections(mode: CaptureMode) {
     process.finish();
 }
 
-fn many_that_end_at_once(mode: CaptureMode) {
+fn many_concurrent_closes(mode: CaptureMode) {
     const THREADS: usize = 4;
     const EACH: usize = 1000;
     let (mut recorder, mut process, listener, address) = responder(mode);

@@ -14,24 +14,24 @@ use common::recorder::Recorder;
 use common::{TestProcess, listener, pattern, responder};
 
 both_modes!(
-    a_listener_at_a_watched_port,
-    two_processes_on_one_port_in_two_namespaces,
-    a_port_of_one_namespace_only,
-    other_ports_of_the_process_are_left_alone,
-    an_existing_process_and_its_listener,
-    an_existing_connection_of_either_role,
-    an_existing_connection_on_which_nothing_passed,
-    a_connection_that_is_to_be_left_alone,
-    two_connections_at_once,
-    two_threads_each_on_its_own_socket,
-    a_descriptor_that_was_duplicated_and_closed_by_a_thread,
-    connecting_without_waiting,
-    a_child_of_the_process,
-    a_process_that_is_watched_no_more,
-    listening_no_more,
+    listener_on_watched_port,
+    same_port_in_two_network_namespaces,
+    port_watched_in_one_network_namespace,
+    other_ports_are_ignored,
+    existing_process_and_listener,
+    existing_connection_of_either_role,
+    existing_connection_without_traffic,
+    leave_alone_verdict_stops_capture,
+    two_interleaved_connections,
+    two_threads_on_separate_sockets,
+    duplicated_descriptor_closed_by_thread,
+    nonblocking_connect,
+    forked_child_sends,
+    removed_process,
+    closed_listener,
 );
 
-fn a_listener_at_a_watched_port(mode: CaptureMode) {
+fn listener_on_watched_port(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     let mut peers = Vec::new();
     for accept in ["accept", "accept4"] {
@@ -61,7 +61,7 @@ fn a_listener_at_a_watched_port(mode: CaptureMode) {
     process.finish();
 }
 
-fn two_processes_on_one_port_in_two_namespaces(mode: CaptureMode) {
+fn same_port_in_two_network_namespaces(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut processes = [TestProcess::in_new_netns(), TestProcess::in_new_netns()];
     recorder.probe.watch_port(None, 9732).expect("room for one");
@@ -87,7 +87,7 @@ fn two_processes_on_one_port_in_two_namespaces(mode: CaptureMode) {
     }
 }
 
-fn a_port_of_one_namespace_only(mode: CaptureMode) {
+fn port_watched_in_one_network_namespace(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let (mut inside, mut outside) = (TestProcess::in_new_netns(), TestProcess::in_new_netns());
     recorder.probe.watch_port(Some(inside.netns()), 9732).expect("room for one");
@@ -100,7 +100,7 @@ fn a_port_of_one_namespace_only(mode: CaptureMode) {
     recorder.probe.unwatch_port(None, 1).expect("nothing to do");
 }
 
-fn other_ports_of_the_process_are_left_alone(mode: CaptureMode) {
+fn other_ports_are_ignored(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     let rpc = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let rpc_listener = process.call_ok(&format!("listen {rpc}"));
@@ -135,7 +135,7 @@ fn other_ports_of_the_process_are_left_alone(mode: CaptureMode) {
     process.finish();
 }
 
-fn an_existing_process_and_its_listener(mode: CaptureMode) {
+fn existing_process_and_listener(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let port = free_port();
@@ -155,7 +155,7 @@ fn an_existing_process_and_its_listener(mode: CaptureMode) {
     process.finish();
 }
 
-fn an_existing_connection_of_either_role(mode: CaptureMode) {
+fn existing_connection_of_either_role(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, out_address) = listener("127.0.0.1:0");
@@ -198,7 +198,7 @@ fn an_existing_connection_of_either_role(mode: CaptureMode) {
     process.finish();
 }
 
-fn an_existing_connection_on_which_nothing_passed(mode: CaptureMode) {
+fn existing_connection_without_traffic(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("[::1]:0");
@@ -220,7 +220,7 @@ fn an_existing_connection_on_which_nothing_passed(mode: CaptureMode) {
     process.finish();
 }
 
-fn a_connection_that_is_to_be_left_alone(mode: CaptureMode) {
+fn leave_alone_verdict_stops_capture(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
@@ -246,7 +246,7 @@ fn a_connection_that_is_to_be_left_alone(mode: CaptureMode) {
     process.finish();
 }
 
-fn two_connections_at_once(mode: CaptureMode) {
+fn two_interleaved_connections(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     let mut connections = Vec::new();
     for seed in [1_u64, 2] {
@@ -275,7 +275,7 @@ fn two_connections_at_once(mode: CaptureMode) {
     process.finish();
 }
 
-fn two_threads_each_on_its_own_socket(mode: CaptureMode) {
+fn two_threads_on_separate_sockets(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
@@ -303,7 +303,7 @@ fn two_threads_each_on_its_own_socket(mode: CaptureMode) {
     process.finish();
 }
 
-fn a_descriptor_that_was_duplicated_and_closed_by_a_thread(mode: CaptureMode) {
+fn duplicated_descriptor_closed_by_thread(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
@@ -330,7 +330,7 @@ fn a_descriptor_that_was_duplicated_and_closed_by_a_thread(mode: CaptureMode) {
     process.finish();
 }
 
-fn connecting_without_waiting(mode: CaptureMode) {
+fn nonblocking_connect(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("[::1]:0");
@@ -346,7 +346,7 @@ fn connecting_without_waiting(mode: CaptureMode) {
     process.finish();
 }
 
-fn a_child_of_the_process(mode: CaptureMode) {
+fn forked_child_sends(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     let mut peer = TcpStream::connect(address).expect("it listens");
     let fd = process.call_ok(&format!("accept {listener}"));
@@ -362,7 +362,7 @@ fn a_child_of_the_process(mode: CaptureMode) {
     process.finish();
 }
 
-fn a_process_that_is_watched_no_more(mode: CaptureMode) {
+fn removed_process(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     let peer = TcpStream::connect(address).expect("it listens");
     let fd = process.call_ok(&format!("accept {listener}"));
@@ -387,7 +387,7 @@ fn a_process_that_is_watched_no_more(mode: CaptureMode) {
     process.finish();
 }
 
-fn listening_no_more(mode: CaptureMode) {
+fn closed_listener(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     process.call_ok(&format!("close {listener}"));
     recorder.probe.unwatch_port(None, address.port()).expect("it was there");
@@ -405,7 +405,7 @@ fn listening_no_more(mode: CaptureMode) {
 }
 
 #[test]
-fn executed_programs_are_told_when_asked_for() {
+fn exec_events_are_reported_on_request() {
     let mut recorder = Recorder::with(NetworkOptions { exec_events: ExecEvents::All, ..NetworkOptions::default() });
     let mut child = Command::new("true").spawn().expect("a program");
     recorder.poll_until("it", |r| r.executed.contains(&child.id()));
@@ -413,7 +413,7 @@ fn executed_programs_are_told_when_asked_for() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn dropped_probe_closes_all_descriptors() {
     let ours = || {
         let links = std::fs::read_dir("/proc/self/fd").expect("own descriptors");
         let of_bpf = |link: &std::path::Path| link.to_string_lossy().contains("bpf");
@@ -423,7 +423,7 @@ fn nothing_is_left_behind() {
     if std::env::var_os("CHAINSCOPE_TEST_ALONE").is_none() {
         let own = std::env::current_exe().expect("own path");
         let mut alone = Command::new(own);
-        alone.args(["--exact", "nothing_is_left_behind"]).env("CHAINSCOPE_TEST_ALONE", "1");
+        alone.args(["--exact", "dropped_probe_closes_all_descriptors"]).env("CHAINSCOPE_TEST_ALONE", "1");
         assert!(alone.status().expect("it runs").success());
         return;
     }
@@ -440,7 +440,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn a_ring_of_an_odd_size_is_refused() {
+fn invalid_ring_size_is_rejected() {
     for ring_bytes in [0, 1000, 3 << 20] {
         let error =
             chainscope_ebpf::network::NetworkProbe::load(&NetworkOptions { ring_bytes, ..NetworkOptions::default() });
@@ -450,7 +450,7 @@ fn a_ring_of_an_odd_size_is_refused() {
 }
 
 #[test]
-fn this_host_passes_its_own_check() {
+fn self_check_passes_on_this_host() {
     let findings = chainscope_ebpf::self_check();
     assert!(findings.len() > 8);
     let bad: Vec<_> = findings.iter().filter(|finding| !finding.ok).collect();
@@ -458,7 +458,7 @@ fn this_host_passes_its_own_check() {
 }
 
 #[test]
-fn without_rights_the_missing_ones_are_named() {
+fn missing_capabilities_are_named() {
     if std::env::var_os("CHAINSCOPE_TEST_ALONE").is_some() {
         let error = chainscope_ebpf::network::NetworkProbe::load(&NetworkOptions::default()).expect_err("no rights");
         let text = error.to_string();
@@ -468,6 +468,6 @@ fn without_rights_the_missing_ones_are_named() {
     let own = std::env::current_exe().expect("own path");
     let mut alone = Command::new("setpriv");
     alone.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(own);
-    alone.args(["--exact", "without_rights_the_missing_ones_are_named"]).env("CHAINSCOPE_TEST_ALONE", "1");
+    alone.args(["--exact", "missing_capabilities_are_named"]).env("CHAINSCOPE_TEST_ALONE", "1");
     assert!(alone.status().expect("setpriv").success());
 }

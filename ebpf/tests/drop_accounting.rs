@@ -14,16 +14,16 @@ use common::{TestProcess, listener, pattern};
 both_modes!(
     sendfile_and_splice_to_a_socket,
     splice_from_a_socket,
-    splice_until_the_end,
+    splice_until_close,
     io_uring_sends,
     io_uring_receives,
-    io_uring_between_reads,
-    a_thirty_two_bit_call,
-    a_buffer_that_ends_too_early,
-    a_buffer_that_is_gone,
+    io_uring_interleaved_with_reads,
+    int80_write,
+    partially_mapped_send_buffer,
+    send_buffer_unmapped_during_write,
     two_threads_on_one_socket,
-    a_ring_that_nobody_reads,
-    openings_and_endings_in_a_full_ring,
+    full_ring,
+    open_and_close_events_with_full_ring,
 );
 
 fn connected(options: NetworkOptions) -> (Recorder, TestProcess, i64, TcpStream) {
@@ -46,7 +46,7 @@ fn reason(mode: CaptureMode, at_the_socket: MissingReason) -> MissingReason {
 }
 
 /// Ends the connection and reads all about it.
-fn ended(recorder: &mut Recorder, process: &mut TestProcess, fd: i64) -> (SocketId, KernelAccount) {
+fn close_and_collect(recorder: &mut Recorder, process: &mut TestProcess, fd: i64) -> (SocketId, KernelAccount) {
     process.call_ok(&format!("close {fd}"));
     let opened = recorder.wait_opened(process.pid(), 1);
     recorder.wait_closed(opened.socket);
@@ -63,7 +63,7 @@ fn sendfile_and_splice_to_a_socket(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("splice_in {fd} 3000")), 3000);
     assert_eq!(process.call_ok(&format!("send {fd} 1 503200 100 1 write")), 100);
     peer.read_exact(&mut vec![0; 3200]).expect("all of it");
-    let (socket, account) = ended(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
     let stream = recorder.sent(socket);
     stream.verify(1);
     assert_eq!(stream.captured(), 300);
@@ -79,7 +79,7 @@ fn splice_from_a_socket(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("splice_out {fd} 3000")), 3000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
-    let (socket, account) = ended(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
     let stream = recorder.received(socket);
     stream.verify(2);
     assert_eq!((stream.captured(), stream.holes(0, 5000)), (2000, 3000));
@@ -87,13 +87,13 @@ fn splice_from_a_socket(mode: CaptureMode) {
     process.finish();
 }
 
-fn splice_until_the_end(mode: CaptureMode) {
+fn splice_until_close(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     peer.write_all(&pattern(2, 0, 3000)).expect("room");
     drop(peer);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("splice_out {fd} 2000")), 2000);
-    let (socket, account) = ended(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
     // No call came after it: only the end tells.
     assert_eq!(recorder.closed[&socket].received_offset, 3000);
     assert_eq!((account.seen, account.dropped_for(MissingReason::Bypassed)), (3000, 2000));
@@ -107,7 +107,7 @@ fn io_uring_sends(mode: CaptureMode) {
         assert_eq!(process.call_ok(&format!("uring_send {fd} 3 100 5000 {worker}")), 5000);
         assert_eq!(process.call_ok(&format!("send {fd} 3 5100 100 1 write")), 100);
         peer.read_exact(&mut [0; 5200]).expect("all of it");
-        let (socket, account) = ended(&mut recorder, &mut process, fd);
+        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
         let stream = recorder.sent(socket);
         stream.verify(3);
         assert_eq!(stream.captured(), 200);
@@ -124,7 +124,7 @@ fn io_uring_receives(mode: CaptureMode) {
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
         assert_eq!(process.call_ok(&format!("uring_receive {fd} 1000 {worker}")), 1000);
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
-        let (socket, account) = ended(&mut recorder, &mut process, fd);
+        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
         let stream = recorder.received(socket);
         stream.verify(4);
         assert_eq!(stream.captured(), 200);
@@ -133,7 +133,7 @@ fn io_uring_receives(mode: CaptureMode) {
     }
 }
 
-fn io_uring_between_reads(mode: CaptureMode) {
+fn io_uring_interleaved_with_reads(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     let total = 400_000;
     process.send_command(&format!("uring_mixed {fd} {total}"));
@@ -144,7 +144,7 @@ fn io_uring_between_reads(mode: CaptureMode) {
     let [by_read, by_ring] = process.read_reply()[..] else { panic!("two numbers") };
     assert_eq!((by_read + by_ring) as u64, total);
     assert!(by_ring > 0, "the ring received nothing: {by_read} by read");
-    let (socket, account) = ended(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
     let stream = recorder.received(socket);
     stream.verify(5);
     assert_eq!(stream.captured(), by_read as u64);
@@ -152,13 +152,13 @@ fn io_uring_between_reads(mode: CaptureMode) {
     process.finish();
 }
 
-fn a_thirty_two_bit_call(mode: CaptureMode) {
+fn int80_write(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     assert_eq!(process.call_ok(&format!("send {fd} 6 0 100 1 write")), 100);
     assert_eq!(process.call_ok(&format!("int80_write {fd} 6 1000")), 1000);
     assert_eq!(process.call_ok(&format!("send {fd} 6 1100 100 1 write")), 100);
     peer.read_exact(&mut [0; 1200]).expect("all of it");
-    let (socket, account) = ended(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
     let stream = recorder.sent(socket);
     stream.verify(6);
     assert_eq!(stream.captured(), 200);
@@ -166,26 +166,26 @@ fn a_thirty_two_bit_call(mode: CaptureMode) {
     process.finish();
 }
 
-fn a_buffer_that_ends_too_early(mode: CaptureMode) {
+fn partially_mapped_send_buffer(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     // The kernel copies what there is and reports a partial write: all of that is captured.
     let sent = process.call(&format!("send_with_hole {fd} 7"))[0];
     let sent = u64::try_from(sent).expect("a partial write");
     assert!(sent > 0 && sent <= 1 << 20);
     peer.read_exact(&mut vec![0; sent as usize]).expect("all of it");
-    let (socket, _) = ended(&mut recorder, &mut process, fd);
+    let (socket, _) = close_and_collect(&mut recorder, &mut process, fd);
     recorder.sent(socket).verify_whole(7, sent);
     process.finish();
 }
 
-fn a_buffer_that_is_gone(mode: CaptureMode) {
+fn send_buffer_unmapped_during_write(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     let (gone, total) = (128 << 10, 16 << 20);
     process.send_command(&format!("send_and_unmap {fd} 9 {gone} {total}"));
     assert_eq!(process.read_reply(), [0], "unmapped");
     peer.read_exact(&mut vec![0; total]).expect("all of it");
     assert_eq!(process.read_reply(), [total as i64]);
-    let (socket, account) = ended(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
     let stream = recorder.sent(socket);
     stream.verify(9);
     assert_eq!(stream.holes(0, total as u64), 0);
@@ -201,7 +201,7 @@ fn two_threads_on_one_socket(mode: CaptureMode) {
     process.send_command(&format!("two_threads_send {fd} {fd} {each} 777"));
     peer.read_exact(&mut vec![0; 2 * each]).expect("all of it");
     assert_eq!(process.read_reply(), [each as i64; 2]);
-    let (socket, account) = ended(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
     let total = 2 * each as u64;
     assert_eq!(account.seen, total, "{account:?}");
     assert_eq!(recorder.closed[&socket].sent_offset, total);
@@ -213,7 +213,7 @@ fn two_threads_on_one_socket(mode: CaptureMode) {
     process.finish();
 }
 
-fn a_ring_that_nobody_reads(mode: CaptureMode) {
+fn full_ring(mode: CaptureMode) {
     let small = NetworkOptions { ring_bytes: 1 << 20, wake_bytes: 1 << 18, ..in_mode(mode) };
     for (call, piece) in [("write", 1000), ("sendmsg", 100_000)] {
         let (mut recorder, mut process, fd, mut peer) = connected(small.clone());
@@ -242,7 +242,7 @@ fn a_ring_that_nobody_reads(mode: CaptureMode) {
     }
 }
 
-fn openings_and_endings_in_a_full_ring(mode: CaptureMode) {
+fn open_and_close_events_with_full_ring(mode: CaptureMode) {
     let small = NetworkOptions { ring_bytes: 1 << 16, wake_bytes: 1 << 15, ..in_mode(mode) };
     let (mut recorder, mut process, fd, mut peer) = connected(small);
     // Fill the ring to the last bytes.

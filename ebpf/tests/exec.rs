@@ -11,7 +11,7 @@ use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, Role, So
 use common::recorder::Recorder;
 use common::{TestProcess, listener};
 
-both_modes!(a_program_is_watched_from_its_execution_on, a_released_process_is_seen_anew);
+both_modes!(program_is_watched_from_exec, released_process_can_be_watched_again);
 
 /// Longer than the kernel's name of a task.
 const FILE: &str = "octez-node-of-the-test";
@@ -29,7 +29,7 @@ fn as_argument() -> TestProcess {
     TestProcess::of(&std::env::current_exe().expect("own path"), Some(Path::new("/somewhere/by-argument")))
 }
 
-fn a_program_is_watched_from_its_execution_on(mode: CaptureMode) {
+fn program_is_watched_from_exec(mode: CaptureMode) {
     let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
     let mut recorder = Recorder::with(options);
     recorder.probe.watch_program(FILE).expect("room");
@@ -63,7 +63,7 @@ fn a_program_is_watched_from_its_execution_on(mode: CaptureMode) {
     std::fs::remove_dir_all(dir).expect("it is there");
 }
 
-fn a_released_process_is_seen_anew(mode: CaptureMode) {
+fn released_process_can_be_watched_again(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     recorder.probe.add_process(process.pid()).expect("room");

@@ -41,7 +41,7 @@ fn assert_near(held: u64, expected: u64) {
 }
 
 #[test]
-fn functions_hold_what_they_asked_for() {
+fn pages_are_attributed_to_allocating_functions() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -69,7 +69,7 @@ fn functions_hold_what_they_asked_for() {
 }
 
 #[test]
-fn what_was_there_before_shrinks() {
+fn resident_before_attach_shrinks_on_free() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     workload.call("one 0 2000");
@@ -106,7 +106,7 @@ fn in_mapping(snapshot: &Snapshot, target: TargetId, mapping: &MappingKind) -> u
 
 /// Each page: as soon as it is freed, in a huge page, moved, collapsed, shared after a fork.
 #[test]
-fn what_was_there_before_is_known_page_by_page() {
+fn resident_before_attach_is_tracked_per_page() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     workload.call("heap 100 200000");
@@ -146,7 +146,7 @@ fn what_was_there_before_is_known_page_by_page() {
 
 /// Of pages that two processes share when they are watched nobody can say whose they are: the kernel's sum has to do.
 #[test]
-fn what_was_shared_before_is_known_as_a_sum() {
+fn pages_shared_before_attach_are_tracked_as_a_sum() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     workload.call("one 0 5000");
@@ -163,7 +163,7 @@ fn what_was_shared_before_is_known_as_a_sum() {
 }
 
 #[test]
-fn huge_pages_in_whole_and_in_part() {
+fn huge_pages_freed_in_whole_and_in_part() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -186,7 +186,7 @@ fn huge_pages_in_whole_and_in_part() {
 }
 
 #[test]
-fn small_pages_that_become_huge_ones_keep_their_stack() {
+fn collapsed_pages_keep_their_stack() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -203,7 +203,7 @@ fn small_pages_that_become_huge_ones_keep_their_stack() {
 
 /// The kernel collapses again what a huge page was taken apart to; the hole is filled by nobody's code.
 #[test]
-fn parts_of_huge_pages_that_become_huge_again_keep_their_stack() {
+fn recollapsed_huge_pages_keep_their_stack() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     workload.call("huge 0 4096");
@@ -248,7 +248,7 @@ fn compacted_pages_keep_their_stack() {
 }
 
 #[test]
-fn a_copy_made_by_fork_doubles_nothing() {
+fn fork_does_not_double_count() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -279,7 +279,7 @@ fn a_copy_made_by_fork_doubles_nothing() {
 }
 
 #[test]
-fn another_program_in_the_same_process() {
+fn exec_in_watched_process() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -298,7 +298,7 @@ fn another_program_in_the_same_process() {
 }
 
 #[test]
-fn files_that_are_read_and_shared_memory() {
+fn page_cache_and_shared_memory() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -331,7 +331,7 @@ fn files_that_are_read_and_shared_memory() {
 
 /// Page tables are memory of the kernel, of which it keeps a count for each process too.
 #[test]
-fn page_tables_are_of_who_filled_them() {
+fn page_tables_are_attributed_to_faulting_function() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -351,7 +351,7 @@ fn page_tables_are_of_who_filled_them() {
 }
 
 #[test]
-fn a_deep_recursion_is_cut_and_says_so() {
+fn deep_recursion_is_truncated() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -370,7 +370,7 @@ fn a_deep_recursion_is_cut_and_says_so() {
 }
 
 #[test]
-fn libraries_that_come_and_go() {
+fn libraries_loaded_and_unloaded() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");

@@ -7,7 +7,7 @@ use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
 use memory_common::{Snapshot, TestProcess, rollup};
 
 /// Descriptors and mappings: a program, map or link lives as long as one of them refers to it.
-fn held() -> (usize, usize) {
+fn held_resources() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("our own").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our own");
     (descriptors, maps.lines().filter(|line| line.contains("bpf-map") || line.contains("[perf_event]")).count())
@@ -19,7 +19,7 @@ fn own_memory() -> u64 {
 }
 
 #[test]
-fn a_hundred_attachments_leave_nothing() {
+fn repeated_attach_and_detach_leak_nothing() {
     let mut workload = TestProcess::memory_workload();
     let mut cycle = || {
         let mut probe = MemoryProbe::load(&MemoryOptions { nodes: 4096, ..MemoryOptions::default() }).expect("root");
@@ -32,11 +32,11 @@ fn a_hundred_attachments_leave_nothing() {
         }
     };
     cycle();
-    let before = held();
+    let before = held_resources();
     cycle();
     let memory = own_memory();
     (0..8).for_each(|_| cycle());
-    assert_eq!(held(), before);
+    assert_eq!(held_resources(), before);
     assert!(own_memory() <= memory + 100, "{} pages, {memory} at the beginning", own_memory());
     workload.finish();
 }

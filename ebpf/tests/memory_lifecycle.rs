@@ -15,7 +15,7 @@ use memory_common::{Snapshot, TestProcess, compile, drain, probe, wait_until_cou
 const MAX_ADDRESS_SPACES: usize = 16_384;
 
 #[test]
-fn eight_threads_that_fork() {
+fn eight_forking_threads() {
     let mut probe = probe();
     let mut forking = TestProcess::start(&compile("gcc", "fork_threads.c", "fork_threads", &["-O2", "-pthread"]), &[]);
     assert_eq!(forking.read_reply(), "ready");
@@ -44,7 +44,7 @@ fn eight_threads_that_fork() {
 
 /// The kernel stops checking a program when a signal comes: it is loaded again.
 #[test]
-fn signals_do_not_stop_the_start() {
+fn load_is_retried_after_signals() {
     const SIGNALS: u32 = 8;
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: the handler does nothing; both threads live until the scope ends.
@@ -66,7 +66,7 @@ fn signals_do_not_stop_the_start() {
 }
 
 #[test]
-fn what_is_forgotten_makes_room() {
+fn unwatched_targets_free_their_nodes() {
     let options = MemoryOptions { nodes: 1024, verify_stacks: true, ..MemoryOptions::default() };
     let mut probe = MemoryProbe::load(&options).expect("root");
     let mut workload = TestProcess::memory_workload();
@@ -95,7 +95,7 @@ fn what_is_forgotten_makes_room() {
 }
 
 #[test]
-fn a_life_with_more_children_than_there_is_room_for_at_once() {
+fn more_children_than_concurrent_address_spaces() {
     const BATCH: usize = 500;
     let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
     let mut workload = TestProcess::memory_workload();
@@ -126,7 +126,7 @@ fn a_life_with_more_children_than_there_is_room_for_at_once() {
 }
 
 #[test]
-fn a_child_that_is_watched_for_itself_is_followed_once() {
+fn explicitly_watched_child_is_tracked_once() {
     let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("it lives");
@@ -149,7 +149,7 @@ fn a_child_that_is_watched_for_itself_is_followed_once() {
 }
 
 #[test]
-fn a_full_tree_is_counted() {
+fn full_node_table_is_reported() {
     let options = MemoryOptions { nodes: 1024, verify_stacks: false, ..MemoryOptions::default() };
     let mut probe = MemoryProbe::load(&options).expect("root");
     let program = compile("gcc", "stack_shapes.c", "stack_shapes-full", &["-O2", "-pthread", "-fomit-frame-pointer"]);
@@ -169,7 +169,7 @@ fn a_full_tree_is_counted() {
 }
 
 #[test]
-fn a_hundred_thousand_mappings() {
+fn hundred_thousand_mappings() {
     let before = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("there is a limit");
     let limit: u64 = before.trim().parse().expect("a number");
     if limit < 300_000 {

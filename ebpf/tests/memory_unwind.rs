@@ -52,7 +52,7 @@ fn assert_nearly_all((all, complete): (u64, u64)) {
 }
 
 #[test]
-fn stacks_that_change_in_every_way() {
+fn varying_stack_shapes() {
     for (compiler, name) in [("gcc", "stack_shapes-gcc"), ("clang", "stack_shapes-clang")] {
         let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-Wno-unknown-attributes"];
         let program = compile(compiler, "stack_shapes.c", name, &flags);
@@ -63,19 +63,19 @@ fn stacks_that_change_in_every_way() {
 }
 
 #[test]
-fn a_rust_program() {
+fn rust_program() {
     let flags = ["-O", "--edition", "2024", "-C", "force-frame-pointers=no"];
     assert_nearly_all(run(&compile("rustc", "churn.rs", "churn-rust", &flags), &[]));
 }
 
 #[test]
-fn a_stripped_position_dependent_static_program() {
+fn stripped_static_non_pie_program() {
     let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-static", "-no-pie", "-s"];
     assert_nearly_all(run(&compile("g++", "churn.cpp", "churn-static", &flags), &[]));
 }
 
 #[test]
-fn a_cpp_program() {
+fn cpp_program() {
     let flags = ["-O2", "-pthread", "-fomit-frame-pointer"];
     assert_nearly_all(run(&compile("g++", "churn.cpp", "churn-cpp", &flags), &[]));
 }
@@ -92,18 +92,18 @@ fn go(name: &str, flags: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn a_go_program() {
+fn go_program() {
     assert_nearly_all(run(&go("churn-go", &[]), &[]));
 }
 
 /// Without `.debug_frame` too: by frame pointer only.
 #[test]
-fn a_stripped_go_program() {
+fn stripped_go_program() {
     assert_nearly_all(run(&go("churn-go-stripped", &["-ldflags", "-s -w"]), &[]));
 }
 
 #[test]
-fn stacks_that_are_switched_as_ocaml_does() {
+fn ocaml_stack_switching() {
     let program = compile("gcc", "stack_switch.c", "stack_switch", &["-O2", "-fomit-frame-pointer"]);
     // Between the instruction that switches and the one that leaves the link, no rule is right.
     assert_nearly_all(run(&program, &[]));
@@ -111,7 +111,7 @@ fn stacks_that_are_switched_as_ocaml_does() {
 
 /// Runs a compiler again and again under the probe, and returns its stacks by how they ended; without those that were
 /// taken while tables were made: on a busy machine those are many, the first time most.
-fn compiled(mut compiler: Command) -> (u64, u64) {
+fn profile_compiler(mut compiler: Command) -> (u64, u64) {
     let mut probe = probe();
     let (mut all, mut complete) = (0, 0);
     for _ in 0..20 {
@@ -145,27 +145,27 @@ fn source(name: &str) -> PathBuf {
 /// Files of a hundred megabytes and millions of rules, frames of half a megabyte whose pages are touched one by one
 /// before they are used.
 #[test]
-fn a_large_program() {
+fn rustc_stacks() {
     // Not rustup's: that one executes another.
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc").stdout;
     let compiler = Path::new(String::from_utf8(sysroot).expect("a path").trim()).join("bin/rustc");
     let mut rustc = Command::new(&compiler);
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("churn-rustc.o");
     rustc.args(["-O", "--edition", "2024", "--emit", "obj", "-o"]).arg(out).arg(source("churn.rs"));
-    assert_nearly_all(compiled(rustc));
+    assert_nearly_all(profile_compiler(rustc));
 }
 
 /// As Debian built it, stripped.
 #[test]
-fn a_large_program_of_debian() {
+fn debian_clang_stacks() {
     let mut clang = Command::new("clang++");
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("churn-clang.o");
     clang.args(["-O2", "-c", "-o"]).arg(out).arg(source("churn.cpp"));
-    assert_nearly_all(compiled(clang));
+    assert_nearly_all(profile_compiler(clang));
 }
 
 #[test]
-fn ends_have_names() {
+fn stack_end_names_are_unique() {
     let mut names: Vec<&str> = StackEnd::ALL.into_iter().map(StackEnd::name).collect();
     names.sort_unstable();
     names.dedup();

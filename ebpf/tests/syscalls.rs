@@ -19,14 +19,14 @@ both_modes!(
     receives_on_ipv4,
     receives_on_ipv6,
     receives_on_mapped_addresses,
-    one_write_of_64_mib,
-    one_writev_of_64_mib_in_many_buffers,
-    partial_writes_of_a_nonblocking_socket,
-    short_reads_and_would_block,
-    peeking_is_not_reading,
-    the_error_queue_is_not_the_stream,
-    truncating_receive_is_counted,
-    vectors_of_messages,
+    write_of_64_mib,
+    writev_of_64_mib_in_many_iovecs,
+    partial_writes_on_nonblocking_socket,
+    short_reads_and_eagain,
+    msg_peek_is_not_counted,
+    msg_errqueue_is_not_counted,
+    msg_trunc_bytes_are_counted_as_discarded,
+    sendmmsg_and_recvmmsg,
 );
 
 const SENDS: [&str; 6] = ["write", "writev", "pwritev2", "sendto", "sendmsg", "sendmmsg"];
@@ -41,7 +41,7 @@ fn connected(
     listen: &str,
     target: fn(u16) -> SocketAddr,
 ) -> (Recorder, TestProcess, i64, TcpStream) {
-    let mut recorder = big_ring(mode);
+    let mut recorder = large_ring(mode);
     let mut process = TestProcess::new();
     let (listener, address) = listener(listen);
     recorder.probe.add_process(process.pid()).expect("room for one");
@@ -160,7 +160,7 @@ fn receives(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
 
 const BIG: usize = 64 << 20;
 
-fn big_ring(mode: CaptureMode) -> Recorder {
+fn large_ring(mode: CaptureMode) -> Recorder {
     Recorder::with(chainscope_ebpf::network::NetworkOptions {
         mode: Some(mode),
         ring_bytes: 128 << 20,
@@ -168,17 +168,17 @@ fn big_ring(mode: CaptureMode) -> Recorder {
     })
 }
 
-fn one_write_of_64_mib(mode: CaptureMode) {
-    one_big(mode, "write", 1);
+fn write_of_64_mib(mode: CaptureMode) {
+    single_large_send(mode, "write", 1);
 }
 
-fn one_writev_of_64_mib_in_many_buffers(mode: CaptureMode) {
+fn writev_of_64_mib_in_many_iovecs(mode: CaptureMode) {
     // With as many empty ones among them: the most that a call may have is 1024.
-    one_big(mode, "writev", 512);
+    single_large_send(mode, "writev", 512);
 }
 
-fn one_big(mode: CaptureMode, call: &str, parts: usize) {
-    let mut recorder = big_ring(mode);
+fn single_large_send(mode: CaptureMode, call: &str, parts: usize) {
+    let mut recorder = large_ring(mode);
     let mut process = TestProcess::new();
     let (listener, address) = listener("127.0.0.1:0");
     recorder.probe.add_process(process.pid()).expect("room for one");
@@ -207,7 +207,7 @@ fn one_big(mode: CaptureMode, call: &str, parts: usize) {
     process.finish();
 }
 
-fn partial_writes_of_a_nonblocking_socket(mode: CaptureMode) {
+fn partial_writes_on_nonblocking_socket(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     process.call_ok(&format!("nonblocking {fd}"));
     let mut sent = 0_u64;
@@ -240,7 +240,7 @@ fn partial_writes_of_a_nonblocking_socket(mode: CaptureMode) {
     process.finish();
 }
 
-fn short_reads_and_would_block(mode: CaptureMode) {
+fn short_reads_and_eagain(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     process.call_ok(&format!("nonblocking {fd}"));
     let mut received = 0_u64;
@@ -261,7 +261,7 @@ fn short_reads_and_would_block(mode: CaptureMode) {
     process.finish();
 }
 
-fn peeking_is_not_reading(mode: CaptureMode) {
+fn msg_peek_is_not_counted(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     peer.write_all(&pattern(6, 0, 1000)).expect("room");
     let peek = libc::MSG_PEEK;
@@ -282,7 +282,7 @@ fn peeking_is_not_reading(mode: CaptureMode) {
     process.finish();
 }
 
-fn the_error_queue_is_not_the_stream(mode: CaptureMode) {
+fn msg_errqueue_is_not_counted(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     peer.write_all(&pattern(7, 0, 50)).expect("room");
     assert_eq!(process.call(&format!("error_queue {fd}")), [-i64::from(libc::EAGAIN)]);
@@ -294,7 +294,7 @@ fn the_error_queue_is_not_the_stream(mode: CaptureMode) {
     process.finish();
 }
 
-fn truncating_receive_is_counted(mode: CaptureMode) {
+fn msg_trunc_bytes_are_counted_as_discarded(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     peer.write_all(&pattern(8, 0, 3000)).expect("room");
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
@@ -310,7 +310,7 @@ fn truncating_receive_is_counted(mode: CaptureMode) {
     process.finish();
 }
 
-fn vectors_of_messages(mode: CaptureMode) {
+fn sendmmsg_and_recvmmsg(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
     // The same vector of equal messages over and over: only its place in the vector tells one from another.
     for round in 0..20_u64 {
