@@ -1,5 +1,5 @@
-//! How connections end: by whom, with which last offsets, and that no end is missed.
-#![allow(unsafe_code)]
+//! Close events: the closing side, the final offsets, and completeness under load.
+#![expect(unsafe_code, reason = "the test process makes raw system calls")]
 
 mod common;
 
@@ -26,20 +26,20 @@ fn half_close(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room for one");
-    // The process first, then the peer first; each side goes on in the other direction.
+    recorder.probe.add_process(process.pid()).expect("room in the map");
+    // First the process shuts down its write side, then the peer; the other side continues to send.
     for (count, by) in [(1, ClosedBy::Local), (2, ClosedBy::Remote)] {
         let fd = process.call_ok(&format!("connect {address}"));
         let (mut peer, _) = out.accept().expect("a connection");
         if by == ClosedBy::Local {
             process.call_ok(&format!("send {fd} 1 0 64 1 write"));
             process.call_ok(&format!("shutdown {fd} {}", libc::SHUT_WR));
-            peer.write_all(&pattern(2, 0, 128)).expect("room");
+            peer.write_all(&pattern(2, 0, 128)).expect("space");
             assert_eq!(process.call_ok(&format!("receive {fd} 128 1 0 read")), 128);
         } else {
-            peer.write_all(&pattern(2, 0, 128)).expect("room");
+            peer.write_all(&pattern(2, 0, 128)).expect("space");
             peer.shutdown(std::net::Shutdown::Write).expect("open");
-            // The data's last byte and the FIN are consumed by one read.
+            // One read consumes the last data byte and the FIN.
             assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 128);
             assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 0);
             process.call_ok(&format!("send {fd} 1 0 64 1 write"));
@@ -60,11 +60,11 @@ fn half_close(mode: CaptureMode) {
 fn connection_refused(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
-    recorder.probe.add_process(process.pid()).expect("room for one");
-    let nobody = free_port();
-    let refusal = process.call(&format!("connect 127.0.0.1:{nobody}"));
+    recorder.probe.add_process(process.pid()).expect("room in the map");
+    let port = free_port();
+    let refusal = process.call(&format!("connect 127.0.0.1:{port}"));
     assert_eq!(refusal, [-i64::from(libc::ECONNREFUSED)]);
-    // A connection that stands is told; the refused one, before it, was not.
+    // The established connection is reported; the earlier refused one is not.
     let (_out, address) = listener("127.0.0.1:0");
     process.call_ok(&format!("connect {address}"));
     let opened = recorder.wait_opened(process.pid(), 1);
@@ -77,11 +77,11 @@ fn socket_reconnected_after_disconnect(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room for one");
+    recorder.probe.add_process(process.pid()).expect("room in the map");
     let fd = process.call_ok(&format!("connect {address}"));
     let (mut peer, _) = out.accept().expect("a connection");
     process.call_ok(&format!("send {fd} 1 0 1000 1 write"));
-    peer.write_all(&pattern(2, 0, 30)).expect("room");
+    peer.write_all(&pattern(2, 0, 30)).expect("space");
     process.call_ok(&format!("receive {fd} 30 1 0 read"));
     process.call_ok(&format!("disconnect {fd}"));
     process.call_ok(&format!("connect_again {fd} {address}"));
@@ -101,7 +101,7 @@ fn socket_reconnected_after_disconnect(mode: CaptureMode) {
 
 fn reset_by_peer(mode: CaptureMode) {
     reset(mode, ClosedBy::Reset, |process, fd, peer| {
-        // What it has not read makes its end a reset.
+        // Closing a socket with unread data sends a RST.
         drop(peer);
         assert_eq!(process.call(&format!("receive {fd} 10 1 0 read")), [-i64::from(libc::ECONNRESET)]);
         None
@@ -115,11 +115,11 @@ fn reset_by_process(mode: CaptureMode) {
     });
 }
 
-/// The process says 100 bytes which the peer does not read, and closes the connection after this was done. A peer that is
-/// given back is there until then.
+/// The process sends 100 bytes that the peer does not read, runs `first` and closes the connection. A peer returned by
+/// `first` stays open until the close.
 fn reset(mode: CaptureMode, by: ClosedBy, first: impl FnOnce(&mut TestProcess, i64, TcpStream) -> Option<TcpStream>) {
     let (mut recorder, mut process, listener, address) = responder(mode);
-    let peer = TcpStream::connect(address).expect("it listens");
+    let peer = TcpStream::connect(address).expect("a listener");
     let fd = process.call_ok(&format!("accept {listener}"));
     assert_eq!(process.call_ok(&format!("send {fd} 1 0 100 1 write")), 100);
     let _peer = first(&mut process, fd, peer);
@@ -133,13 +133,13 @@ fn reset(mode: CaptureMode, by: ClosedBy, first: impl FnOnce(&mut TestProcess, i
 fn many_short_connections(mode: CaptureMode) {
     let (mut recorder, mut process, listener, address) = responder(mode);
     for round in 0..200_u64 {
-        let mut peer = TcpStream::connect(address).expect("it listens");
+        let mut peer = TcpStream::connect(address).expect("a listener");
         let fd = process.call_ok(&format!("accept {listener}"));
-        peer.write_all(&pattern(round, 0, 256)).expect("room");
+        peer.write_all(&pattern(round, 0, 256)).expect("space");
         process.call_ok(&format!("receive_all {fd} 256 100 read"));
         process.call_ok(&format!("close {fd}"));
     }
-    recorder.poll_until("all endings", |r| r.closed.len() == 200);
+    recorder.poll_until("all close events", |r| r.closed.len() == 200);
     let sockets: Vec<_> = recorder.opened.keys().copied().collect();
     for (round, socket) in sockets.into_iter().enumerate() {
         recorder.received(socket).verify_whole(round as u64, 256);
@@ -152,10 +152,10 @@ fn many_concurrent_closes(mode: CaptureMode) {
     const THREADS: usize = 4;
     const EACH: usize = 1000;
     let (mut recorder, mut process, listener, address) = responder(mode);
-    // Both ends are the process's. What ends in softirq interrupts the kernel and the probe wherever they are.
+    // The process owns both ends. Sockets closed in softirq interrupt the kernel and the probe at arbitrary points.
     assert_eq!(process.call(&format!("storm {listener} {address} {THREADS} {EACH}")), [0]);
     let ends = 2 * THREADS * EACH;
-    recorder.poll_until("all endings", |r| r.closed.len() == ends);
+    recorder.poll_until("all close events", |r| r.closed.len() == ends);
     assert_eq!(recorder.opened.len(), ends);
     for opened in recorder.opened.values() {
         let (sent, received) = (recorder.sent(opened.socket), recorder.received(opened.socket));

@@ -1,5 +1,5 @@
-//! Programs that are waited for by name, and processes that are watched again after a pause.
-#![allow(unsafe_code)]
+//! Programs watched by name from exec, and processes watched again after their release.
+#![expect(unsafe_code, reason = "the test process makes raw system calls")]
 
 mod common;
 
@@ -13,32 +13,33 @@ use common::{TestProcess, listener};
 
 both_modes!(program_is_watched_from_exec, released_process_can_be_watched_again);
 
-/// Longer than the kernel's name of a task.
+/// Longer than `TASK_COMM_LEN`.
 const FILE: &str = "octez-node-of-the-test";
 
 fn as_file(mode: CaptureMode) -> (TestProcess, std::path::PathBuf) {
     let dir = std::env::temp_dir().join(format!("chainscope-{}-{mode}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let file = dir.join(FILE);
-    // The kernel names a task after the path that was executed. A copy might be busy: another test's thread has forked.
-    std::os::unix::fs::symlink(std::env::current_exe().expect("own path"), &file).expect("a link");
+    // The kernel derives the task name from the executed path. A symlink avoids ETXTBSY, which a copy would cause while
+    // a child forked by another test holds it open for writing.
+    std::os::unix::fs::symlink(std::env::current_exe().expect("the executable path"), &file).expect("a link");
     (TestProcess::of(&file, None), dir)
 }
 
 fn as_argument() -> TestProcess {
-    TestProcess::of(&std::env::current_exe().expect("own path"), Some(Path::new("/somewhere/by-argument")))
+    TestProcess::of(&std::env::current_exe().expect("the executable path"), Some(Path::new("/somewhere/by-argument")))
 }
 
 fn program_is_watched_from_exec(mode: CaptureMode) {
     let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
     let mut recorder = Recorder::with(options);
-    recorder.probe.watch_program(FILE).expect("room");
-    recorder.probe.watch_program("by-argument").expect("room");
+    recorder.probe.watch_program(FILE).expect("space");
+    recorder.probe.watch_program("by-argument").expect("space");
     let (by_file, dir) = as_file(mode);
     let mut processes = [by_file, as_argument(), TestProcess::new()];
     let mut peers = Vec::new();
     for process in &mut processes {
-        // All of it before anybody looks.
+        // All traffic precedes the first poll of the probe.
         let (at, address) = listener("127.0.0.1:0");
         let fd = process.call_ok(&format!("connect {address}"));
         assert_eq!(process.call_ok(&format!("send {fd} 7 0 1000 1 write")), 1000);
@@ -53,8 +54,11 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
         recorder.poll_until("its bytes", |r| r.sent(*socket).captured() == 1000);
         recorder.sent(*socket).verify_whole(7, 1000);
     }
-    assert!(sockets.values().all(|pid| [by_file.pid(), by_argument.pid()].contains(pid)), "nothing of the third");
-    recorder.probe.unwatch_program("by-argument").expect("it was there");
+    assert!(
+        sockets.values().all(|pid| [by_file.pid(), by_argument.pid()].contains(pid)),
+        "no sockets of the third process"
+    );
+    recorder.probe.unwatch_program("by-argument").expect("it was watched");
     let late = as_argument();
     assert_eq!(recorder.probe.account(late.pid()), None);
     for process in [by_file, by_argument, other, late] {
@@ -66,7 +70,7 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
 fn released_process_can_be_watched_again(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
-    recorder.probe.add_process(process.pid()).expect("room");
+    recorder.probe.add_process(process.pid()).expect("space");
     let (at, address) = listener("127.0.0.1:0");
     let fd = process.call_ok(&format!("connect {address}"));
     let _peer = at.accept().expect("a connection");
@@ -74,7 +78,7 @@ fn released_process_can_be_watched_again(mode: CaptureMode) {
     recorder.wait_opened(process.pid(), 1);
     recorder.probe.release_process(process.pid()).expect("it is watched");
     process.call_ok(&format!("send {fd} 7 1000 500 1 write"));
-    recorder.probe.add_process(process.pid()).expect("room");
+    recorder.probe.add_process(process.pid()).expect("space");
     process.call_ok(&format!("send {fd} 7 1500 2000 1 write"));
     let opened = recorder.wait_opened(process.pid(), 2);
     assert_eq!((opened.sent_offset, opened.role), (1500, Some(Role::Initiator)));

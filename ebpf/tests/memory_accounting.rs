@@ -1,5 +1,5 @@
-//! Every page is counted once, under the function that asked for it: against the kernel's own count while the program
-//! waits.
+//! Every page is counted exactly once, under the function that allocated it. The totals are compared with the kernel's
+//! counters while the workload is idle.
 
 mod memory_common;
 
@@ -10,7 +10,7 @@ use chainscope_testing::wait;
 
 use memory_common::{Snapshot, TestProcess, compile, probe, rollup, wait_until_counted};
 
-/// What the kernel counts for an anonymous page is attributed or was there before; to the page.
+/// Checks that attributed pages and pages resident before the attach add up to the kernel's count of anonymous pages.
 #[track_caller]
 fn assert_exact(probe: &mut MemoryProbe, target: TargetId, workload: &TestProcess) -> Snapshot {
     let snapshot = wait_until_counted(probe, workload.pid(), |snapshot| {
@@ -26,15 +26,15 @@ fn assert_exact(probe: &mut MemoryProbe, target: TargetId, workload: &TestProces
 
 #[track_caller]
 fn assert_gone(probe: &mut MemoryProbe, target: TargetId) {
-    wait::until_true("nothing to be left", || {
+    wait::until_true("all pages to be released", || {
         let snapshot = Snapshot::take(probe);
         let reading = snapshot.target(target);
-        // Of the kernel's own pages some stay: its caches of names and files outlive who filled them.
+        // Some kernel pages remain: the dentry and inode caches outlive the process.
         !reading.alive && reading.attributed[0] == 0 && reading.attributed[2] < 64
     });
 }
 
-/// A function also touches the page of its own variables.
+/// Allows one extra page, for the function's stack.
 #[track_caller]
 fn assert_near(held: u64, expected: u64) {
     assert!((expected..=expected + 1).contains(&held), "{held} pages instead of {expected}");
@@ -44,7 +44,7 @@ fn assert_near(held: u64, expected: u64) {
 fn pages_are_attributed_to_allocating_functions() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("one 0 1000");
     workload.call("two 1 300");
     workload.call("heap 100 200000");
@@ -54,7 +54,7 @@ fn pages_are_attributed_to_allocating_functions() {
     };
     assert_near(anon(&snapshot, "hold_one"), 1000);
     assert_near(anon(&snapshot, "hold_two"), 300);
-    // 112 bytes each with malloc's own.
+    // 112 bytes each, including malloc's header.
     assert!((5468..=5470).contains(&anon(&snapshot, "hold_heap")), "{}", anon(&snapshot, "hold_heap"));
     workload.call("drop 0 100 500");
     workload.call("unmap 1");
@@ -74,7 +74,7 @@ fn resident_before_attach_shrinks_on_free() {
     let mut workload = TestProcess::memory_workload();
     workload.call("one 0 2000");
     workload.call("huge 1 1024");
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     let before = assert_exact(&mut probe, target, &workload).target(target).before_attach.anon;
     assert!(before > 3000, "{before}");
     workload.call("two 2 500");
@@ -97,14 +97,14 @@ fn resident_before_attach_shrinks_on_free() {
     assert_gone(&mut probe, target);
 }
 
-/// What is left in mappings of a kind of what was there before.
+/// Pages in mappings of a kind that were resident before the attach and still are.
 #[track_caller]
 fn in_mapping(snapshot: &Snapshot, target: TargetId, mapping: &MappingKind) -> u64 {
     let exact = snapshot.target(target).before_exact.as_ref().expect("page by page");
     exact.iter().find(|(kind, _)| kind == mapping).map_or(0, |(_, pages)| *pages)
 }
 
-/// Each page: as soon as it is freed, in a huge page, moved, collapsed, shared after a fork.
+/// Covers pages that are freed, part of a huge page, migrated, collapsed, or shared after a fork.
 #[test]
 fn resident_before_attach_is_tracked_per_page() {
     let mut probe = probe();
@@ -114,14 +114,14 @@ fn resident_before_attach_is_tracked_per_page() {
     workload.call("huge 1 4096");
     workload.call("drop 1 100 256");
     workload.call("one 3 5000");
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     let snapshot = assert_exact(&mut probe, target, &workload);
     let (heap, anon) =
         (in_mapping(&snapshot, target, &MappingKind::Heap), in_mapping(&snapshot, target, &MappingKind::Anonymous));
     assert!((5468..=5600).contains(&heap), "{heap}");
     assert!((18_840..=19_200).contains(&anon), "{anon}");
 
-    // Other code gets pages meanwhile: the kernel's sum alone would not tell.
+    // Another function allocates in between, so that the kernel's sum alone is not sufficient.
     workload.call("two 2 3000");
     workload.call("drop 0 0 3000");
     let snapshot = assert_exact(&mut probe, target, &workload);
@@ -144,15 +144,15 @@ fn resident_before_attach_is_tracked_per_page() {
     assert_gone(&mut probe, target);
 }
 
-/// Of pages that two processes share when they are watched nobody can say whose they are: the kernel's sum has to do.
+/// Pages that two processes share at the attach have no single owner, so only the kernel's sum is used.
 #[test]
 fn pages_shared_before_attach_are_tracked_as_a_sum() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     workload.call("one 0 5000");
     let child = u32::try_from(workload.call("fork 0 1000")).expect("a process");
-    let target = probe.watch(workload.pid()).expect("it lives");
-    let copy = probe.watch(child).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
+    let copy = probe.watch(child).expect("the process is running");
     let snapshot = Snapshot::take(&mut probe);
     assert!(snapshot.target(target).before_exact.is_some());
     let reading = snapshot.target(copy);
@@ -166,12 +166,12 @@ fn pages_shared_before_attach_are_tracked_as_a_sum() {
 fn huge_pages_freed_in_whole_and_in_part() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("huge 0 4096");
     let snapshot = assert_exact(&mut probe, target, &workload);
     assert!(rollup(workload.pid(), "AnonHugePages") >= 4096, "the kernel gives huge pages");
     assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_huge"), 4096);
-    // The kernel keeps what is given back of a huge page, and charges nobody for it.
+    // The kernel retains the freed part of a huge page without charging a process for it.
     workload.call("drop 0 100 256");
     let snapshot = assert_exact(&mut probe, target, &workload);
     assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_huge"), 4096 - 256);
@@ -189,7 +189,7 @@ fn huge_pages_freed_in_whole_and_in_part() {
 fn collapsed_pages_keep_their_stack() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("one 0 10000");
     assert_eq!(workload.call("collapse 0"), 0);
     assert!(rollup(workload.pid(), "AnonHugePages") >= 9000, "it collapsed");
@@ -201,14 +201,15 @@ fn collapsed_pages_keep_their_stack() {
     workload.finish();
 }
 
-/// The kernel collapses again what a huge page was taken apart to; the hole is filled by nobody's code.
+/// The kernel collapses the parts of a split huge page again; the pages that fill the hole are attributed to no
+/// function.
 #[test]
 fn recollapsed_huge_pages_keep_their_stack() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     workload.call("huge 0 4096");
     workload.call("drop 0 100 256");
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     let anon = in_mapping(&assert_exact(&mut probe, target, &workload), target, &MappingKind::Anonymous);
     workload.call("huge 1 4096");
     workload.call("drop 1 100 256");
@@ -231,8 +232,8 @@ fn recollapsed_huge_pages_keep_their_stack() {
 fn compacted_pages_keep_their_stack() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
-    // Islands of one page all over the memory: there is something to compact.
+    let target = probe.watch(workload.pid()).expect("the process is running");
+    // Single pages scattered over physical memory give compaction work to do.
     workload.call("one 0 100000");
     workload.call("thin 0");
     let mut moved = 0;
@@ -251,7 +252,7 @@ fn compacted_pages_keep_their_stack() {
 fn fork_does_not_double_count() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("one 0 5000");
     workload.call("huge 1 2048");
     let child = u32::try_from(workload.call("fork 0 3000")).expect("a process");
@@ -265,7 +266,7 @@ fn fork_does_not_double_count() {
     let is_counted = wait::until_or(|| {
         let snapshot = Snapshot::take(&mut probe);
         let sum: u64 = snapshot.reading.targets.iter().map(|reading| snapshot.accounted_anon(reading.target)).sum();
-        // Each process's share of shared pages is rounded down.
+        // The kernel rounds each process's share of shared pages down.
         let control = rollup(workload.pid(), "Pss_Anon") + rollup(child, "Pss_Anon");
         last = format!("{sum} instead of {control}: {:?}", snapshot.reading.targets);
         sum.abs_diff(control) <= 2
@@ -282,10 +283,10 @@ fn fork_does_not_double_count() {
 fn exec_in_watched_process() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("one 0 1000");
     workload.send_command("exec");
-    wait::until_true("the new program's tables", || {
+    wait::until_true("the new program's unwind tables", || {
         memory_common::drain(&mut probe)
             .iter()
             .any(|event| matches!(event, chainscope_ebpf::memory::MemoryEvent::Executed { .. }))
@@ -301,11 +302,11 @@ fn exec_in_watched_process() {
 fn page_cache_and_shared_memory() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     let file: PathBuf = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cold-{}", std::process::id()));
-    std::fs::write(&file, vec![7; 1000 * 4096]).expect("room");
-    // Other tests have all memory compacted, and who owned a moved page of a file that nobody maps is not known any more.
-    let (held, in_cache) = wait::until("a time in which the kernel moves no page", || {
+    std::fs::write(&file, vec![7; 1000 * 4096]).expect("space");
+    // Other tests trigger compaction of all memory, and a migrated page of an unmapped file loses its owner.
+    let (held, in_cache) = wait::until("an interval without page migration", || {
         let moved = memory_common::moved_by_kernel();
         memory_common::drop_from_cache(&file);
         assert_eq!(workload.call(&format!("read {}", file.display())), 1000 * 4096);
@@ -322,19 +323,19 @@ fn page_cache_and_shared_memory() {
     assert_eq!(
         snapshot.pages_in_function(target, Kind::Cache, workload.path(), "read_file"),
         0,
-        "they went with the file"
+        "the pages are freed with the file"
     );
     assert_near(snapshot.pages_in_function(target, Kind::Cache, workload.path(), "share"), 400);
     workload.finish();
     assert_gone(&mut probe, target);
 }
 
-/// Page tables are memory of the kernel, of which it keeps a count for each process too.
+/// Page tables are kernel memory that the kernel also counts for each process (`VmPTE`).
 #[test]
 fn page_tables_are_attributed_to_faulting_function() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     let before = memory_common::page_tables(workload.pid());
     workload.call("sparse 0 1000");
     let snapshot = assert_exact(&mut probe, target, &workload);
@@ -345,7 +346,7 @@ fn page_tables_are_attributed_to_faulting_function() {
     assert_near(held(&snapshot, Kind::Anonymous), 1000);
     assert_eq!(held(&snapshot, Kind::Kernel), tables);
     workload.call("unmap 0");
-    wait::until_true("the page tables to be given back", || held(&Snapshot::take(&mut probe), Kind::Kernel) == 0);
+    wait::until_true("the page tables to be freed", || held(&Snapshot::take(&mut probe), Kind::Kernel) == 0);
     workload.finish();
     assert_gone(&mut probe, target);
 }
@@ -354,7 +355,7 @@ fn page_tables_are_attributed_to_faulting_function() {
 fn deep_recursion_is_truncated() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("deep 0 200 200");
     let snapshot = assert_exact(&mut probe, target, &workload);
     assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_one"), 200);
@@ -373,11 +374,11 @@ fn deep_recursion_is_truncated() {
 fn libraries_loaded_and_unloaded() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     let flags = ["-O2", "-fomit-frame-pointer", "-shared", "-fPIC"];
-    for (name, pad) in [("plugin.so", "-UPAD"), ("plugin-of-other-code.so", "-DPAD")] {
+    for (name, pad) in [("plugin.so", "-UPAD"), ("plugin-pad.so", "-DPAD")] {
         let library = compile("gcc", "plugin.c", name, &[&flags[..], &[pad]].concat());
-        // Twice: the first stack may come before the tables.
+        // The first stack may precede the unwind tables, so the library is loaded twice.
         assert_eq!(workload.call(&format!("load 0 10 {}", library.display())), 0);
         memory_common::drain(&mut probe);
         assert_eq!(workload.call(&format!("load 1 500 {}", library.display())), 0);

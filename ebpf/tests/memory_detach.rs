@@ -1,4 +1,5 @@
-//! Probes that come and go leave nothing. The only test of its program: it counts what the whole process holds.
+//! Detached probes leak no descriptors, maps or memory. The test has a binary of its own because it counts resources of
+//! the whole process.
 
 mod memory_common;
 
@@ -6,10 +7,10 @@ use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
 
 use memory_common::{Snapshot, TestProcess, rollup};
 
-/// Descriptors and mappings: a program, map or link lives as long as one of them refers to it.
+/// Numbers of descriptors and BPF mappings of this process, which keep BPF programs, maps and links alive.
 fn held_resources() -> (usize, usize) {
-    let descriptors = std::fs::read_dir("/proc/self/fd").expect("our own").count();
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own");
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("readable procfs").count();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("readable procfs");
     (descriptors, maps.lines().filter(|line| line.contains("bpf-map") || line.contains("[perf_event]")).count())
 }
 
@@ -24,7 +25,7 @@ fn repeated_attach_and_detach_leak_nothing() {
     let mut cycle = || {
         let mut probe = MemoryProbe::load(&MemoryOptions { nodes: 4096, ..MemoryOptions::default() }).expect("root");
         for _ in 0..10 {
-            let target = probe.watch(workload.pid()).expect("it lives");
+            let target = probe.watch(workload.pid()).expect("the process is running");
             workload.call("one 0 50");
             assert!(Snapshot::take(&mut probe).anon(target) >= 50);
             workload.call("unmap 0");

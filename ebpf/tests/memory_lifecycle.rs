@@ -1,5 +1,5 @@
-//! Threads, forks, and processes that come and go: nothing is doubled and nothing is left.
-#![allow(unsafe_code)]
+//! Threads, forks, and processes that start and exit: pages are neither counted twice nor left behind.
+#![expect(unsafe_code, reason = "a signal handler and pthread_kill")]
 
 mod memory_common;
 
@@ -11,7 +11,7 @@ use chainscope_testing::wait;
 
 use memory_common::{Snapshot, TestProcess, compile, drain, probe, wait_until_counted};
 
-/// Address spaces that the probe can know at once.
+/// Address spaces that the probe tracks concurrently.
 const MAX_ADDRESS_SPACES: usize = 16_384;
 
 #[test]
@@ -19,13 +19,13 @@ fn eight_forking_threads() {
     let mut probe = probe();
     let mut forking = TestProcess::start(&compile("gcc", "fork_threads.c", "fork_threads", &["-O2", "-pthread"]), &[]);
     assert_eq!(forking.read_reply(), "ready");
-    let target = probe.watch(forking.pid()).expect("it lives");
+    let target = probe.watch(forking.pid()).expect("the process is running");
     forking.send_command("go");
     while !forking.try_read_reply(&mut probe) {}
-    wait::until_true("the children to end", || {
+    wait::until_true("the children to exit", || {
         Snapshot::take(&mut probe).reading.targets.iter().all(|reading| reading.alive == (reading.target == target))
     });
-    // What a child still holds of its parent's is nobody's when it ends.
+    // Pages of the parent that only a child still maps are freed when the child exits.
     let snapshot = wait_until_counted(&mut probe, forking.pid(), |snapshot| {
         let attributed: u64 = snapshot.reading.targets.iter().map(|reading| reading.attributed[0]).sum();
         attributed + snapshot.target(target).before_attach.anon
@@ -37,12 +37,12 @@ fn eight_forking_threads() {
     assert!(complete * 1000 >= all * 999, "{:?}", reading.stacks);
     forking.send_command("end");
     forking.finish();
-    wait::until_true("nothing to be left", || {
+    wait::until_true("all pages to be released", || {
         Snapshot::take(&mut probe).reading.targets.iter().all(|reading| !reading.alive && reading.attributed[0] == 0)
     });
 }
 
-/// The kernel stops checking a program when a signal comes: it is loaded again.
+/// A signal aborts the BPF verifier (`EAGAIN`); the load is retried.
 #[test]
 fn load_is_retried_after_signals() {
     const SIGNALS: u32 = 8;
@@ -72,10 +72,10 @@ fn unwatched_targets_free_their_nodes() {
     let mut workload = TestProcess::memory_workload();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("forgotten");
     for round in 0..40 {
-        let target = probe.watch(workload.pid()).expect("it lives");
+        let target = probe.watch(workload.pid()).expect("the process is running");
         workload.call(&format!("deep 0 20 {}", 60 + round % 7));
-        // Pages that stay in the page cache belong to nobody then.
-        std::fs::write(&file, vec![1; 20 * 4096]).expect("room");
+        // Pages left in the page cache would have no owner after the target is unwatched.
+        std::fs::write(&file, vec![1; 20 * 4096]).expect("space");
         memory_common::drop_from_cache(&file);
         workload.call(&format!("read {}", file.display()));
         let snapshot = Snapshot::take(&mut probe);
@@ -99,12 +99,12 @@ fn more_children_than_concurrent_address_spaces() {
     const BATCH: usize = 500;
     let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("one 0 50");
     let mut children = 0;
     while children < MAX_ADDRESS_SPACES + 2 * BATCH {
         workload.call(&format!("children {BATCH}"));
-        wait::until_true("their ends", || {
+        wait::until_true("the children to exit", || {
             for event in drain(&mut probe) {
                 if let MemoryEvent::Exited { target: child, .. } = event {
                     probe.unwatch(child);
@@ -113,7 +113,7 @@ fn more_children_than_concurrent_address_spaces() {
             }
             children % BATCH == 0
         });
-        // Their nodes are freed between readings.
+        // The nodes of exited children are freed between readings.
         (0..3).for_each(|_| drop(Snapshot::take(&mut probe)));
     }
     workload.call("two 1 70");
@@ -129,11 +129,11 @@ fn more_children_than_concurrent_address_spaces() {
 fn explicitly_watched_child_is_tracked_once() {
     let mut probe = MemoryProbe::load(&MemoryOptions::default()).expect("root");
     let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("it lives");
+    let target = probe.watch(workload.pid()).expect("the process is running");
     workload.call("one 0 50");
-    // Nobody has asked for news yet.
+    // The fork event has not been polled yet.
     let child = u32::try_from(workload.call("fork 0 10")).expect("a process");
-    let of_child = probe.watch(child).expect("it lives");
+    let of_child = probe.watch(child).expect("the process is running");
     let forked = drain(&mut probe);
     assert!(
         forked.iter().any(
@@ -155,17 +155,17 @@ fn full_node_table_is_reported() {
     let program = compile("gcc", "stack_shapes.c", "stack_shapes-full", &["-O2", "-pthread", "-fomit-frame-pointer"]);
     let mut shapes = TestProcess::start(&program, &["3000"]);
     assert_eq!(shapes.read_reply(), "ready");
-    let target = probe.watch(shapes.pid()).expect("it lives");
+    let target = probe.watch(shapes.pid()).expect("the process is running");
     shapes.send_command("go");
     while !shapes.try_read_reply(&mut probe) {}
-    // Pages count for the nearest caller that has a node.
+    // Pages are attributed to the nearest caller that has a node.
     let snapshot = wait_until_counted(&mut probe, shapes.pid(), |snapshot| snapshot.accounted_anon(target));
     let health = &snapshot.reading.health;
     assert!(health.lost.iter().any(|(reason, count)| *reason == "tree_full" && *count > 100), "{health:?}");
     let cut = snapshot.target(target).stacks.iter().find(|(end, _)| *end == StackEnd::TreeFull);
     assert!(cut.is_some_and(|(_, count)| *count > 100), "{:?}", snapshot.target(target).stacks);
     shapes.finish();
-    wait::until_true("nothing to be left", || Snapshot::take(&mut probe).anon(target) == 0);
+    wait::until_true("all pages to be released", || Snapshot::take(&mut probe).anon(target) == 0);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn hundred_thousand_mappings() {
     let program = compile("gcc", "mappings.c", "mappings", &["-O2", "-fomit-frame-pointer"]);
     let mut mappings = TestProcess::start(&program, &["100000", "2000"]);
     assert_eq!(mappings.read_reply(), "ready");
-    let target = probe.watch(mappings.pid()).expect("it lives");
+    let target = probe.watch(mappings.pid()).expect("the process is running");
     mappings.send_command("go");
     assert_eq!(mappings.read_reply(), "done");
     let snapshot = wait_until_counted(&mut probe, mappings.pid(), |snapshot| snapshot.accounted_anon(target));

@@ -1,7 +1,7 @@
-//! Stacks reach their entry point, in every way a stack can look and without frame pointers; and what is reused of the
-//! one before is right.
+//! Stacks of programs without frame pointers unwind to their entry point, and frames reused from the previous stack
+//! are correct.
 
-#![allow(clippy::print_stdout)] // the share of complete stacks
+#![allow(clippy::print_stdout, reason = "the share of complete stacks")]
 
 mod memory_common;
 
@@ -13,12 +13,12 @@ use chainscope_testing::{flush_page_lists, wait};
 
 use memory_common::{Snapshot, TestProcess, compile, probe, rollup};
 
-/// Lets a program do its work under the probe, and returns its stacks by how they ended.
+/// Runs a program under the probe; returns the numbers of all and of complete stacks.
 fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
     let mut probe = probe();
     let mut running = TestProcess::start(program, arguments);
     assert_eq!(running.read_reply(), "ready");
-    let target = probe.watch(running.pid()).expect("it lives");
+    let target = probe.watch(running.pid()).expect("the process is running");
     running.send_command("go");
     while !running.try_read_reply(&mut probe) {}
     let snapshot = Snapshot::take(&mut probe);
@@ -27,7 +27,7 @@ fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
     let checked = snapshot.reading.health.checked;
     println!("{}: {complete} of {all} stacks complete, {:?}", program.display(), reading.stacks);
     assert!(checked > 0 && snapshot.reading.health.mismatches == 0, "{:?}", snapshot.reading.health);
-    // Pages come and go while a running program is counted.
+    // Pages are allocated and freed while a running program is counted.
     let mut last = String::new();
     let is_counted = wait::until_or(|| {
         let snapshot = Snapshot::take(&mut probe);
@@ -57,7 +57,7 @@ fn varying_stack_shapes() {
         let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-Wno-unknown-attributes"];
         let program = compile(compiler, "stack_shapes.c", name, &flags);
         let (all, complete) = run(&program, &["12000"]);
-        // Coroutines end where makecontext began them, which has no rule.
+        // Coroutine stacks end at makecontext's start routine, which has no unwind rule.
         assert!(all > 20_000 && complete * 10 > all * 9, "{complete} of {all}");
     }
 }
@@ -84,7 +84,7 @@ fn go(name: &str, flags: &[&str]) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut command = Command::new("go");
     command.arg("build").args(flags).arg("-o").arg(&program).arg(source("churn.go"));
-    // No module, no network; a cache of its own where there is no home.
+    // No module, no network; a separate cache because the home directory may be missing.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache");
     command.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("GOCACHE", cache);
     assert!(command.status().is_ok_and(|status| status.success()), "go build");
@@ -96,7 +96,7 @@ fn go_program() {
     assert_nearly_all(run(&go("churn-go", &[]), &[]));
 }
 
-/// Without `.debug_frame` too: by frame pointer only.
+/// No `.debug_frame` either: only frame pointers remain.
 #[test]
 fn stripped_go_program() {
     assert_nearly_all(run(&go("churn-go-stripped", &["-ldflags", "-s -w"]), &[]));
@@ -105,24 +105,24 @@ fn stripped_go_program() {
 #[test]
 fn ocaml_stack_switching() {
     let program = compile("gcc", "stack_switch.c", "stack_switch", &["-O2", "-fomit-frame-pointer"]);
-    // Between the instruction that switches and the one that leaves the link, no rule is right.
+    // Between switching stacks and restoring the link no rule is correct.
     assert_nearly_all(run(&program, &[]));
 }
 
-/// Runs a compiler again and again under the probe, and returns its stacks by how they ended; without those that were
-/// taken while tables were made: on a busy machine those are many, the first time most.
+/// Runs a compiler repeatedly under the probe; returns the numbers of all and of complete stacks. Stacks taken while
+/// unwind tables were loading are excluded: on a busy machine they are numerous, most of them in the first run.
 fn profile_compiler(mut compiler: Command) -> (u64, u64) {
     let mut probe = probe();
     let (mut all, mut complete) = (0, 0);
     for _ in 0..20 {
-        let mut running = compiler.spawn().expect("it starts");
+        let mut running = compiler.spawn().expect("a child process");
         let Ok(target) = probe.watch(running.id()) else {
-            // It was faster than its tables.
-            running.wait().expect("our child");
+            // The process exited before its unwind tables were loaded.
+            running.wait().expect("a child process");
             continue;
         };
-        while running.try_wait().expect("our child").is_none() {
-            probe.poll(std::time::Duration::from_millis(5)).expect("it is polled");
+        while running.try_wait().expect("a child process").is_none() {
+            probe.poll(std::time::Duration::from_millis(5)).expect("a successful poll");
         }
         let snapshot = Snapshot::take(&mut probe);
         let reading = snapshot.target(target);
@@ -142,11 +142,11 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs").join(name)
 }
 
-/// Files of a hundred megabytes and millions of rules, frames of half a megabyte whose pages are touched one by one
-/// before they are used.
+/// Covers files of 100 MB with millions of rules, and frames of half a megabyte with stack probing (each page is
+/// touched before use).
 #[test]
 fn rustc_stacks() {
-    // Not rustup's: that one executes another.
+    // Not rustup's proxy, which executes another program.
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc").stdout;
     let compiler = Path::new(String::from_utf8(sysroot).expect("a path").trim()).join("bin/rustc");
     let mut rustc = Command::new(&compiler);
@@ -155,7 +155,7 @@ fn rustc_stacks() {
     assert_nearly_all(profile_compiler(rustc));
 }
 
-/// As Debian built it, stripped.
+/// Debian's build, stripped.
 #[test]
 fn debian_clang_stacks() {
     let mut clang = Command::new("clang++");

@@ -1,6 +1,5 @@
-//! Every system call that moves bytes on a socket, in every address family, at every size class: what the probe says
-//! passed is what passed.
-#![allow(unsafe_code)]
+//! Captured bytes equal transferred bytes for every socket send and receive system call, address family and size class.
+#![expect(unsafe_code, reason = "the test process makes raw system calls")]
 
 mod common;
 
@@ -33,9 +32,9 @@ const SENDS: [&str; 6] = ["write", "writev", "pwritev2", "sendto", "sendmsg", "s
 const RECEIVES: [&str; 6] = ["read", "readv", "preadv2", "recvfrom", "recvmsg", "recvmmsg"];
 const SIZES: [usize; 9] = [1, 100, 4096, 4097, 8193, 20_000, 32_768, 70_000, 300_000];
 
-/// Listens at `listen`, has the process connect to the address that `target` makes of its port.
+/// Listens on `listen` and connects the test process to the address that `target` builds from the listener's port.
 ///
-/// The ring is large: most of these tests read it only at the end.
+/// The ring buffer is large because most of these tests read it only at the end.
 fn connected(
     mode: CaptureMode,
     listen: &str,
@@ -44,7 +43,7 @@ fn connected(
     let mut recorder = large_ring(mode);
     let mut process = TestProcess::new();
     let (listener, address) = listener(listen);
-    recorder.probe.add_process(process.pid()).expect("room for one");
+    recorder.probe.add_process(process.pid()).expect("room in the map");
     let fd = process.call_ok(&format!("connect {}", target(address.port())));
     let (peer, _) = listener.accept().expect("a connection");
     (recorder, process, fd, peer)
@@ -83,7 +82,7 @@ fn sends(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
             let parts = if size < 100 { 1 } else { 5 };
             process.send_command(&format!("send {fd} 1 {sent} {size} {parts} {call}"));
             bytes.resize(size, 0);
-            peer.read_exact(&mut bytes).expect("all of it");
+            peer.read_exact(&mut bytes).expect("all bytes");
             assert_eq!(process.read_reply(), [size as i64], "{call} of {size}");
             assert!(bytes == pattern(1, sent, size), "{call} of {size}: the test itself is wrong");
             calls.push((sent, call));
@@ -112,7 +111,7 @@ fn sends(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
     process.finish();
 }
 
-/// Local and remote port as the peer sees them.
+/// The peer's local and remote port.
 fn ports(peer: &TcpStream) -> (u16, u16) {
     (peer.local_addr().expect("an address").port(), peer.peer_addr().expect("an address").port())
 }
@@ -134,7 +133,7 @@ fn receives(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
     let mut received = 0_u64;
     for call in RECEIVES {
         for size in SIZES {
-            peer.write_all(&pattern(2, received, size)).expect("room");
+            peer.write_all(&pattern(2, received, size)).expect("space");
             let mut left = size;
             while left > 0 {
                 let parts = if left < 100 { 1 } else { 3 };
@@ -173,7 +172,7 @@ fn write_of_64_mib(mode: CaptureMode) {
 }
 
 fn writev_of_64_mib_in_many_iovecs(mode: CaptureMode) {
-    // With as many empty ones among them: the most that a call may have is 1024.
+    // The test process adds an empty iovec before each buffer: 1024 in total, the limit of one call (UIO_MAXIOV).
     single_large_send(mode, "writev", 512);
 }
 
@@ -181,7 +180,7 @@ fn single_large_send(mode: CaptureMode, call: &str, parts: usize) {
     let mut recorder = large_ring(mode);
     let mut process = TestProcess::new();
     let (listener, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room for one");
+    recorder.probe.add_process(process.pid()).expect("room in the map");
     let fd = process.call_ok(&format!("connect {address}"));
     let (mut peer, _) = listener.accept().expect("a connection");
     process.send_command(&format!("send {fd} 3 0 {BIG} {parts} {call}"));
@@ -196,7 +195,7 @@ fn single_large_send(mode: CaptureMode, call: &str, parts: usize) {
         peer
     });
     assert_eq!(process.read_reply(), [BIG as i64]);
-    let peer = reader.join().expect("all of it");
+    let peer = reader.join().expect("all bytes");
     let opened = recorder.wait_opened(process.pid(), 1);
     recorder.wait_covered(opened.socket, Direction::Sent, BIG as u64);
     let stream = recorder.sent(opened.socket);
@@ -213,7 +212,7 @@ fn partial_writes_on_nonblocking_socket(mode: CaptureMode) {
     let mut sent = 0_u64;
     let mut partial = 0;
     for call in SENDS {
-        // Until the buffers are full: a partial write, then EAGAIN.
+        // Full socket buffers cause a partial write, then EAGAIN.
         let before = sent;
         loop {
             let n = process.call(&format!("send {fd} 4 {sent} 1000000 3 {call}"))[0];
@@ -225,7 +224,7 @@ fn partial_writes_on_nonblocking_socket(mode: CaptureMode) {
             sent += n as u64;
         }
         let mut bytes = vec![0; (sent - before) as usize];
-        peer.read_exact(&mut bytes).expect("all of it");
+        peer.read_exact(&mut bytes).expect("all bytes");
         assert!(bytes == pattern(4, before, bytes.len()), "{call}: the test itself is wrong");
     }
     assert!(partial > 0, "no partial write happened");
@@ -233,7 +232,7 @@ fn partial_writes_on_nonblocking_socket(mode: CaptureMode) {
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!(recorder.wait_closed(opened.socket).sent_offset, sent);
     let stream = recorder.sent(opened.socket);
-    // Which message of a partial sendmmsg it was may be uncertain; nothing else may be missing, and nothing wrong.
+    // A partial sendmmsg may leave the message boundary ambiguous; no bytes may be missing or wrong.
     stream.verify(4);
     assert_eq!(stream.holes(0, sent), 0);
     assert_eq!(stream.captured(), sent);
@@ -248,8 +247,8 @@ fn short_reads_and_eagain(mode: CaptureMode) {
         for _ in 0..3 {
             let n = process.call(&format!("receive {fd} 5000 2 0 {call}"))[0];
             assert_eq!(n, -i64::from(libc::EAGAIN), "{call}");
-            peer.write_all(&pattern(5, received, 77)).expect("room");
-            // Asked for more than there is; loopback delivers within the write.
+            peer.write_all(&pattern(5, received, 77)).expect("space");
+            // The request exceeds the available bytes; loopback delivers data within the peer's write.
             assert_eq!(process.call_ok(&format!("receive {fd} 5000 2 0 {call}")), 77, "{call}");
             received += 77;
         }
@@ -263,7 +262,7 @@ fn short_reads_and_eagain(mode: CaptureMode) {
 
 fn msg_peek_is_not_counted(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    peer.write_all(&pattern(6, 0, 1000)).expect("room");
+    peer.write_all(&pattern(6, 0, 1000)).expect("space");
     let peek = libc::MSG_PEEK;
     for call in ["recvfrom", "recvmsg", "recvmmsg"] {
         assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 {peek} {call}")), 1000, "{call}");
@@ -273,7 +272,7 @@ fn msg_peek_is_not_counted(mode: CaptureMode) {
     }
     process.call_ok(&format!("close {fd}"));
     let opened = recorder.wait_opened(process.pid(), 1);
-    // 100 bytes are left unread: the kernel resets the connection, and the process has read 900.
+    // The process has read 900 bytes; the kernel resets the connection because 100 bytes are unread.
     assert_eq!(recorder.wait_closed(opened.socket).received_offset, 900);
     let stream = recorder.received(opened.socket);
     stream.verify_whole(6, 900);
@@ -284,7 +283,7 @@ fn msg_peek_is_not_counted(mode: CaptureMode) {
 
 fn msg_errqueue_is_not_counted(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    peer.write_all(&pattern(7, 0, 50)).expect("room");
+    peer.write_all(&pattern(7, 0, 50)).expect("space");
     assert_eq!(process.call(&format!("error_queue {fd}")), [-i64::from(libc::EAGAIN)]);
     assert_eq!(process.call_ok(&format!("receive {fd} 50 1 0 recvmsg")), 50);
     process.call_ok(&format!("close {fd}"));
@@ -296,7 +295,7 @@ fn msg_errqueue_is_not_counted(mode: CaptureMode) {
 
 fn msg_trunc_bytes_are_counted_as_discarded(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    peer.write_all(&pattern(8, 0, 3000)).expect("room");
+    peer.write_all(&pattern(8, 0, 3000)).expect("space");
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 {} recvfrom", libc::MSG_TRUNC)), 1000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
@@ -312,29 +311,29 @@ fn msg_trunc_bytes_are_counted_as_discarded(mode: CaptureMode) {
 
 fn sendmmsg_and_recvmmsg(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    // The same vector of equal messages over and over: only its place in the vector tells one from another.
+    // Equal messages in every vector: only the index in the vector distinguishes them.
     for round in 0..20_u64 {
         process.send_command(&format!("send {fd} 9 {} 4000 8 sendmmsg", round * 4000));
         let mut bytes = vec![0; 4000];
-        peer.read_exact(&mut bytes).expect("all of it");
+        peer.read_exact(&mut bytes).expect("all bytes");
         assert_eq!(process.read_reply(), [4000]);
     }
     for round in 0..20_u64 {
-        peer.write_all(&pattern(10, round * 4000, 4000)).expect("room");
+        peer.write_all(&pattern(10, round * 4000, 4000)).expect("space");
         assert_eq!(process.call_ok(&format!("receive {fd} 4000 8 0 recvmmsg")), 4000);
     }
-    peer.write_all(&pattern(10, 80_000, 4000)).expect("room");
+    peer.write_all(&pattern(10, 80_000, 4000)).expect("space");
     assert_eq!(process.call_ok(&format!("receive {fd} 4000 8 0 recvmmsg_timeout")), 4000);
     process.call_ok(&format!("close {fd}"));
     let opened = recorder.wait_opened(process.pid(), 1);
     recorder.wait_closed(opened.socket);
     let sent = recorder.sent(opened.socket);
     sent.verify_whole(9, 80_000);
-    assert_eq!(sent.calls(), 160, "one start a message");
+    assert_eq!(sent.calls(), 160, "one call start for each message");
     let received = recorder.received(opened.socket);
     received.verify(10);
     assert_eq!(received.holes(0, 84_000), 0);
-    // With a timeout the loop may end after any message, so at the socket only the first is certain.
+    // With a timeout recvmmsg may return after any message; in sock mode only the first message is unambiguous.
     let uncertain = if mode == CaptureMode::Sock { 3500 } else { 0 };
     assert_eq!(received.missing(MissingReason::Ambiguous), uncertain);
     assert_eq!(received.captured(), 84_000 - uncertain);

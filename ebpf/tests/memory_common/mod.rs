@@ -1,7 +1,7 @@
-//! What the tests of the memory probe share: programs compiled when a test begins, told line by line what to do with
-//! their memory, and what the kernel says about it.
+//! Shared support of the memory probe's tests: programs compiled at the start of a test and controlled line by line,
+//! and the kernel's counters of their memory.
 //!
-//! The tests need root: a missing privilege makes them fail, by the probe's own error.
+//! The tests need root. Without it they fail with the probe's error.
 #![allow(dead_code, missing_docs, unreachable_pub, unsafe_code)]
 
 use std::collections::HashMap;
@@ -16,17 +16,17 @@ use chainscope_ebpf::memory::{
     TargetId, TargetReading,
 };
 
-/// Compiles a program of `memory_common/programs`; once for each name.
+/// Compiles a program of `memory_common/programs` to the file `name`.
 pub fn compile(compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs").join(source);
     chainscope_testing::program::compile(compiler, &source, Path::new(env!("CARGO_TARGET_TMPDIR")), name, flags)
 }
 
-/// A program that waits for orders.
+/// A child process that reads commands from standard input.
 pub struct TestProcess {
     path: PathBuf,
     child: Child,
-    orders: ChildStdin,
+    commands: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
@@ -34,7 +34,7 @@ impl TestProcess {
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // SAFETY: prctl is async-signal-safe. A test that panics must not leave its program behind.
+        // SAFETY: prctl is async-signal-safe. It kills the process if the test panics.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -42,12 +42,12 @@ impl TestProcess {
             });
         }
         let mut child = command.spawn().expect("the program starts");
-        let orders = child.stdin.take().expect("piped");
+        let commands = child.stdin.take().expect("piped");
         let replies = BufReader::new(child.stdout.take().expect("piped"));
-        Self { path: program.to_owned(), child, orders, replies }
+        Self { path: program.to_owned(), child, commands, replies }
     }
 
-    /// The program `workload`, after its first snapshot.
+    /// Starts `memory_workload.c` and waits for its first reply.
     pub fn memory_workload() -> Self {
         let mut workload =
             Self::start(&chainscope_testing::program::memory_workload(Path::new(env!("CARGO_TARGET_TMPDIR"))), &[]);
@@ -55,7 +55,7 @@ impl TestProcess {
         workload
     }
 
-    /// The file that it executes.
+    /// Path of the executable file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -65,8 +65,8 @@ impl TestProcess {
     }
 
     pub fn send_command(&mut self, command: &str) {
-        writeln!(self.orders, "{order}").expect("the program lives");
-        self.orders.flush().expect("the program lives");
+        writeln!(self.commands, "{command}").expect("the program runs");
+        self.commands.flush().expect("the program runs");
     }
 
     pub fn read_reply(&mut self) -> String {
@@ -76,10 +76,10 @@ impl TestProcess {
         line.trim().to_owned()
     }
 
-    /// Whether it has replied, after having taken in what has happened meanwhile.
+    /// Polls the probe, then returns whether the process has replied.
     pub fn try_read_reply(&mut self, probe: &mut MemoryProbe) -> bool {
         use std::os::fd::AsFd;
-        probe.poll(Duration::from_millis(10)).expect("it is polled");
+        probe.poll(Duration::from_millis(10)).expect("a successful poll");
         let mut ready =
             [rustix::event::PollFd::from_borrowed_fd(self.replies.get_ref().as_fd(), rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -91,37 +91,37 @@ impl TestProcess {
     }
 
     pub fn call(&mut self, command: &str) -> i64 {
-        self.send_command(order);
+        self.send_command(command);
         self.read_reply().parse().expect("a number")
     }
 
-    /// Lets it end by itself.
+    /// Closes standard input and waits for a successful exit.
     pub fn finish(mut self) {
-        drop(self.orders);
-        assert!(self.child.wait().expect("it ends").success());
+        drop(self.commands);
+        assert!(self.child.wait().expect("an exit status").success());
     }
 }
 
-/// A number of `smaps_rollup`, in pages.
+/// A field of `smaps_rollup`, in pages.
 pub fn rollup(pid: u32, name: &str) -> u64 {
     pages_in(&format!("/proc/{pid}/smaps_rollup"), name)
 }
 
-/// Pages of a process's page tables, as the kernel counts them.
+/// Pages of a process's page tables (`VmPTE`).
 pub fn page_tables(pid: u32) -> u64 {
     pages_in(&format!("/proc/{pid}/status"), "VmPTE")
 }
 
-/// A number of kibibytes in a file of a live process, in pages.
+/// A field in KiB of a file in `/proc`, in pages.
 fn pages_in(path: &str, name: &str) -> u64 {
-    let text = std::fs::read_to_string(path).expect("the process lives");
+    let text = std::fs::read_to_string(path).expect("the process runs");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("such a line");
     let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
     kib / 4
 }
 
-/// Waits until the pages of a reading, as `sum` adds them up, are as many as the kernel counts. Not always at once: a page
-/// that the kernel is about to move, or to put on one of its lists, is freed when it has.
+/// Polls until the pages of a reading, as `sum` adds them up, equal the kernel's count of anonymous pages. The count
+/// lags because pages isolated for migration or held in per-CPU batches are freed late.
 #[track_caller]
 pub fn wait_until_counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Snapshot) -> u64) -> Snapshot {
     let mut snapshot = Snapshot::take(probe);
@@ -142,7 +142,7 @@ pub fn wait_until_counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Snaps
     snapshot
 }
 
-/// A reading put together for questions.
+/// A reading indexed by node and module.
 pub struct Snapshot {
     pub reading: Reading,
     nodes: HashMap<NodeId, Node>,
@@ -165,7 +165,7 @@ impl Snapshot {
         self.reading.targets.iter().find(|reading| reading.target == target).expect("a target")
     }
 
-    /// Anonymous pages of a target: attributed, or there before.
+    /// Anonymous pages of a target that are attributed or were resident before the attach.
     pub fn accounted_anon(&self, target: TargetId) -> u64 {
         let reading = self.target(target);
         reading.attributed[0] + reading.before_attach.anon
@@ -187,7 +187,7 @@ impl Snapshot {
         frames
     }
 
-    /// Pages of the stacks that pass through a function of a program.
+    /// Pages attributed to stacks that contain a function of a program.
     pub fn pages_in_function(&self, target: TargetId, kind: Kind, program: &Path, function: &str) -> u64 {
         let range = symbol(program, function);
         let passes = |frame: &Frame| match frame {
@@ -200,7 +200,7 @@ impl Snapshot {
         counts.filter(|count| self.stack(count.node).iter().any(passes)).map(|count| count.pages).sum()
     }
 
-    /// Stacks of a target, and those of them that reached their entry point.
+    /// Numbers of all stacks of a target and of those that reached their entry point.
     pub fn stack_totals(&self, target: TargetId) -> (u64, u64) {
         let stacks = &self.target(target).stacks;
         let complete = stacks.iter().find(|(end, _)| *end == StackEnd::Complete).map_or(0, |(_, count)| *count);
@@ -208,7 +208,7 @@ impl Snapshot {
     }
 }
 
-/// Where in the file a function is.
+/// File offsets of a function.
 fn symbol(program: &Path, function: &str) -> std::ops::Range<u64> {
     let output = Command::new("readelf").args(["-sW"]).arg(program).output().expect("binutils");
     let text = String::from_utf8(output.stdout).expect("text");
@@ -225,11 +225,11 @@ fn symbol(program: &Path, function: &str) -> std::ops::Range<u64> {
     offset..offset + size
 }
 
-/// Takes in what has happened.
+/// Polls the probe until no event is left.
 pub fn drain(probe: &mut MemoryProbe) -> Vec<MemoryEvent> {
     let mut events = Vec::new();
     loop {
-        let more = probe.poll(Duration::ZERO).expect("it is polled");
+        let more = probe.poll(Duration::ZERO).expect("a successful poll");
         if more.is_empty() {
             return events;
         }
@@ -242,7 +242,7 @@ pub fn probe() -> MemoryProbe {
         .expect("root, and a kernel with BTF")
 }
 
-/// Writes a file out and forgets its pages.
+/// Writes a file back and drops its pages from the page cache.
 pub fn drop_from_cache(path: &Path) {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open(path).expect("it is there");
@@ -250,16 +250,16 @@ pub fn drop_from_cache(path: &Path) {
     // SAFETY: a plain system call on an open file.
     let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     assert_eq!(result, 0);
-    assert_eq!(in_cache(path), 0, "nobody else uses it");
+    assert_eq!(in_cache(path), 0, "no other process maps the file");
 }
 
-/// Pages of a file that are in the page cache.
+/// Number of a file's pages in the page cache.
 pub fn in_cache(path: &Path) -> u64 {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open(path).expect("it is there");
     let length = usize::try_from(file.metadata().expect("it is open").len()).expect("small");
     let mut resident = vec![0_u8; length.div_ceil(4096)];
-    // SAFETY: a new mapping of the file, which is not touched, with room for a byte a page.
+    // SAFETY: the mapping is new and not accessed; `resident` has one byte for each page.
     unsafe {
         let start = libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
         assert_ne!(start, libc::MAP_FAILED);
@@ -269,7 +269,7 @@ pub fn in_cache(path: &Path) -> u64 {
     resident.iter().map(|page| u64::from(page & 1)).sum()
 }
 
-/// Pages that the kernel has moved since it started.
+/// Number of pages that the kernel has migrated since boot (`pgmigrate_success`).
 pub fn moved_by_kernel() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").expect("it can be read");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("pgmigrate_success "));
