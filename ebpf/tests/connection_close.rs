@@ -34,10 +34,10 @@ fn half_close(mode: CaptureMode) {
         if by == ClosedBy::Local {
             process.call_ok(&format!("send {fd} 1 0 64 1 write"));
             process.call_ok(&format!("shutdown {fd} {}", libc::SHUT_WR));
-            peer.write_all(&pattern(2, 0, 128)).expect("space");
+            peer.write_all(&pattern(2, 0, 128)).expect("a successful write");
             assert_eq!(process.call_ok(&format!("receive {fd} 128 1 0 read")), 128);
         } else {
-            peer.write_all(&pattern(2, 0, 128)).expect("space");
+            peer.write_all(&pattern(2, 0, 128)).expect("a successful write");
             peer.shutdown(std::net::Shutdown::Write).expect("open");
             // One read consumes the last data byte and the FIN.
             assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 128);
@@ -81,7 +81,7 @@ fn socket_reconnected_after_disconnect(mode: CaptureMode) {
     let fd = process.call_ok(&format!("connect {address}"));
     let (mut peer, _) = out.accept().expect("a connection");
     process.call_ok(&format!("send {fd} 1 0 1000 1 write"));
-    peer.write_all(&pattern(2, 0, 30)).expect("space");
+    peer.write_all(&pattern(2, 0, 30)).expect("a successful write");
     process.call_ok(&format!("receive {fd} 30 1 0 read"));
     process.call_ok(&format!("disconnect {fd}"));
     process.call_ok(&format!("connect_again {fd} {address}"));
@@ -135,7 +135,7 @@ fn many_short_connections(mode: CaptureMode) {
     for round in 0..200_u64 {
         let mut peer = TcpStream::connect(address).expect("a listener");
         let fd = process.call_ok(&format!("accept {listener}"));
-        peer.write_all(&pattern(round, 0, 256)).expect("space");
+        peer.write_all(&pattern(round, 0, 256)).expect("a successful write");
         process.call_ok(&format!("receive_all {fd} 256 100 read"));
         process.call_ok(&format!("close {fd}"));
     }

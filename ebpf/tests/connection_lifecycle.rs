@@ -37,7 +37,7 @@ fn listener_on_watched_port(mode: CaptureMode) {
     for accept in ["accept", "accept4"] {
         let mut peer = TcpStream::connect(address).expect("a listener");
         // Bytes that arrive before accept are captured too.
-        peer.write_all(&pattern(1, 0, 100)).expect("space");
+        peer.write_all(&pattern(1, 0, 100)).expect("a successful write");
         let fd = process.call_ok(&format!("{accept} {listener}"));
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
         peers.push((peer, fd));
@@ -106,7 +106,7 @@ fn other_ports_are_ignored(mode: CaptureMode) {
     let rpc_listener = process.call_ok(&format!("listen {rpc}"));
     let mut rpc_peer = TcpStream::connect(rpc).expect("a listener");
     let fd = process.call_ok(&format!("accept {rpc_listener}"));
-    rpc_peer.write_all(&pattern(1, 0, 700)).expect("space");
+    rpc_peer.write_all(&pattern(1, 0, 700)).expect("a successful write");
     assert_eq!(process.call_ok(&format!("receive {fd} 700 1 0 read")), 700);
     assert_eq!(process.call_ok(&format!("send {fd} 1 0 300 1 write")), 300);
 
@@ -117,7 +117,7 @@ fn other_ports_are_ignored(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("send {own} 1 0 10 1 write")), 10);
     let mut peer = TcpStream::connect(address).expect("a listener");
     let near = process.call_ok(&format!("accept {listener}"));
-    peer.write_all(&pattern(1, 0, 20)).expect("space");
+    peer.write_all(&pattern(1, 0, 20)).expect("a successful write");
     assert_eq!(process.call_ok(&format!("receive {near} 20 1 0 read")), 20);
 
     recorder.wait_opened(process.pid(), 2);
@@ -146,7 +146,7 @@ fn existing_process_and_listener(mode: CaptureMode) {
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("a listener");
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!((opened.role, opened.received_offset), (Some(Role::Responder), 0));
-    peer.write_all(&pattern(2, 0, 1000)).expect("space");
+    peer.write_all(&pattern(2, 0, 1000)).expect("a successful write");
     let near = process.call_ok(&format!("accept {fd}"));
     assert_eq!(process.call_ok(&format!("receive {near} 1000 1 0 recvfrom")), 1000);
     recorder.wait_covered(opened.socket, Direction::Received, 1000);
@@ -171,7 +171,7 @@ fn existing_connection_of_either_role(mode: CaptureMode) {
         // Before the attach: 5000 bytes sent, 3000 of 3100 bytes received.
         assert_eq!(process.call_ok(&format!("send {fd} 1 0 5000 1 write")), 5000);
         peer.read_exact(&mut [0; 5000]).expect("all bytes");
-        peer.write_all(&pattern(2, 0, 3100)).expect("space");
+        peer.write_all(&pattern(2, 0, 3100)).expect("a successful write");
         assert_eq!(process.call_ok(&format!("receive {fd} 3000 1 0 read")), 3000);
 
         recorder.probe.add_process(process.pid()).expect("room in the map");
@@ -209,7 +209,7 @@ fn existing_connection_without_traffic(mode: CaptureMode) {
         if first_sends {
             assert_eq!(process.call_ok(&format!("send {fd} 1 0 10 1 write")), 10);
         } else {
-            peer.write_all(&pattern(1, 0, 10)).expect("space");
+            peer.write_all(&pattern(1, 0, 10)).expect("a successful write");
             assert_eq!(process.call_ok(&format!("receive {fd} 10 1 0 read")), 10);
         }
         let opened = recorder.wait_opened(process.pid(), if first_sends { 1 } else { 2 });
@@ -256,7 +256,7 @@ fn two_interleaved_connections(mode: CaptureMode) {
     for round in 0..50_usize {
         for (seed, fd, peer, at) in &mut connections {
             let size = 1 + (round * 997 * *seed as usize) % 9000;
-            peer.write_all(&pattern(*seed, *at, size)).expect("space");
+            peer.write_all(&pattern(*seed, *at, size)).expect("a successful write");
             process.call_ok(&format!("receive_all {fd} {size} 3000 readv"));
             process.call_ok(&format!("send {fd} {} {at} {size} 2 sendmsg", *seed + 10));
             peer.read_exact(&mut vec![0; size]).expect("all bytes");
@@ -337,7 +337,7 @@ fn nonblocking_connect(mode: CaptureMode) {
     recorder.probe.add_process(process.pid()).expect("room in the map");
     let fd = process.call_ok(&format!("connect {address} nonblocking"));
     let (mut peer, _) = out.accept().expect("a connection");
-    peer.write_all(&pattern(1, 0, 10)).expect("space");
+    peer.write_all(&pattern(1, 0, 10)).expect("a successful write");
     assert_eq!(process.call_ok(&format!("receive {fd} 10 1 0 read")), 10);
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!((opened.role, opened.remote), (Some(Role::Initiator), address));

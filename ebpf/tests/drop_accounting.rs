@@ -76,7 +76,7 @@ fn sendfile_and_splice_to_a_socket(mode: CaptureMode) {
 
 fn splice_from_a_socket(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
-    peer.write_all(&pattern(2, 0, 5000)).expect("space");
+    peer.write_all(&pattern(2, 0, 5000)).expect("a successful write");
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("splice_out {fd} 3000")), 3000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
@@ -90,7 +90,7 @@ fn splice_from_a_socket(mode: CaptureMode) {
 
 fn splice_until_close(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
-    peer.write_all(&pattern(2, 0, 3000)).expect("space");
+    peer.write_all(&pattern(2, 0, 3000)).expect("a successful write");
     drop(peer);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("splice_out {fd} 2000")), 2000);
@@ -121,7 +121,7 @@ fn io_uring_sends(mode: CaptureMode) {
 fn io_uring_receives(mode: CaptureMode) {
     for worker in [0, 1] {
         let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
-        peer.write_all(&pattern(4, 0, 1200)).expect("space");
+        peer.write_all(&pattern(4, 0, 1200)).expect("a successful write");
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
         assert_eq!(process.call_ok(&format!("uring_receive {fd} 1000 {worker}")), 1000);
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
@@ -140,7 +140,7 @@ fn io_uring_interleaved_with_reads(mode: CaptureMode) {
     process.send_command(&format!("uring_mixed {fd} {total}"));
     // Small writes make the io_uring receive wait repeatedly.
     for at in (0..total).step_by(400) {
-        peer.write_all(&pattern(5, at, 400)).expect("space");
+        peer.write_all(&pattern(5, at, 400)).expect("a successful write");
     }
     let [by_read, by_ring] = process.read_reply()[..] else { panic!("two numbers") };
     assert_eq!((by_read + by_ring) as u64, total);

@@ -23,18 +23,21 @@ fn as_file(mode: CaptureMode) -> (TestProcess, std::path::PathBuf) {
     // The kernel derives the task name from the executed path. A symlink avoids ETXTBSY, which a copy would cause while
     // a child forked by another test holds it open for writing.
     std::os::unix::fs::symlink(std::env::current_exe().expect("the executable path"), &file).expect("a link");
-    (TestProcess::of(&file, None), dir)
+    (TestProcess::from_executable(&file, None), dir)
 }
 
 fn as_argument() -> TestProcess {
-    TestProcess::of(&std::env::current_exe().expect("the executable path"), Some(Path::new("/somewhere/by-argument")))
+    TestProcess::from_executable(
+        &std::env::current_exe().expect("the executable path"),
+        Some(Path::new("/somewhere/by-argument")),
+    )
 }
 
 fn program_is_watched_from_exec(mode: CaptureMode) {
     let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
     let mut recorder = Recorder::with(options);
-    recorder.probe.watch_program(FILE).expect("space");
-    recorder.probe.watch_program("by-argument").expect("space");
+    recorder.probe.watch_program(FILE).expect("room in the map");
+    recorder.probe.watch_program("by-argument").expect("room in the map");
     let (by_file, dir) = as_file(mode);
     let mut processes = [by_file, as_argument(), TestProcess::new()];
     let mut peers = Vec::new();
@@ -70,7 +73,7 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
 fn released_process_can_be_watched_again(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
-    recorder.probe.add_process(process.pid()).expect("space");
+    recorder.probe.add_process(process.pid()).expect("room in the map");
     let (at, address) = listener("127.0.0.1:0");
     let fd = process.call_ok(&format!("connect {address}"));
     let _peer = at.accept().expect("a connection");
@@ -78,7 +81,7 @@ fn released_process_can_be_watched_again(mode: CaptureMode) {
     recorder.wait_opened(process.pid(), 1);
     recorder.probe.release_process(process.pid()).expect("it is watched");
     process.call_ok(&format!("send {fd} 7 1000 500 1 write"));
-    recorder.probe.add_process(process.pid()).expect("space");
+    recorder.probe.add_process(process.pid()).expect("room in the map");
     process.call_ok(&format!("send {fd} 7 1500 2000 1 write"));
     let opened = recorder.wait_opened(process.pid(), 2);
     assert_eq!((opened.sent_offset, opened.role), (1500, Some(Role::Initiator)));

@@ -263,7 +263,7 @@ fn fork_does_not_double_count() {
     assert_eq!(targets.iter().map(|reading| reading.pid).collect::<Vec<_>>(), [workload.pid(), child]);
     assert_eq!((targets[1].parent, targets[1].shares_pages), (Some(target), true));
     let mut last = String::new();
-    let is_counted = wait::until_or(|| {
+    let is_counted = wait::holds_within_timeout(|| {
         let snapshot = Snapshot::take(&mut probe);
         let sum: u64 = snapshot.reading.targets.iter().map(|reading| snapshot.accounted_anon(reading.target)).sum();
         // The kernel rounds each process's share of shared pages down.
@@ -304,7 +304,7 @@ fn page_cache_and_shared_memory() {
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("the process is running");
     let file: PathBuf = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cold-{}", std::process::id()));
-    std::fs::write(&file, vec![7; 1000 * 4096]).expect("space");
+    std::fs::write(&file, vec![7; 1000 * 4096]).expect("a successful write");
     // Other tests trigger compaction of all memory, and a migrated page of an unmapped file loses its owner.
     let (held, in_cache) = wait::until("an interval without page migration", || {
         let moved = memory_common::moved_by_kernel();

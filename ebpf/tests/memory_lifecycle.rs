@@ -75,7 +75,7 @@ fn unwatched_targets_free_their_nodes() {
         let target = probe.watch(workload.pid()).expect("the process is running");
         workload.call(&format!("deep 0 20 {}", 60 + round % 7));
         // Pages left in the page cache would have no owner after the target is unwatched.
-        std::fs::write(&file, vec![1; 20 * 4096]).expect("space");
+        std::fs::write(&file, vec![1; 20 * 4096]).expect("a successful write");
         memory_common::drop_from_cache(&file);
         workload.call(&format!("read {}", file.display()));
         let snapshot = Snapshot::take(&mut probe);

@@ -29,7 +29,7 @@ fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
     assert!(checked > 0 && snapshot.reading.health.mismatches == 0, "{:?}", snapshot.reading.health);
     // Pages are allocated and freed while a running program is counted.
     let mut last = String::new();
-    let is_counted = wait::until_or(|| {
+    let is_counted = wait::holds_within_timeout(|| {
         let snapshot = Snapshot::take(&mut probe);
         let reading = snapshot.target(target);
         let control = rollup(running.pid(), "Anonymous");

@@ -133,7 +133,7 @@ fn receives(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
     let mut received = 0_u64;
     for call in RECEIVES {
         for size in SIZES {
-            peer.write_all(&pattern(2, received, size)).expect("space");
+            peer.write_all(&pattern(2, received, size)).expect("a successful write");
             let mut left = size;
             while left > 0 {
                 let parts = if left < 100 { 1 } else { 3 };
@@ -247,7 +247,7 @@ fn short_reads_and_eagain(mode: CaptureMode) {
         for _ in 0..3 {
             let n = process.call(&format!("receive {fd} 5000 2 0 {call}"))[0];
             assert_eq!(n, -i64::from(libc::EAGAIN), "{call}");
-            peer.write_all(&pattern(5, received, 77)).expect("space");
+            peer.write_all(&pattern(5, received, 77)).expect("a successful write");
             // The request exceeds the available bytes; loopback delivers data within the peer's write.
             assert_eq!(process.call_ok(&format!("receive {fd} 5000 2 0 {call}")), 77, "{call}");
             received += 77;
@@ -262,7 +262,7 @@ fn short_reads_and_eagain(mode: CaptureMode) {
 
 fn msg_peek_is_not_counted(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    peer.write_all(&pattern(6, 0, 1000)).expect("space");
+    peer.write_all(&pattern(6, 0, 1000)).expect("a successful write");
     let peek = libc::MSG_PEEK;
     for call in ["recvfrom", "recvmsg", "recvmmsg"] {
         assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 {peek} {call}")), 1000, "{call}");
@@ -283,7 +283,7 @@ fn msg_peek_is_not_counted(mode: CaptureMode) {
 
 fn msg_errqueue_is_not_counted(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    peer.write_all(&pattern(7, 0, 50)).expect("space");
+    peer.write_all(&pattern(7, 0, 50)).expect("a successful write");
     assert_eq!(process.call(&format!("error_queue {fd}")), [-i64::from(libc::EAGAIN)]);
     assert_eq!(process.call_ok(&format!("receive {fd} 50 1 0 recvmsg")), 50);
     process.call_ok(&format!("close {fd}"));
@@ -295,7 +295,7 @@ fn msg_errqueue_is_not_counted(mode: CaptureMode) {
 
 fn msg_trunc_bytes_are_counted_as_discarded(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(mode, "127.0.0.1:0", v4);
-    peer.write_all(&pattern(8, 0, 3000)).expect("space");
+    peer.write_all(&pattern(8, 0, 3000)).expect("a successful write");
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 {} recvfrom", libc::MSG_TRUNC)), 1000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
@@ -319,10 +319,10 @@ fn sendmmsg_and_recvmmsg(mode: CaptureMode) {
         assert_eq!(process.read_reply(), [4000]);
     }
     for round in 0..20_u64 {
-        peer.write_all(&pattern(10, round * 4000, 4000)).expect("space");
+        peer.write_all(&pattern(10, round * 4000, 4000)).expect("a successful write");
         assert_eq!(process.call_ok(&format!("receive {fd} 4000 8 0 recvmmsg")), 4000);
     }
-    peer.write_all(&pattern(10, 80_000, 4000)).expect("space");
+    peer.write_all(&pattern(10, 80_000, 4000)).expect("a successful write");
     assert_eq!(process.call_ok(&format!("receive {fd} 4000 8 0 recvmmsg_timeout")), 4000);
     process.call_ok(&format!("close {fd}"));
     let opened = recorder.wait_opened(process.pid(), 1);

@@ -21,7 +21,7 @@ pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: 
 /// input and replies to each line with a number.
 ///
 /// # Panics
-/// As [`compile`].
+/// Like [`compile`].
 #[must_use]
 pub fn memory_workload(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/memory_workload.c");

@@ -25,7 +25,7 @@ pub fn until_true(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Polls until `is_so` returns true; returns false after [`WAIT_TIMEOUT`], so that the caller can report details.
 #[must_use]
-pub fn until_or(mut is_so: impl FnMut() -> bool) -> bool {
+pub fn holds_within_timeout(mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + WAIT_TIMEOUT;
     while !is_so() {
         if Instant::now() > deadline {

@@ -12,7 +12,7 @@ fn assemble(name: &str, functions: &[&str]) -> (Table, u64) {
     let (source, object) = (folder.join(format!("{name}.s")), folder.join(format!("{name}.so")));
     let body = |function: &&str| format!("\t.p2align 6\n\t.cfi_startproc\n{function}\n\tnop\n\t.cfi_endproc\n");
     let text: String = functions.iter().map(body).collect();
-    std::fs::write(&source, format!("\t.text\n\t.globl begin\nbegin:\n{text}")).expect("space");
+    std::fs::write(&source, format!("\t.text\n\t.globl begin\nbegin:\n{text}")).expect("a successful write");
     let status = Command::new("gcc").args(["-shared", "-nostdlib", "-o"]).arg(&object).arg(&source).status();
     assert!(status.is_ok_and(|status| status.success()), "gcc");
     let bytes = std::fs::read(&object).expect("the object file");

@@ -39,7 +39,7 @@ impl TestProcess {
     }
 
     /// Starts another executable file, optionally with a different `argv[0]`.
-    pub fn of(file: &std::path::Path, argument: Option<&std::path::Path>) -> Self {
+    pub fn from_executable(file: &std::path::Path, argument: Option<&std::path::Path>) -> Self {
         let mut command = Command::new(file);
         if let Some(argument) = argument {
             command.arg0(argument);
@@ -72,7 +72,7 @@ impl TestProcess {
         let commands = child.stdin.take().expect("piped");
         let replies = BufReader::new(child.stdout.take().expect("piped"));
         let mut process = Self { child, commands, replies };
-        // Before this reply the child may be the shell of `in_new_netns`, before `unshare`.
+        // Before this reply the child may still be `unshare` or the shell of `in_new_netns`.
         assert_eq!(process.call("ready"), [0]);
         process
     }

@@ -125,7 +125,7 @@ fn pages_in(path: &str, name: &str) -> u64 {
 #[track_caller]
 pub fn wait_until_counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Snapshot) -> u64) -> Snapshot {
     let mut snapshot = Snapshot::take(probe);
-    let is_counted = chainscope_testing::wait::until_or(|| {
+    let is_counted = chainscope_testing::wait::holds_within_timeout(|| {
         snapshot = Snapshot::take(probe);
         let is_counted = sum(&snapshot) == rollup(pid, "Anonymous");
         if !is_counted {
