@@ -26,7 +26,7 @@ const WORK: u64 = 5_000;
 fn main() {
     let churn = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(600);
     let mut machine = Machine::new("auto");
-    let exe = program::life(machine.directory());
+    let exe = program::memory_workload(machine.directory());
     machine.observe_memory("life", &exe);
     let chainscope = machine.start();
     let bench = Bench { api: &chainscope.api };

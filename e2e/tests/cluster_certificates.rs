@@ -38,7 +38,7 @@ fn given_certificates_are_used_and_renewed_without_a_restart() {
     let token = scene.cluster.token("tezos", "reader");
     let renewed = Api::secure(forward.port(), RENEWED, &certificates).with_token(&token);
     let path = format!("/v2/p2p?node_name={NODE}&limit=1");
-    wait::until_within(wait::PATIENCE * 3, "the renewed certificate", || {
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "the renewed certificate", || {
         renewed.request(&path).filter(|(status, _)| *status == 200)
     });
     let count = scene.count();

@@ -21,7 +21,7 @@ const fn all(messages: u64) -> u64 {
 /// Waits until each side has said that many messages.
 fn until_said(scene: &Scene, messages: u64) {
     let said = || (scene.transcript().len() as u64 >= 2 * messages).then_some(());
-    wait::until_within(wait::PATIENCE * 3, "the conversation's end", said);
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "the conversation's end", said);
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! What recording costs: throughput of a sender with recording on against off, for several sizes of writes, lost bytes,
-//! and the time of system calls that have nothing to do with sockets.
+//! Measures the overhead of capture: the sender's throughput with and without capture for several write sizes, lost
+//! bytes, and the latency of system calls unrelated to sockets.
 //!
 //! ```text
-//! cargo run --release -p chainscope-ebpf --example network_cost -- [sock|syscall] [pairs] [milliseconds a run]
+//! cargo run --release -p chainscope-ebpf --example network_cost -- [sock|syscall] [pairs] [run milliseconds]
 //! ```
 //!
-//! Sender and receiver are two processes on loopback; only the sender is watched. Runs with and without alternate, so that
-//! whatever else the machine does falls on both; printed is the median of the pairs' ratios (and the least).
-#![allow(clippy::print_stdout, unsafe_code)]
+//! Sender and receiver are two processes on loopback; only the sender is watched. Runs with and without capture
+//! alternate, so that other load affects both. The output has the median and the minimum of the ratios.
+#![expect(clippy::print_stdout, unsafe_code, reason = "prints its results; calls getppid directly")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -76,9 +76,9 @@ fn main() {
 }
 
 struct Measured {
-    /// Bytes a second.
+    /// Bytes per second.
     rate: f64,
-    /// The sender's processor time a write, ns.
+    /// The sender's CPU time per write, ns.
     cost: f64,
     captured: u64,
     lost: u64,
@@ -89,7 +89,7 @@ fn load(mode: Option<CaptureMode>) -> NetworkProbe {
 }
 
 fn role(arguments: &[&str]) -> Child {
-    let own = std::env::current_exe().expect("own path");
+    let own = std::env::current_exe().expect("the executable path");
     Command::new(own).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("own program")
 }
 
@@ -107,10 +107,10 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
     let stop = Arc::new(AtomicBool::new(false));
     let reader = mode.map(|mode| {
         let mut probe = load(Some(mode));
-        probe.add_process(pid).expect("room for one");
+        probe.add_process(pid).expect("room in the map");
         let stop = Arc::clone(&stop);
         std::thread::spawn(move || {
-            // As a consumer would: every byte is looked at once, by copying it.
+            // Copies every byte, as a consumer reads each byte once.
             let (mut copy, mut captured, mut opened) = (Vec::new(), 0_u64, None);
             loop {
                 let last = stop.load(Ordering::Relaxed);
@@ -123,16 +123,16 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
                     Event::Opened(event) => opened = Some(event.socket),
                     _ => {}
                 });
-                // As a consumer does who has seen the first bytes.
+                // A consumer sets the verdict after the first bytes.
                 if let Some(socket) = opened.take() {
-                    probe.set_verdict(socket, Verdict::Keep).expect("room for one");
+                    probe.set_verdict(socket, Verdict::Keep).expect("room in the map");
                 }
                 if last && events.expect("the ring") == 0 {
                     break;
                 }
             }
             let account = probe.account(pid).expect("watched");
-            assert_eq!(account.captured, captured, "what the kernel put in came out");
+            assert_eq!(account.captured, captured, "every captured byte was delivered");
             assert_eq!(account.seen, account.captured + account.dropped_bytes());
             account
         })
@@ -144,9 +144,9 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
     stop.store(true, Ordering::Relaxed);
     let account = reader.map(|thread| thread.join().expect("the reader"));
     let numbers: Vec<f64> = result.split(' ').map(|word| word.parse().expect("a number")).collect();
-    let [sent, seconds, cost] = numbers[..] else { panic!("the sender said {result:?}") };
+    let [sent, seconds, cost] = numbers[..] else { panic!("unexpected sender output {result:?}") };
     if let Some(account) = &account {
-        assert_eq!(account.seen, sent as u64, "the kernel saw what was sent");
+        assert_eq!(account.seen, sent as u64, "the kernel saw every sent byte");
     }
     Measured {
         rate: sent / seconds,
@@ -162,8 +162,8 @@ fn send(arguments: &[String]) {
     std::io::stdin().read_line(&mut String::new()).expect("go");
     let mut stream = TcpStream::connect(&arguments[2]).expect("the receiver");
     let bytes = vec![7; size];
-    let (start, busy, mut sent) = (Instant::now(), processor_time(), 0_u64);
-    // The clock is read every 16 KiB at the most often: it should not be what is measured.
+    let (start, busy, mut sent) = (Instant::now(), thread_cpu_time(), 0_u64);
+    // Reads the clock at most once every 16 KiB to keep it out of the measurement.
     let writes = (16_usize << 10).div_ceil(size);
     while start.elapsed() < run {
         for _ in 0..writes {
@@ -171,12 +171,12 @@ fn send(arguments: &[String]) {
             sent += size as u64;
         }
     }
-    let cost = (processor_time() - busy) / (sent / size as u64) as f64;
+    let cost = (thread_cpu_time() - busy) / (sent / size as u64) as f64;
     println!("{sent} {} {cost}", start.elapsed().as_secs_f64());
 }
 
-/// Of this thread, in ns.
-fn processor_time() -> f64 {
+/// CPU time of this thread, ns.
+fn thread_cpu_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

@@ -1,7 +1,7 @@
-//! A database server of Debian under load: a process for each client, shared memory, code without frame pointers in a dozen
-//! libraries. In `make soak`, which installs PostgreSQL.
+//! Debian's PostgreSQL under load: one process for each client, shared memory, and a dozen libraries without frame
+//! pointers. Runs in `make soak`, which installs PostgreSQL.
 
-#![allow(clippy::print_stdout)] // the share of complete stacks
+#![allow(clippy::print_stdout, reason = "the share of complete stacks")]
 
 mod memory_common;
 
@@ -13,9 +13,9 @@ use std::time::Duration;
 use chainscope_ebpf::memory::{MemoryProbe, StackEnd};
 use chainscope_testing::wait;
 
-use memory_common::{Answer, probe};
+use memory_common::{Snapshot, probe};
 
-/// A server with a database of its own. It does not run as root.
+/// A server with its own database cluster, run as the user `postgres`.
 struct Postgres {
     programs: PathBuf,
     folder: PathBuf,
@@ -36,7 +36,7 @@ impl Postgres {
             .arg("-D")
             .arg(&folder)
             .spawn()
-            .expect("it starts");
+            .expect("a child process");
         let postgres = Self { programs, folder, server };
         wait::until_true("the server", || postgres.client("pg_isready").status().is_ok_and(|status| status.success()));
         postgres
@@ -48,14 +48,14 @@ impl Postgres {
         command
     }
 
-    /// Runs a client to its end under the probe.
+    /// Runs a client to completion while polling the probe.
     fn serve(&self, probe: &mut MemoryProbe, program: &str, arguments: &[&str]) {
-        let mut client = self.client(program).args(arguments).spawn().expect("it starts");
+        let mut client = self.client(program).args(arguments).spawn().expect("a child process");
         let status = loop {
-            if let Some(status) = client.try_wait().expect("our child") {
+            if let Some(status) = client.try_wait().expect("a child process") {
                 break status;
             }
-            probe.poll(Duration::from_millis(10)).expect("it is polled");
+            probe.poll(Duration::from_millis(10)).expect("a successful poll");
         };
         assert!(status.success(), "{program} {arguments:?}");
     }
@@ -78,7 +78,7 @@ fn as_postgres(program: &Path) -> Command {
 }
 
 fn succeed(command: &mut Command) {
-    let output = command.output().expect("it starts");
+    let output = command.output().expect("a child process");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -86,18 +86,18 @@ fn succeed(command: &mut Command) {
 fn postgres_under_load() {
     let mut probe = probe();
     let postgres = Postgres::start();
-    probe.watch(postgres.server.id()).expect("it lives");
+    probe.watch(postgres.server.id()).expect("the process is running");
     postgres.serve(&mut probe, "pgbench", &["--initialize", "--scale=10", "postgres"]);
     postgres.serve(&mut probe, "pgbench", &["--client=8", "--jobs=2", "--transactions=2000", "postgres"]);
-    let answer = Answer::all(&mut probe);
+    let snapshot = Snapshot::take(&mut probe);
     let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
-    for (end, count) in answer.reading.targets.iter().flat_map(|target| &target.stacks) {
+    for (end, count) in snapshot.reading.targets.iter().flat_map(|target| &target.stacks) {
         *ends.entry(end.name()).or_default() += count;
     }
     let (all, complete) = (ends.values().sum::<u64>(), ends[StackEnd::Complete.name()]);
-    let health = &answer.reading.health;
-    println!("{complete} of {all} stacks complete in {} processes: {ends:?}", answer.reading.targets.len());
+    let health = &snapshot.reading.health;
+    println!("{complete} of {all} stacks complete in {} processes: {ends:?}", snapshot.reading.targets.len());
     assert!(health.checked > 0 && health.mismatches == 0, "{health:?}");
-    assert!(answer.reading.targets.len() > 10 && all > 50_000, "{all} stacks");
+    assert!(snapshot.reading.targets.len() > 10 && all > 50_000, "{all} stacks");
     assert!(complete * 1000 >= all * 999, "{complete} of {all}: {ends:?}");
 }

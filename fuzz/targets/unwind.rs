@@ -1,6 +1,6 @@
 //! Parsing of call frame information from arbitrary ELF files: a table is sorted and bounded, an error is one line.
 #![no_main]
-use chainscope_unwind::{Image, Limits, Table};
+use chainscope_unwind::{ElfSegments, Limits, Table};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,9 +16,9 @@ fuzz_target!(|data: &[u8]| {
         }
         Err(error) => assert!(error.to_string().lines().count() == 1),
     }
-    if let Ok(image) = Image::read(data) {
-        for segment in image.segments() {
-            let _ = image.bias(segment.address, segment.offset);
+    if let Ok(segments) = ElfSegments::read(data) {
+        for segment in segments.as_slice() {
+            let _ = segments.load_bias(segment.address, segment.offset);
         }
     }
 });

@@ -1,5 +1,5 @@
-//! What the tests of several crates need and the product does not: waiting for conditions, free ports, an agent that
-//! tells of memory, a program whose memory is known, the promises of a memory tree.
+//! Test support shared by several crates: waiting for conditions, free ports, a simulated agent's memory states, a
+//! workload program with known memory use, and the invariants of a memory tree.
 
 #![forbid(unsafe_code)]
 
@@ -8,22 +8,22 @@ pub mod program;
 pub mod tree;
 pub mod wait;
 
-/// Has every processor flush the pages that it is about to put on the kernel's lists. Until it does, for want of other work
-/// perhaps for minutes, a page that a process has given back stays allocated, though the process is charged no more for it.
+/// Makes every CPU drain its per-CPU LRU batches. Until then, which may take minutes on an idle system, a page freed by
+/// a process stays allocated although it is no longer charged to the process.
 ///
-/// The kernel does so when it is to drop a page of a file from its cache and cannot: here one that this program runs from.
-/// Nothing else is disturbed. (Compaction of all memory begins with that, too, but stacks cannot be read while it moves them.)
+/// The kernel drains the batches when `POSIX_FADV_DONTNEED` cannot drop a page from the cache: here a mapped page of
+/// the running executable. The call has no other effect. (Compaction of all memory drains them too, but stacks cannot
+/// be read while it migrates their pages.)
 ///
 /// # Panics
-/// If there is no such file.
+/// If `/proc/self/exe` cannot be opened.
 pub fn flush_page_lists() {
     let running = std::fs::File::open("/proc/self/exe").expect("this program");
     let page = std::num::NonZeroU64::new(rustix::param::page_size() as u64);
     rustix::fs::fadvise(&running, 0, page, rustix::fs::Advice::DontNeed).expect("a file");
 }
 
-/// A TCP port that nobody listens on now, below those that the system gives to clients: none of them can take it
-/// before it is used.
+/// Returns an unused TCP port below the ephemeral port range, so that no client socket takes it before its use.
 ///
 /// # Panics
 /// Never.

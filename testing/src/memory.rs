@@ -1,4 +1,4 @@
-//! An agent that tells of a process's memory, without a process: stacks are given by name, states come out.
+//! A simulated agent that builds the memory states of a process from named stacks.
 
 use std::collections::HashMap;
 
@@ -6,23 +6,23 @@ use chainscope_proto::v1::{
     FunctionCategory, MemoryCounts, MemoryFrame, MemoryKind, MemoryKindTotals, MemoryState, MemoryTarget, MemoryTotals,
 };
 
-/// A frame by what it is shown as.
+/// A frame in its displayed form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameName {
     /// File offset.
     pub offset: u64,
     /// File name; empty: unresolved.
     pub executable: String,
-    /// Function; none: no symbol.
+    /// Function name; `None` without a symbol.
     pub function: Option<String>,
-    /// Whose code it is.
+    /// Category of the code's owner.
     pub category: FunctionCategory,
-    /// Inlined into the frame outside of it.
+    /// Whether the function is inlined into the next outer frame.
     pub inlined: bool,
 }
 
 impl FrameName {
-    /// A function of the node itself, in Rust, at this offset.
+    /// A Rust function of the node's executable at `offset`.
     #[must_use]
     pub fn own(function: &str, offset: u64) -> Self {
         Self {
@@ -47,24 +47,24 @@ impl FrameName {
     }
 }
 
-/// What an agent keeps of one process, and what it would send.
+/// The agent's state of one process; emits the messages that an agent would send.
 #[derive(Debug)]
 pub struct Recorder {
-    /// Of the states that come out.
+    /// Node name in the emitted states.
     pub node: String,
-    /// Of the states that come out.
+    /// Target name in the emitted states.
     pub target: String,
-    /// Of the states that come out.
+    /// Profile number in the emitted states.
     pub profile: u64,
-    /// Of the states that come out.
+    /// Timestamp of the emitted states, ns.
     pub time_ns: i64,
-    /// Of the states that come out.
+    /// Process in the emitted states.
     pub process: MemoryTarget,
-    /// Pages resident before the attach, a kind.
+    /// Pages resident before the attach, by kind.
     pub before_attach: [u64; 3],
-    /// Pages that nothing explains, a kind.
+    /// Unattributed pages, by kind.
     pub unattributed: [i64; 3],
-    /// Of the last state that came out.
+    /// Sequence number of the last emitted state.
     pub sequence: u64,
     strings: Column<String>,
     frames: Column<MemoryFrame>,
@@ -72,11 +72,11 @@ pub struct Recorder {
     known_strings: HashMap<String, u32>,
     known_frames: HashMap<FrameName, u32>,
     known_nodes: HashMap<(u32, u32), u32>,
-    /// Pages a kind, and the state in which they changed last, by node.
+    /// By node: pages by kind, and the sequence number of the state in which they last changed.
     counts: Vec<([u64; 3], u64)>,
 }
 
-/// Entries with the state in which they first come; entry 0 is never sent.
+/// Entries with the sequence number of the first state that contains them; entry 0 is never sent.
 #[derive(Debug)]
 struct Column<T>(Vec<(u64, T)>);
 
@@ -94,7 +94,7 @@ impl<T: Clone> Column<T> {
 }
 
 impl Recorder {
-    /// Of a process that runs and holds nothing.
+    /// Creates the state of a running process without attributed pages.
     #[must_use]
     pub fn new(node: &str, pid: u32, profile: u64) -> Self {
         Self {
@@ -142,7 +142,7 @@ impl Recorder {
         id
     }
 
-    /// Says what the stack (outermost frame first) holds now: pages a kind (anonymous, cache, kernel).
+    /// Sets the pages of a stack (outermost frame first) by kind (anonymous, cache, kernel).
     pub fn hold(&mut self, stack: &[FrameName], pages: [u64; 3]) {
         let mut node = 0;
         for name in stack {
@@ -164,15 +164,15 @@ impl Recorder {
         }
     }
 
-    /// Everything.
+    /// Emits a full state.
     pub fn keyframe(&mut self) -> MemoryState {
         self.state(0)
     }
 
-    /// What changed after the state `base`.
+    /// Emits the changes since the state `base`.
     ///
     /// # Panics
-    /// No such state came out.
+    /// If no state `base` was emitted.
     pub fn delta(&mut self, base: u64) -> MemoryState {
         assert!(base > 0 && base <= self.sequence, "a delta of a state that was sent");
         self.state(base)
@@ -229,7 +229,7 @@ impl Recorder {
     }
 }
 
-/// The state in parts, cut so that every dictionary is spread over several of them.
+/// Splits a state into parts of at most `entries` entries of one dictionary each.
 #[must_use]
 pub fn in_parts(state: &MemoryState, entries: usize) -> Vec<MemoryState> {
     let entries = entries.max(1);

@@ -1,12 +1,12 @@
-//! Programs that tests watch, compiled when a test begins.
+//! Workload programs, compiled at the start of a test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a program into a folder; where tests do so at the same time, each finds a whole one.
+/// Compiles a program into a directory and renames it into place, so that concurrent tests never see a partial file.
 ///
 /// # Panics
-/// If the compiler is missing or not content.
+/// If the compiler is missing or fails.
 #[must_use]
 pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: &[&str]) -> PathBuf {
     let program = folder.join(name);
@@ -17,13 +17,13 @@ pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: 
     program
 }
 
-/// `programs/life.c`: it does with its memory what it is told on standard input, and answers each line by a number. Built
-/// without frame pointers.
+/// Compiles `programs/memory_workload.c` without frame pointers. The program executes memory commands from standard
+/// input and replies to each line with a number.
 ///
 /// # Panics
-/// As [`compile`].
+/// Like [`compile`].
 #[must_use]
-pub fn life(folder: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/life.c");
+pub fn memory_workload(folder: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/memory_workload.c");
     compile("gcc", &source, folder, "life", &["-O2", "-pthread", "-fomit-frame-pointer"])
 }

@@ -1,15 +1,16 @@
-//! What every answer of `/v1/tree` keeps to.
+//! Invariants of `/v1/tree` responses.
 
 use serde_json::Value;
 
-/// Pseudo nodes, in the order in which they stand behind the frames.
+/// Pseudo nodes, in their order after the frames.
 const PSEUDO: [&str; 4] = ["[resident before attach]", "[unattributed]", "underThreshold", "unknown"];
 
-/// Checks a tree: the children of a node add up to it, page cache is a part of the whole, frames are sorted and reach the
-/// threshold, pseudo nodes have their order. Of a difference (`since`) neither the part nor the threshold hold. Gives the number of nodes.
+/// Checks a tree: the children of a node add up to its value, `cacheValue` does not exceed `value`, frames are sorted
+/// and reach the threshold, and pseudo nodes are in order. A difference (`since`) is exempt from the `cacheValue` and
+/// threshold checks. Returns the number of nodes.
 ///
 /// # Panics
-/// If something is not so.
+/// If an invariant does not hold.
 pub fn check(node: &Value, threshold: u64, is_difference: bool) -> usize {
     let number =
         |node: &Value, field: &str| node[field].as_i64().unwrap_or_else(|| panic!("no {field} in {node:.300}"));

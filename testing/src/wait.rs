@@ -1,32 +1,32 @@
-//! Waiting for conditions, never for time.
+//! Polling for conditions instead of sleeping for fixed times.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up: two cores are shared with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Default timeout of a wait; long because tests share two cores.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Asks until there is an answer.
+/// Polls until `probe` returns a value.
 ///
 /// # Panics
-/// After [`PATIENCE`], with `what` was waited for.
+/// After [`WAIT_TIMEOUT`]; the message contains `what`.
 #[track_caller]
 pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
-    until_within(PATIENCE, what, probe)
+    until_within(WAIT_TIMEOUT, what, probe)
 }
 
-/// Asks until it is so.
+/// Polls until `is_so` returns true.
 ///
 /// # Panics
-/// As [`until`].
+/// Like [`until`].
 #[track_caller]
 pub fn until_true(what: &str, mut is_so: impl FnMut() -> bool) {
     until(what, || is_so().then_some(()));
 }
 
-/// Asks until it is so, for at most [`PATIENCE`]; whether it is. For a test that can say more about what is not.
+/// Polls until `is_so` returns true; returns false after [`WAIT_TIMEOUT`], so that the caller can report details.
 #[must_use]
-pub fn until_or(mut is_so: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+pub fn holds_within_timeout(mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while !is_so() {
         if Instant::now() > deadline {
             return false;
@@ -36,18 +36,18 @@ pub fn until_or(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// As [`until`], with a deadline of its own.
+/// Like [`until`], with an explicit timeout.
 ///
 /// # Panics
-/// After `patience`.
+/// After `timeout`.
 #[track_caller]
-pub fn until_within<T>(patience: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + patience;
+pub fn until_within<T>(timeout: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + timeout;
     loop {
         if let Some(answer) = probe() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited {patience:?} in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out after {timeout:?} waiting for {what}");
         std::thread::park_timeout(Duration::from_millis(20));
     }
 }

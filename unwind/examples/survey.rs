@@ -1,5 +1,5 @@
-//! Prints what the tables of files are made of: `survey FILE...`
-#![allow(clippy::print_stdout, missing_docs)]
+//! Prints the number of rows of each file's unwind table, and the totals by kind: `survey FILE...`
+#![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::collections::BTreeMap;
 

@@ -1,51 +1,51 @@
-//! Why a file gives no table.
+//! Errors of reading a file.
 
-/// What is wrong with a file, naming the offender.
+/// An error in an ELF file or its call frame information.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Not an ELF file, or one whose headers lie.
+    /// Not an ELF file, or its headers are inconsistent.
     #[error("not a readable ELF file: {0}")]
     Elf(String),
-    /// Made for another processor.
+    /// The file is for another architecture.
     #[error("made for {0}, not for x86-64")]
     Architecture(String),
-    /// A section that is there cannot be read.
+    /// A section is present but cannot be read.
     #[error("section {section} cannot be read: {cause}")]
     Section {
-        /// Its name.
+        /// Section name.
         section: &'static str,
-        /// Why.
+        /// Cause of the failure.
         cause: String,
     },
-    /// Neither `.eh_frame` nor `.debug_frame`.
+    /// The file has neither `.eh_frame` nor `.debug_frame`.
     #[error("no call frame information (.eh_frame or .debug_frame)")]
     NoFrames,
-    /// The first entry is already unreadable.
+    /// No entry of the section can be read.
     #[error("{section} has no entry that can be read: {cause}")]
     NoEntry {
-        /// Its name.
+        /// Section name.
         section: &'static str,
-        /// What is wrong with the first one.
+        /// Error of the first entry.
         cause: String,
     },
-    /// The code is spread too far for 32-bit row addresses.
+    /// The code spans more than 32-bit row addresses can express.
     #[error("code from {start:#x} to {end:#x} spans more than 4 GiB")]
     Span {
-        /// Its least address.
+        /// Lowest address.
         start: u64,
-        /// Its greatest.
+        /// Highest address.
         end: u64,
     },
-    /// More rows than wanted.
+    /// The table exceeds [`Limits::rows`](crate::Limits::rows).
     #[error("more than {0} rows")]
     TooManyRows(usize),
-    /// Call frame programs that are run again and again.
+    /// Shared call frame instructions amount to too much work for the section's size.
     #[error("call frame programs of {executed} bytes in a section of {size}")]
     TooMuchWork {
-        /// Bytes of programs that were run.
+        /// Bytes of instructions executed.
         executed: u64,
-        /// The section's size.
+        /// Section size in bytes.
         size: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! From gimli's unwind rules to rows: the forms that compilers, linkers and runtimes write.
+//! Conversion of gimli's unwind rules to rows, for the forms that compilers, linkers and runtimes emit.
 
 use gimli::{CfaRule, Encoding, Operation, Reader, Register, RegisterRule, UnwindExpression, UnwindTableRow};
 
@@ -7,23 +7,23 @@ use crate::row::{CfaKind, RbpKind, Row};
 const RBX: Register = Register(3);
 const RBP: Register = Register(6);
 const RSP: Register = Register(7);
-/// No expression that is known here has more operations.
-const LONGEST: usize = 12;
+/// Maximum number of operations of a supported expression.
+const MAX_OPERATIONS: usize = 12;
 
-/// Where gregs are in the kernel's signal frame, from `rsp` (`struct rt_sigframe` after the handler's `ret`).
+/// Offsets of `gregs` from `rsp` in the kernel's signal frame (`struct rt_sigframe` after the handler's `ret`).
 const SIGNAL_RBP: i64 = 120;
 const SIGNAL_RSP: i64 = 160;
 const SIGNAL_RIP: i64 = 168;
 
-/// The section that an expression's bytes are in, and how they are encoded.
+/// The section that contains an expression, and its encoding.
 pub(crate) struct Context<'a, R: Reader> {
     pub(crate) section: &'a R,
     pub(crate) encoding: Encoding,
-    /// The register column that stands for the return address.
+    /// The return address column.
     pub(crate) return_address: Register,
 }
 
-/// The row's rule, at `pc`.
+/// Converts gimli's rules at `pc` to a row.
 pub(crate) fn row<R: Reader<Offset = usize>>(pc: u32, rules: &UnwindTableRow<usize>, context: &Context<'_, R>) -> Row {
     let unsupported = Row { pc, cfa_kind: CfaKind::Unsupported as u8, ..Row::default() };
     match rules.register(context.return_address) {
@@ -69,7 +69,7 @@ fn register_cfa(register: Register, offset: i64, rbx: u8) -> Option<(CfaKind, i3
     fits.then_some((kind, i32::from_le_bytes([a, b, c, rbx])))
 }
 
-/// Slots below the CFA; 0: not saved, 255: in a place that has no number.
+/// The slot below the CFA where `rbx` is saved; 0: not saved, 255: not expressible.
 fn rbx_slot(rule: Option<RegisterRule<usize>>) -> u8 {
     match rule {
         None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 0,
@@ -131,7 +131,7 @@ fn deref_twice<R: Reader>(offset: i64, between: u64, rest: &[Operation<R>]) -> O
     Some((CfaKind::DerefTwiceRsp, i32::from_le_bytes([a, b, c, d])))
 }
 
-/// `rsp + 8 + ((rip & 15) >= threshold ? 8 : 0)`, as GNU ld and lld write it.
+/// `rsp + 8 + ((rip & 15) >= threshold ? 8 : 0)`, as emitted by GNU ld and lld.
 fn plt<R: Reader>(operations: &[Operation<R>]) -> Option<(CfaKind, i32)> {
     use Operation::{And, Ge, Plus, RegisterOffset, Shl, UnsignedConstant};
     match operations {
@@ -168,7 +168,7 @@ fn rbp<R: Reader<Offset = usize>>(
     }
 }
 
-/// In units of 8 bytes; a register is saved nowhere else.
+/// Converts a byte offset to units of 8 bytes; `None` if it is unaligned or out of range.
 fn slots(offset: i64) -> Option<i16> {
     if offset % 8 == 0 { i16::try_from(offset / 8).ok() } else { None }
 }
@@ -201,11 +201,11 @@ fn is_register_at<R: Reader<Offset = usize>>(
     })
 }
 
-/// The operations of an expression, and how many they are; `None` if there are too many or one is unreadable.
+/// The operations of an expression and their number; `None` if there are too many or one is unreadable.
 fn operations<R: Reader<Offset = usize>>(
     context: &Context<'_, R>,
     expression: &UnwindExpression<usize>,
-) -> Option<([Operation<R>; LONGEST], usize)> {
+) -> Option<([Operation<R>; MAX_OPERATIONS], usize)> {
     let mut bytes = context.section.clone();
     bytes.skip(expression.offset).ok()?;
     bytes.truncate(expression.length).ok()?;

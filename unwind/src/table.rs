@@ -1,4 +1,4 @@
-//! The table of a file: its call frame programs run once.
+//! Builds the table of a file by executing its call frame instructions once.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,18 +11,18 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ReadRef};
 
 use crate::error::Error;
-use crate::image::{Image, parse};
 use crate::row::{CfaKind, Row};
 use crate::rule::{self, Context};
+use crate::segments::{ElfSegments, parse};
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// How much a file may ask for.
+/// Limits on the resources for one file.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Rows; each takes 12 bytes, while the table is being made twice that.
+    /// Maximum number of rows. A row takes 12 bytes, twice that during construction.
     pub rows: usize,
-    /// Bytes of a section, uncompressed.
+    /// Maximum uncompressed size of a section, in bytes.
     pub section: u64,
 }
 
@@ -32,12 +32,12 @@ impl Default for Limits {
     }
 }
 
-/// Entries that could not be read; the table has no rows for their functions.
+/// Unreadable entries, for whose functions the table has no rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// How many.
+    /// Number of entries.
     pub entries: u64,
-    /// The first one: where it is and what is wrong with it.
+    /// Location and error of the first entry.
     pub first: String,
 }
 
@@ -46,7 +46,7 @@ pub struct Skipped {
 pub struct Table {
     base: u64,
     rows: Vec<Row>,
-    image: Image,
+    segments: ElfSegments,
     skipped: Option<Skipped>,
 }
 
@@ -54,51 +54,51 @@ impl Table {
     /// Reads an ELF file.
     ///
     /// # Errors
-    /// See [`Error`]. A file of which single entries are unreadable gives a table all the same, with [`Table::skipped`].
+    /// See [`Error`]. Single unreadable entries are not an error; [`Table::skipped`] reports them.
     pub fn read<'data, R: ReadRef<'data>>(data: R, limits: &Limits) -> Result<Self, Error> {
         let file = parse(data)?;
-        let image = Image::of(&file);
+        let segments = ElfSegments::from_elf(&file);
         let bases = bases(&file);
         if let Some(bytes) = section(&file, ".eh_frame", limits)? {
             let mut frames = EhFrame::new(&bytes, LittleEndian);
             frames.set_address_size(8);
-            return Builder::new(".eh_frame", &bytes, limits).run(&frames, &bases, image);
+            return Builder::new(".eh_frame", &bytes, limits).run(&frames, &bases, segments);
         }
         if let Some(bytes) = section(&file, ".debug_frame", limits)? {
             let mut frames = DebugFrame::new(&bytes, LittleEndian);
             frames.set_address_size(8);
             let mut builder = Builder::new(".debug_frame", &bytes, limits);
             builder.go = file.section_by_name(".gopclntab").is_some();
-            return builder.run(&frames, &bases, image);
+            return builder.run(&frames, &bases, segments);
         }
         Err(Error::NoFrames)
     }
 
-    /// The least address with a row; row addresses count from here.
+    /// The lowest address with a row; [`Row::pc`] is relative to it.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// By address, each holding until the next. No two in a row say the same.
+    /// Rows sorted by address, each valid up to the next. Adjacent rows differ.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// The file's segments.
+    /// The file's executable segments.
     #[must_use]
-    pub fn image(&self) -> &Image {
-        &self.image
+    pub fn segments(&self) -> &ElfSegments {
+        &self.segments
     }
 
-    /// Entries that could not be read.
+    /// Unreadable entries, if any.
     #[must_use]
     pub fn skipped(&self) -> Option<&Skipped> {
         self.skipped.as_ref()
     }
 
-    /// The rule at an address of the file.
+    /// Returns the row that applies at an address of the file.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<&Row> {
         let pc = u32::try_from(address.checked_sub(self.base)?).ok()?;
@@ -116,7 +116,7 @@ fn bases<'data, R: ReadRef<'data>>(file: &ElfFile64<'data, Endianness, R>) -> Ba
         .set_got(address(".got"))
 }
 
-/// The bytes of a section that is there and not empty.
+/// Returns the uncompressed bytes of a section; `None` if it is missing or empty.
 fn section<'data, R: ReadRef<'data>>(
     file: &ElfFile64<'data, Endianness, R>,
     name: &'static str,
@@ -124,7 +124,7 @@ fn section<'data, R: ReadRef<'data>>(
 ) -> Result<Option<Cow<'data, [u8]>>, Error> {
     let fail = |cause: String| Error::Section { section: name, cause };
     let Some(section) = file.section_by_name(name) else { return Ok(None) };
-    // A stripped-off section keeps its header, without bytes.
+    // A stripped section keeps its header, but has no data.
     if section.elf_section_header().sh_type.get(file.endian()) == object::elf::SHT_NOBITS {
         return Ok(None);
     }
@@ -136,8 +136,8 @@ fn section<'data, R: ReadRef<'data>>(
     Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
 }
 
-/// What is left of a rule where frame pointers are kept.
-fn beginning(rule: Row) -> Row {
+/// Reduces a rule of code that keeps frame pointers to the one at function entry.
+fn entry_rule(rule: Row) -> Row {
     match rule.kind() {
         CfaKind::Rsp if rule.offset() == 8 => Row { cfa: 0, cfa_kind: CfaKind::Leaf as u8, ..Row::default() },
         CfaKind::End => rule,
@@ -150,10 +150,10 @@ struct Builder<'a> {
     size: u64,
     bytes: Bytes<'a>,
     limits: &'a Limits,
-    /// Go keeps frame pointers, and its runtime switches stacks without saying so in its call frame information: only the
-    /// beginnings of functions, where `rbp` is still the caller's, are taken from there.
+    /// Set for Go, which keeps frame pointers and whose runtime switches stacks without describing it in the call frame
+    /// information: only rules at function entry are used, where `rbp` is still the caller's.
     go: bool,
-    /// By address of the file; the second is whether it ends a function.
+    /// Rows with their file address; [`CfaKind::Gap`] marks the end of a function.
     rows: Vec<(u64, Row)>,
     skipped: Option<Skipped>,
     executed: u64,
@@ -171,7 +171,7 @@ impl<'a> Builder<'a> {
         skipped.entries += 1;
     }
 
-    fn run<S>(mut self, frames: &S, bases: &BaseAddresses, image: Image) -> Result<Table, Error>
+    fn run<S>(mut self, frames: &S, bases: &BaseAddresses, segments: ElfSegments) -> Result<Table, Error>
     where
         S: UnwindSection<Bytes<'a>>,
     {
@@ -183,7 +183,7 @@ impl<'a> Builder<'a> {
                 Ok(Some(CieOrFde::Fde(partial))) => partial,
                 Ok(Some(CieOrFde::Cie(_))) => continue,
                 Ok(None) => break,
-                // The length of the next entry is part of this one: nothing after it can be found.
+                // The entry's length locates the next one: no later entry can be found.
                 Err(error) => {
                     self.skip("an entry's header", error);
                     break;
@@ -205,7 +205,7 @@ impl<'a> Builder<'a> {
                     continue;
                 }
             };
-            // Programs are shared: a common part of megabytes could be run for each of a million functions.
+            // FDEs share CIEs: megabytes of CIE instructions could be executed for each of a million functions.
             self.executed += (fde.entry_len() + fde.cie().entry_len()) as u64;
             if self.executed > 64 * self.size + (1 << 20) {
                 return Err(Error::TooMuchWork { executed: self.executed, size: self.size });
@@ -217,7 +217,7 @@ impl<'a> Builder<'a> {
                 return Err(Error::TooManyRows(self.limits.rows));
             }
         }
-        self.finish(image)
+        self.finish(segments)
     }
 
     fn function<S>(
@@ -242,7 +242,7 @@ impl<'a> Builder<'a> {
                     end = row.end_address();
                     if row.start_address() < end && self.rows.len() <= self.limits.rows {
                         let rule = rule::row(0, row, &rules);
-                        self.rows.push((row.start_address(), if self.go { beginning(rule) } else { rule }));
+                        self.rows.push((row.start_address(), if self.go { entry_rule(rule) } else { rule }));
                     }
                 }
                 Ok(None) => break Ok(()),
@@ -255,8 +255,8 @@ impl<'a> Builder<'a> {
         finished
     }
 
-    fn finish(mut self, image: Image) -> Result<Table, Error> {
-        // At the same address, the beginning of a function wins over the end of the one before.
+    fn finish(mut self, segments: ElfSegments) -> Result<Table, Error> {
+        // At equal addresses, the start of a function overrides the end of the previous one.
         self.rows.sort_by_key(|(address, row)| (*address, row.cfa_kind != CfaKind::Gap as u8));
         let (Some(start), Some(end)) = (self.rows.first(), self.rows.last()) else {
             return Err(match self.skipped {
@@ -277,6 +277,6 @@ impl<'a> Builder<'a> {
             }
         }
         rows.shrink_to_fit();
-        Ok(Table { base, rows, image, skipped: self.skipped })
+        Ok(Table { base, rows, segments, skipped: self.skipped })
     }
 }

@@ -1,35 +1,35 @@
-//! The forms of rules that real runtimes write, assembled; and input that is not what it says.
+//! Assembled rules in the forms that real runtimes emit, and malformed input.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use chainscope_unwind::{CfaKind, Error, Image, Limits, RbpKind, Table};
+use chainscope_unwind::{CfaKind, ElfSegments, Error, Limits, RbpKind, Table};
 use proptest::prelude::*;
 
-/// Assembles the bodies of functions, one at each multiple of 64 from the first on.
+/// Assembles function bodies at consecutive multiples of 64 and returns the table and its base.
 fn assemble(name: &str, functions: &[&str]) -> (Table, u64) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, object) = (folder.join(format!("{name}.s")), folder.join(format!("{name}.so")));
     let body = |function: &&str| format!("\t.p2align 6\n\t.cfi_startproc\n{function}\n\tnop\n\t.cfi_endproc\n");
     let text: String = functions.iter().map(body).collect();
-    std::fs::write(&source, format!("\t.text\n\t.globl begin\nbegin:\n{text}")).expect("room");
+    std::fs::write(&source, format!("\t.text\n\t.globl begin\nbegin:\n{text}")).expect("a successful write");
     let status = Command::new("gcc").args(["-shared", "-nostdlib", "-o"]).arg(&object).arg(&source).status();
     assert!(status.is_ok_and(|status| status.success()), "gcc");
-    let bytes = std::fs::read(&object).expect("it was made");
-    let table = Table::read(bytes.as_slice(), &Limits::default()).expect("it has a table");
+    let bytes = std::fs::read(&object).expect("the object file");
+    let table = Table::read(bytes.as_slice(), &Limits::default()).expect("an unwind table");
     let base = table.base();
     (table, base)
 }
 
 #[test]
-fn forms_of_runtimes() {
+fn runtime_specific_rules() {
     // DW_CFA_def_cfa_expression (0x0f), length, breg7 (0x77) and breg6 (0x76), deref (6), plus_uconst (0x23).
     let (table, base) = assemble(
         "forms",
         &[
             // OCaml 5 on the C stack: the link to the OCaml stack is at rsp.
             "\t.cfi_escape 0x0f, 5, 0x77, 8, 6, 0x23, 8",
-            // OCaml 5 in a fibre: the handler's parent, its saved sp.
+            // OCaml 5 in a fibre: the saved sp of the handler's parent.
             "\t.cfi_escape 0x0f, 8, 0x77, 16, 6, 0x23, 0, 6, 0x23, 8",
             "\t.cfi_escape 0x0f, 9, 0x77, 0x90, 1, 6, 0x23, 40, 6, 0x23, 24",
             // gcc with a realigned stack; rbp at *rbp.
@@ -83,7 +83,7 @@ fn small_program() -> Vec<u8> {
 }
 
 #[test]
-fn refusals_name_the_offender() {
+fn errors_name_the_cause() {
     let limits = Limits::default();
     assert!(matches!(Table::read(&b""[..], &limits), Err(Error::Elf(_))));
     assert!(matches!(Table::read(&b"#!/bin/sh\n"[..], &limits), Err(Error::Elf(_))));
@@ -97,13 +97,13 @@ fn refusals_name_the_offender() {
     let small = Limits { section: 10, ..limits };
     let error = Table::read(program.as_slice(), &small).expect_err("it is larger").to_string();
     assert!(error.starts_with("section .eh_frame cannot be read: "), "{error}");
-    assert_eq!(Image::read(&b"\x7fELF"[..]).map(|_| ()).map_err(|error| error.to_string().len() > 10), Err(true));
+    assert_eq!(ElfSegments::read(&b"\x7fELF"[..]).map(|_| ()).map_err(|error| error.to_string().len() > 10), Err(true));
 }
 
 proptest! {
-    /// Bytes of a file changed anywhere: a table or an error, in little memory.
+    /// A file with changed bytes gives a sorted, bounded table or an error.
     #[test]
-    fn damaged_files_do_no_harm(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>()) {
+    fn corrupted_files_do_not_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>()) {
         let mut program = small_program();
         for (at, byte) in changes {
             let at = at.index(program.len());
@@ -115,8 +115,8 @@ proptest! {
         if let Ok(table) = Table::read(program.as_slice(), &Limits { rows: 1 << 20, section: 1 << 24 }) {
             prop_assert!(table.rows().is_sorted_by(|a, b| a.pc < b.pc));
             prop_assert!(table.rows().len() <= 1 << 20);
-            for segment in table.image().segments() {
-                let _ = table.image().bias(0x1000, segment.offset);
+            for segment in table.segments().as_slice() {
+                let _ = table.segments().load_bias(0x1000, segment.offset);
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Every rule of real files against an independent reader: `readelf --debug-dump=frames-interp`.
+//! Compares every rule of real files with `readelf --debug-dump=frames-interp`.
 
-#![allow(clippy::print_stdout)] // how many rows agree
+#![allow(clippy::print_stdout, reason = "the number of rows that agree")]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use chainscope_unwind::{CfaKind, Limits, Row, Table};
 
-/// Address, and what readelf writes for CFA, rbp and return address there.
+/// A row of readelf's output: address, CFA, rbp and return address.
 struct Line {
     address: u64,
     cfa: String,
@@ -16,7 +16,7 @@ struct Line {
     ra: String,
 }
 
-/// Functions as blocks: a heading with the names of the columns, then a line for each row.
+/// Parses readelf's output: for each function a heading with the column names, then one line per row.
 fn lines(path: &Path) -> Vec<Line> {
     let output = Command::new("readelf").arg("--debug-dump=frames-interp").arg(path).output().expect("binutils");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -72,11 +72,11 @@ fn agrees(line: &Line, row: &Row) -> bool {
 
 fn compare(path: &Path) {
     let bytes = std::fs::read(path).expect("it is there");
-    let table = Table::read(bytes.as_slice(), &Limits::default()).expect("it has a table");
+    let table = Table::read(bytes.as_slice(), &Limits::default()).expect("an unwind table");
     assert!(table.rows().is_sorted_by(|a, b| a.pc < b.pc));
     let lines = lines(path);
     assert!(lines.len() > 1000, "{} has {} rows", path.display(), lines.len());
-    // Of two rows for one address the later one holds.
+    // The last of several rows for one address applies.
     let last: HashMap<u64, &Line> = lines.iter().map(|line| (line.address, line)).collect();
     let wrong: Vec<String> = last
         .values()
@@ -85,28 +85,28 @@ fn compare(path: &Path) {
             row => Some(format!("{:#x}: {} rbp {:?}: {row:?}", line.address, line.cfa, line.rbp)),
         })
         .collect();
-    // Functions that begin where another one is: readelf shows both, a table has one.
+    // Overlapping functions: readelf prints both, a table keeps one.
     assert!(wrong.len() * 1000 <= last.len(), "{} of {}: {:?}", wrong.len(), last.len(), wrong.get(..5));
     println!("{}: {} rows agree, {} do not: {wrong:?}", path.display(), last.len() - wrong.len(), wrong.len());
 }
 
 fn mapped(name: &str) -> PathBuf {
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("readable procfs");
     let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains(name));
     PathBuf::from(path.expect("it is mapped"))
 }
 
 #[test]
-fn our_own_program() {
+fn own_executable() {
     compare(&std::env::current_exe().expect("our own path"));
 }
 
 #[test]
-fn the_c_library() {
+fn c_library() {
     compare(&mapped("/libc.so"));
 }
 
 #[test]
-fn the_dynamic_linker() {
+fn dynamic_linker() {
     compare(&mapped("/ld-linux"));
 }

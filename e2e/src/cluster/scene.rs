@@ -124,7 +124,9 @@ impl Scene {
     /// # Panics
     /// If they do not come.
     pub fn until_count(&self, count: u64) {
-        wait::until_within(wait::PATIENCE * 3, &format!("{count} messages"), || (self.count() >= count).then_some(()));
+        wait::until_within(wait::WAIT_TIMEOUT * 3, &format!("{count} messages"), || {
+            (self.count() >= count).then_some(())
+        });
     }
 
     /// Lines of the node's own notes: each is a message that it sent or received.

@@ -9,7 +9,7 @@ use super::api::Api;
 use super::program::Program;
 use super::wait;
 
-/// The program `life` (`testing/programs/life.c`) and the memory that Chainscope reports for it.
+/// The workload program (`testing/programs/memory_workload.c`) and the memory that Chainscope reports for it.
 pub struct MemoryProcess {
     program: Program,
     commands: usize,

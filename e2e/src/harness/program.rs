@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::wait::PATIENCE;
+use super::wait::WAIT_TIMEOUT;
 
 /// Lines that a process has written to one of its outputs.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl Program {
     /// Waits until `probe` finds something in its standard output so far.
     ///
     /// # Panics
-    /// If the process exits before, or after [`PATIENCE`].
+    /// If the process exits before, or after [`WAIT_TIMEOUT`].
     pub fn wait_stdout<T>(&self, what: &str, probe: impl FnMut(&[String]) -> Option<T>) -> T {
         self.wait(&self.out, what, probe)
     }
@@ -101,7 +101,7 @@ impl Program {
     }
 
     fn wait<T>(&self, stream: &Shared, what: &str, mut probe: impl FnMut(&[String]) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let (lock, changed) = &**stream;
         let mut lines = lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -150,19 +150,19 @@ impl Program {
     /// Closes its standard input and waits for its exit.
     ///
     /// # Panics
-    /// After [`PATIENCE`].
+    /// After [`WAIT_TIMEOUT`].
     pub fn finish(mut self) -> Finished {
         self.stdin = None;
-        self.wait_exit(PATIENCE)
+        self.wait_exit(WAIT_TIMEOUT)
     }
 
     /// Sends SIGTERM and waits for its exit.
     ///
     /// # Panics
-    /// After [`PATIENCE`].
+    /// After [`WAIT_TIMEOUT`].
     pub fn terminate(mut self) -> Finished {
         self.signal(Signal::TERM);
-        self.wait_exit(PATIENCE)
+        self.wait_exit(WAIT_TIMEOUT)
     }
 
     /// Waits for its exit.
@@ -176,7 +176,7 @@ impl Program {
     /// Sends SIGKILL and waits for its exit.
     pub fn kill(mut self) -> Finished {
         let _ = self.child.kill();
-        self.wait_exit(PATIENCE)
+        self.wait_exit(WAIT_TIMEOUT)
     }
 
     fn wait_exit(&mut self, timeout: Duration) -> Finished {

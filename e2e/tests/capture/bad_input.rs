@@ -7,7 +7,7 @@ use chainscope_e2e::harness::demo_node::DemoNode;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::{Machine, Recorder};
 use chainscope_e2e::harness::stats::Account;
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, free_port, run, wait};
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ impl Scene {
         let size = 5000 + self.honest;
         let before = self.api().count("node");
         let options = format!("--messages {MESSAGES} --size {size}");
-        DemoNode::new("load").peer(self.port).with(&options).start().join(PATIENCE).expect_success("honest peer");
+        DemoNode::new("load").peer(self.port).with(&options).start().join(WAIT_TIMEOUT).expect_success("honest peer");
         wait::until("the honest peer's messages", || {
             let rows = self.api().rows_from("node", "types=operation&incoming=true", before);
             (rows.len() >= MESSAGES).then_some(())

@@ -7,7 +7,7 @@ use chainscope_e2e::harness::namespace::Namespace;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::stats::Account;
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{free_port, wait};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -38,8 +38,8 @@ fn two_nodes_on_one_port_in_two_namespaces() {
         nodes.push((node, peer));
     }
     for (node, peer) in nodes {
-        peer.join(PATIENCE).expect_success("peer");
-        node.join(PATIENCE).expect_success("node");
+        peer.join(WAIT_TIMEOUT).expect_success("peer");
+        node.join(WAIT_TIMEOUT).expect_success("node");
     }
     for (name, count) in names.iter().zip(messages) {
         let rows = rows(api, name, 6 + 2 * count);
@@ -61,7 +61,7 @@ fn a_node_that_restarts_is_followed() {
     let mut total = 0;
     for life in 0..3 {
         let node = DemoNode::new("load").listen(port).identity(&machine.identity("node")).with("--messages 20").start();
-        DemoNode::new("load").peer(port).with("--messages 20").start().join(PATIENCE).expect_success("peer");
+        DemoNode::new("load").peer(port).with("--messages 20").start().join(WAIT_TIMEOUT).expect_success("peer");
         total += 46;
         let rows = rows(api, "node", total);
         assert_eq!(rows.len(), total, "life {life}");

@@ -5,7 +5,7 @@ use std::process::Command;
 use chainscope_e2e::harness::demo_node::DemoNode;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::search::{Places, assert_no_secret};
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, files_below, free_port, run, vectors, wait};
 
 /// Its name is found in what was written.
@@ -31,9 +31,9 @@ fn no_secret_leaves_the_agent() {
         .peer(peer)
         .identity(&identity)
         .start_observed(api, NODE)
-        .join(PATIENCE)
+        .join(WAIT_TIMEOUT)
         .expect_success("local");
-    remote.join(PATIENCE).expect_success("remote");
+    remote.join(WAIT_TIMEOUT).expect_success("remote");
     wait::until("all messages", || (api.count(NODE) >= 38).then_some(()));
 
     let mut places = Places::new();

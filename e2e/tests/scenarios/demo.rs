@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use chainscope_e2e::harness::program::Program;
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, free_port};
 use rustix::process::Signal;
 
@@ -15,7 +15,7 @@ fn ctrl_c_ends_it_with_the_memory_tree_and_the_sum() {
     let demo = Program::start("chainscope", command.arg(binary("chainscope-demo-node")));
     demo.wait_stdout("messages", |lines| lines.iter().any(|line| line.contains("current_head")).then_some(()));
     demo.signal(Signal::INT);
-    let finished = demo.join(PATIENCE);
+    let finished = demo.join(WAIT_TIMEOUT);
     assert!(finished.status.success(), "{}", finished.err.join("\n"));
     let said = finished.out.join("\n");
     for part in ["Which code holds", "100.0 %  all (cache", "[chainscope-demo-node]", "connections shown"] {

@@ -5,13 +5,13 @@ use std::process::Command;
 use chainscope_e2e::harness::binary;
 use chainscope_e2e::harness::memory_process::MemoryProcess;
 use chainscope_e2e::harness::program::Program;
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_testing::program;
 
 #[test]
 fn the_tree_of_a_process_that_runs_already() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut life = MemoryProcess::unobserved(&program::life(folder.path()));
+    let mut life = MemoryProcess::unobserved(&program::memory_workload(folder.path()));
     life.request("one 0 4000");
     let mut command = Command::new(binary("chainscope"));
     command.args("memory --kind anon --threshold 64 --for 5s --pid".split(' ')).arg(life.pid().to_string());
@@ -21,7 +21,7 @@ fn the_tree_of_a_process_that_runs_already() {
     });
     // Well before the five seconds are over.
     life.request("two 1 3000");
-    let finished = memory.join(PATIENCE);
+    let finished = memory.join(WAIT_TIMEOUT);
     assert!(finished.status.success(), "{}", finished.err.join("\n"));
 
     let mebibytes = |name: &str| -> f64 {

@@ -4,7 +4,7 @@ use chainscope_e2e::harness::api::{Api, id};
 use chainscope_e2e::harness::demo_node::DemoNode;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::stats::Account;
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{expect, free_port, vectors, wait};
 use serde_json::{Value, json};
 
@@ -33,8 +33,8 @@ fn every_plaintext_comes_out(capture: &str) {
     };
     let remote = side("remote").listen(peer).start();
     let local = side("local").listen(port).peer(peer).identity(&machine.identity("tezedge"));
-    local.start_observed(&chainscope.api, "tezedge").join(PATIENCE).expect_success("local side");
-    remote.join(PATIENCE).expect_success("remote side");
+    local.start_observed(&chainscope.api, "tezedge").join(WAIT_TIMEOUT).expect_success("local side");
+    remote.join(WAIT_TIMEOUT).expect_success("remote side");
 
     let api = &chainscope.api;
     wait::until("all messages", || (api.count("tezedge") >= (LOCAL + REMOTE) as u64).then_some(()));

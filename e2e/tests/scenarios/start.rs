@@ -5,7 +5,7 @@ use std::process::Command;
 
 use chainscope_e2e::harness::program::{Finished, Program};
 use chainscope_e2e::harness::recorder::Machine;
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, free_port};
 
 /// Fails unless it failed with a sentence that has all of `words` in it.
@@ -28,7 +28,7 @@ fn machine() -> Machine {
 fn without_a_configuration_the_shortest_is_shown() {
     let folder = tempfile::tempdir().expect("folder");
     let mut command = Command::new(binary("chainscope"));
-    let finished = Program::start("chainscope", command.arg("run").current_dir(&folder)).join(PATIENCE);
+    let finished = Program::start("chainscope", command.arg("run").current_dir(&folder)).join(WAIT_TIMEOUT);
     assert!(!finished.status.success());
     let said = finished.err.join("\n");
     assert!(said.contains("[[nodes]]") && said.contains("p2p_port = 9732"), "{said}");
@@ -38,14 +38,14 @@ fn without_a_configuration_the_shortest_is_shown() {
 fn an_unknown_key_is_named_with_its_line() {
     let mut machine = machine();
     machine.options = "colour = \"blue\"".to_owned();
-    assert_refused(&machine.launch().join(PATIENCE), &["colour", "line 4"]);
+    assert_refused(&machine.launch().join(WAIT_TIMEOUT), &["colour", "line 4"]);
 }
 
 #[test]
 fn a_port_that_is_taken_is_named() {
     let machine = machine();
     let taken = TcpListener::bind(("127.0.0.1", machine.port())).expect("the port is free");
-    assert_refused(&machine.launch().join(PATIENCE), &[&machine.port().to_string(), "in use"]);
+    assert_refused(&machine.launch().join(WAIT_TIMEOUT), &[&machine.port().to_string(), "in use"]);
     drop(taken);
 }
 
@@ -53,7 +53,7 @@ fn a_port_that_is_taken_is_named() {
 fn a_ring_that_the_kernel_refuses_is_named() {
     let mut machine = machine();
     machine.options = "ring_buffer = \"100KB\"".to_owned();
-    assert_refused(&machine.launch().join(PATIENCE), &["ring"]);
+    assert_refused(&machine.launch().join(WAIT_TIMEOUT), &["ring"]);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn missing_rights_are_named() {
         .arg("run")
         .arg("--config")
         .arg(file);
-    assert_refused(&Program::start("chainscope as nobody", &mut command).join(PATIENCE), &["BPF"]);
+    assert_refused(&Program::start("chainscope as nobody", &mut command).join(WAIT_TIMEOUT), &["BPF"]);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_database_in_use_is_named() {
     let file = second.path("second.toml");
     std::fs::write(&file, configuration).expect("written");
     let mut command = Command::new(binary("chainscope"));
-    let finished = Program::start("second chainscope", command.arg("run").arg("--config").arg(file)).join(PATIENCE);
+    let finished = Program::start("second chainscope", command.arg("run").arg("--config").arg(file)).join(WAIT_TIMEOUT);
     assert_refused(&finished, &[&machine.data_dir().display().to_string()]);
     assert!(first.api.request("/v2/version").is_some_and(|(status, _)| status == 200), "the first goes on");
 }

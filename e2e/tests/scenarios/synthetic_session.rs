@@ -6,7 +6,7 @@ use chainscope_e2e::harness::demo_node::DemoNode;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::{Machine, Recorder};
 use chainscope_e2e::harness::stats::Account;
-use chainscope_e2e::harness::wait::PATIENCE;
+use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{expect, free_port, vectors, wait};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -86,7 +86,7 @@ fn play(capture: &str, session: &str, role: &str) -> (Machine, Recorder) {
         [local, side("remote").listen(peer).peer(port).start()]
     };
     for program in both {
-        program.join(PATIENCE).expect_success("a side");
+        program.join(WAIT_TIMEOUT).expect_success("a side");
     }
     (machine, chainscope)
 }

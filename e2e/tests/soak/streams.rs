@@ -204,7 +204,7 @@ fn a_stopped_consumer_costs_counted_bytes(capture: &str) {
         });
     }
     let local = local.terminate().expect_success("local side");
-    remote.join(wait::PATIENCE).expect_success("remote side");
+    remote.join(wait::WAIT_TIMEOUT).expect_success("remote side");
     let account = settled_and_closed(api, 4);
     account.assert_conserved();
     let closed = local.events("closed");
@@ -250,8 +250,8 @@ fn other_protocols_are_left_alone() {
     let side = |seed: u64| DemoNode::new("raw").with(&format!("--bytes 20000000 --seed {seed}"));
     let remote = side(1).listen(peer).with("--exit-after 4").start();
     let local = side(2).listen(port).peer(peer).with("--connections 4").start_observed(api, "node");
-    let local = local.join(wait::PATIENCE).expect_success("local side");
-    remote.join(wait::PATIENCE).expect_success("remote side");
+    let local = local.join(wait::WAIT_TIMEOUT).expect_success("local side");
+    remote.join(wait::WAIT_TIMEOUT).expect_success("remote side");
     let closed = local.events("closed");
     let sent: u64 = closed.iter().map(|e| number(e, "sent.bytes") + number(e, "received.bytes")).sum();
     let account = settled_and_closed(api, 0);

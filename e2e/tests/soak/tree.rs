@@ -23,7 +23,7 @@ fn every_answer_on_live_data_keeps_the_invariants() {
     eprintln!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed.into());
     let mut machine = Machine::new("auto");
-    let exe = program::life(machine.directory());
+    let exe = program::memory_workload(machine.directory());
     machine.observe_memory("life", &exe);
     let chainscope = machine.start();
     let api = &chainscope.api;
@@ -56,7 +56,7 @@ fn every_answer_on_live_data_keeps_the_invariants() {
 /// Waits until as much is shown as the kernel counts.
 fn assert_counted(life: &MemoryProcess, api: &Api) {
     let (mut last, mut looks) = (None, 0);
-    let is_counted = wait::until_or(|| {
+    let is_counted = wait::holds_within_timeout(|| {
         last = life.reported(api);
         let is_counted = last.is_some_and(|shown| shown.anon + shown.before == life.anonymous());
         looks += 1;

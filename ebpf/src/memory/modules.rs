@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 use aya::maps::{Array, ArrayOfMaps, MapData};
-use chainscope_unwind::{Image, Limits, Row, Table};
+use chainscope_unwind::{ElfSegments, Limits, Row, Table};
 use object::read::ReadCache;
 
 use super::abi::{INNER_FLAGS, MAX_TABLES, RulePair};
@@ -36,7 +36,7 @@ struct LoadedTable {
 #[derive(Debug)]
 struct KnownModule {
     module: Module,
-    image: Image,
+    segments: ElfSegments,
     table: Option<LoadedTable>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct UnwindMapping {
 pub(crate) struct Modules {
     known: Vec<KnownModule>,
     by_identity: HashMap<FileIdentity, ModuleId>,
-    vdso: Option<(LoadedTable, Image)>,
+    vdso: Option<(LoadedTable, ElfSegments)>,
     tables: RuleTables,
     free: Vec<u32>,
     unused: RuleTable,
@@ -119,7 +119,7 @@ impl Modules {
         let plain = UnwindMapping { start, end, offset, module: None, bias: 0, slot: 0, rows: 0 };
         if mapping.inode == 0 {
             return match &self.vdso {
-                Some((table, image)) if mapping.path.as_os_str() == "[vdso]" => with_table(plain, table, image),
+                Some((table, segments)) if mapping.path.as_os_str() == "[vdso]" => with_table(plain, table, segments),
                 _ => plain,
             };
         }
@@ -143,7 +143,7 @@ impl Modules {
         };
         let plain = UnwindMapping { module: Some(id), ..plain };
         match self.known.get(id.0 as usize) {
-            Some(KnownModule { table: Some(table), image, .. }) => with_table(plain, table, image),
+            Some(KnownModule { table: Some(table), segments, .. }) => with_table(plain, table, segments),
             _ => plain,
         }
     }
@@ -171,25 +171,25 @@ impl Modules {
             let limits = Limits::default();
             Table::read(&bytes, &limits).map_err(|error| error.to_string())
         });
-        let (image, table) = match table {
+        let (segments, table) = match table {
             Ok(table) => {
                 if let Some(skipped) = table.skipped() {
                     self.refuse(mapping, format!("{} entries skipped, first {}", skipped.entries, skipped.first));
                 }
                 match self.load(table.base(), table.rows(), in_use) {
-                    Ok(loaded) => (table.image().clone(), Some(loaded)),
+                    Ok(loaded) => (table.segments().clone(), Some(loaded)),
                     Err(cause) => {
                         self.refuse(mapping, cause);
-                        (table.image().clone(), None)
+                        (table.segments().clone(), None)
                     }
                 }
             }
             Err(cause) => {
                 self.refuse(mapping, cause);
-                (Image::default(), None)
+                (ElfSegments::default(), None)
             }
         };
-        self.known.push(KnownModule { module, image, table });
+        self.known.push(KnownModule { module, segments, table });
         self.by_identity.insert(identity, id);
         id
     }
@@ -252,19 +252,19 @@ impl Modules {
     }
 
     /// Loads the table of the vDSO, which is the same in all processes.
-    fn load_vdso(&mut self) -> Option<(LoadedTable, Image)> {
+    fn load_vdso(&mut self) -> Option<(LoadedTable, ElfSegments)> {
         let mapping = super::proc_maps::code_of(std::process::id()).ok()?;
         let mapping = mapping.into_iter().find(|mapping| mapping.path.as_os_str() == "[vdso]")?;
         let mut bytes = vec![0; usize::try_from(mapping.end - mapping.start).ok()?];
         File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, mapping.start).ok()?;
         let table = Table::read(bytes.as_slice(), &Limits::default()).ok()?;
         let loaded = self.load(table.base(), table.rows(), &HashSet::new()).ok()?;
-        Some((loaded, table.image().clone()))
+        Some((loaded, table.segments().clone()))
     }
 }
 
-fn with_table(plain: UnwindMapping, table: &LoadedTable, image: &Image) -> UnwindMapping {
-    match image.bias(plain.start, plain.offset) {
+fn with_table(plain: UnwindMapping, table: &LoadedTable, segments: &ElfSegments) -> UnwindMapping {
+    match segments.load_bias(plain.start, plain.offset) {
         Some(bias) => {
             UnwindMapping { bias: bias.wrapping_add(table.base), slot: table.slot, rows: table.rows, ..plain }
         }

@@ -1,10 +1,10 @@
-//! What the tests share: a watched process on strings, a recorder of what the probe says about it, and patterns.
+//! Shared test support: a watched process controlled line by line, a recorder of the probe's events, and byte patterns.
 //!
-//! The tests need root: a missing privilege makes them fail, by the probe's own error.
+//! The tests need root. Without it they fail with the probe's error.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-pub mod puppet;
 pub mod recorder;
+pub mod test_process;
 pub mod uring;
 
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,8 @@ use chainscope_ebpf::network::CaptureMode;
 use chainscope_testing::free_port;
 use recorder::Recorder;
 
-/// The bytes from `offset` on of stream `seed`: whoever sees a piece can tell whether it is the right one.
+/// Bytes `offset..offset + length` of stream `seed`. Each byte depends on its offset, so that a piece can be verified
+/// alone.
 pub fn pattern(seed: u64, offset: u64, length: usize) -> Vec<u8> {
     (offset..offset + length as u64).map(|at| pattern_byte(seed, at)).collect()
 }
@@ -25,20 +26,20 @@ pub fn pattern_byte(seed: u64, at: u64) -> u8 {
     (at.wrapping_mul(31) ^ (at >> 8).wrapping_mul(17) ^ (at >> 16).wrapping_mul(73) ^ seed.wrapping_mul(57)) as u8
 }
 
-/// The handle of a puppet process.
-pub struct Puppet {
+/// Handle of a child process that executes socket commands (see [`test_process`]).
+pub struct TestProcess {
     child: Child,
-    orders: ChildStdin,
+    commands: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
-impl Puppet {
+impl TestProcess {
     pub fn new() -> Self {
-        Self::start(Command::new(std::env::current_exe().expect("own path")))
+        Self::start(Command::new(std::env::current_exe().expect("the executable path")))
     }
 
-    /// Of another executable file, perhaps under another name.
-    pub fn of(file: &std::path::Path, argument: Option<&std::path::Path>) -> Self {
+    /// Starts another executable file, optionally with a different `argv[0]`.
+    pub fn from_executable(file: &std::path::Path, argument: Option<&std::path::Path>) -> Self {
         let mut command = Command::new(file);
         if let Some(argument) = argument {
             command.arg0(argument);
@@ -46,16 +47,16 @@ impl Puppet {
         Self::start(command)
     }
 
-    /// In a network namespace of its own, whose loopback is up.
+    /// Starts in a new network namespace with its loopback interface up.
     pub fn in_new_netns() -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$0\""]);
-        command.arg(std::env::current_exe().expect("own path"));
+        command.arg(std::env::current_exe().expect("the executable path"));
         Self::start(command)
     }
 
     fn start(mut command: Command) -> Self {
-        // SAFETY: prctl is async-signal-safe. A test that panics must not leave its puppet behind.
+        // SAFETY: prctl is async-signal-safe. It kills the process if the test panics.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -63,59 +64,61 @@ impl Puppet {
             });
         }
         let mut child = command
-            .env(puppet::MARK, "1")
+            .env(test_process::ENV_MARKER, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the puppet starts");
-        let orders = child.stdin.take().expect("piped");
+            .expect("the test process starts");
+        let commands = child.stdin.take().expect("piped");
         let replies = BufReader::new(child.stdout.take().expect("piped"));
-        let mut puppet = Self { child, orders, replies };
-        // Before this reply it may still be a shell that has not even changed its namespace.
-        assert_eq!(puppet.tell("ready"), [0]);
-        puppet
+        let mut process = Self { child, commands, replies };
+        // Before this reply the child may still be `unshare` or the shell of `in_new_netns`.
+        assert_eq!(process.call("ready"), [0]);
+        process
     }
 
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The inode of its network namespace.
+    /// Inode of the network namespace.
     pub fn netns(&self) -> u32 {
         let link = std::fs::read_link(format!("/proc/{}/ns/net", self.pid())).expect("its namespace");
         let text = link.to_string_lossy().into_owned();
         text.trim_start_matches("net:[").trim_end_matches(']').parse().expect("an inode")
     }
 
-    /// Gives an order without waiting for the reply.
-    pub fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("the puppet lives");
-        self.orders.flush().expect("the puppet lives");
+    /// Sends a command without waiting for the reply.
+    pub fn send_command(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the test process runs");
+        self.commands.flush().expect("the test process runs");
     }
 
-    pub fn reply(&mut self) -> Vec<i64> {
+    pub fn read_reply(&mut self) -> Vec<i64> {
         let mut line = String::new();
-        self.replies.read_line(&mut line).expect("the puppet replies");
+        self.replies.read_line(&mut line).expect("the test process replies");
         line.split_whitespace().map(|word| word.parse().expect("a number")).collect()
     }
 
-    pub fn tell(&mut self, order: &str) -> Vec<i64> {
-        self.order(order);
-        let reply = self.reply();
-        assert!(!reply.is_empty(), "the puppet died at {order:?}");
+    /// Sends a command and returns the numbers of its reply.
+    pub fn call(&mut self, command: &str) -> Vec<i64> {
+        self.send_command(command);
+        let reply = self.read_reply();
+        assert!(!reply.is_empty(), "the test process exited at {command:?}");
         reply
     }
 
-    /// An order whose one result is a count or a descriptor.
-    pub fn must(&mut self, order: &str) -> i64 {
-        let reply = self.tell(order)[0];
-        assert!(reply >= 0, "{order:?} gave {}", std::io::Error::from_raw_os_error(-reply as i32));
+    /// Sends a command and returns its result, a count or a descriptor; panics on an errno.
+    pub fn call_ok(&mut self, command: &str) -> i64 {
+        let reply = self.call(command)[0];
+        assert!(reply >= 0, "{command:?} returned {}", std::io::Error::from_raw_os_error(-reply as i32));
         reply
     }
 
-    pub fn end(mut self) {
-        drop(self.orders);
-        self.child.wait().expect("the puppet ends");
+    /// Closes standard input and waits for the exit.
+    pub fn finish(mut self) {
+        drop(self.commands);
+        self.child.wait().expect("the test process exits");
     }
 }
 
@@ -125,7 +128,7 @@ pub fn listener(address: &str) -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Each test in both modes.
+/// Runs each test in both capture modes.
 #[macro_export]
 macro_rules! both_modes {
     ($($name:ident),* $(,)?) => {
@@ -138,12 +141,12 @@ macro_rules! both_modes {
     };
 }
 
-/// A puppet that listens at a port that is waited for.
-pub fn responder(mode: CaptureMode) -> (Recorder, Puppet, i64, SocketAddr) {
+/// Starts a test process that listens on a watched port.
+pub fn responder(mode: CaptureMode) -> (Recorder, TestProcess, i64, SocketAddr) {
     let mut recorder = Recorder::new(mode);
-    let mut puppet = Puppet::new();
+    let mut process = TestProcess::new();
     let port = free_port();
-    recorder.probe.watch_port(None, port).expect("room for one");
-    let listener = puppet.must(&format!("listen 127.0.0.1:{port}"));
-    (recorder, puppet, listener, SocketAddr::from(([127, 0, 0, 1], port)))
+    recorder.probe.watch_port(None, port).expect("room in the map");
+    let listener = process.call_ok(&format!("listen 127.0.0.1:{port}"));
+    (recorder, process, listener, SocketAddr::from(([127, 0, 0, 1], port)))
 }

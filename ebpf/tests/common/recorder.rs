@@ -1,4 +1,4 @@
-//! Collects what a probe says, and judges streams.
+//! Records a probe's events and verifies streams.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -31,14 +31,14 @@ impl Stream {
         self.pieces.iter().filter(|piece| piece.header.missing == Some(reason)).map(|piece| piece.header.covers).sum()
     }
 
-    /// The same in the order of positions: of two threads the one that was second at the socket may be first at the ring.
+    /// The stream sorted by offset: concurrent threads may submit to the ring in another order than to the socket.
     pub fn by_position(&self) -> Self {
         let mut pieces = self.pieces.clone();
         pieces.sort_by_key(|piece| piece.header.offset);
         Self { pieces }
     }
 
-    /// Bytes that no event covers, up to `end`; panics if events overlap or go back.
+    /// Number of bytes in `begin..end` that no event covers; panics if events overlap or are out of order.
     pub fn holes(&self, begin: u64, end: u64) -> u64 {
         let (mut at, mut holes) = (begin, 0);
         for piece in &self.pieces {
@@ -50,7 +50,7 @@ impl Stream {
         holes + end - at
     }
 
-    /// That every byte that is there is the right one.
+    /// Checks every captured byte against the pattern.
     pub fn verify(&self, seed: u64) {
         for piece in &self.pieces {
             if piece.header.missing.is_some() {
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// That the whole stream is there, from its first byte to `end`, and right.
+    /// Checks that bytes `0..end` are captured completely and match the pattern.
     pub fn verify_whole(&self, seed: u64, end: u64) {
         self.verify(seed);
         assert_eq!(self.holes(0, end), 0, "holes");
@@ -81,7 +81,7 @@ impl Stream {
     }
 }
 
-/// A probe and all that it said.
+/// A probe and all events it has reported.
 pub struct Recorder {
     pub probe: NetworkProbe,
     pub mode: CaptureMode,
@@ -112,8 +112,8 @@ impl Recorder {
         }
     }
 
-    /// One round of the probe. Order is judged at once: nothing about a socket before it opens or after it closes.
-    pub fn pump(&mut self) -> usize {
+    /// Polls the probe once and checks the event order: no event of a socket precedes its open or follows its close.
+    pub fn poll(&mut self) -> usize {
         let Self { probe, listening, executed, opened, inodes, closed, streams, .. } = self;
         probe
             .poll(Duration::from_millis(10), &mut |event| match event {
@@ -140,34 +140,34 @@ impl Recorder {
             .expect("the ring can be read")
     }
 
-    /// Reads until `done`.
-    pub fn pump_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+    /// Polls until `done` returns true.
+    pub fn poll_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !done(self) {
             assert!(
                 Instant::now() < deadline,
-                "waited in vain for {what}: opened {:?} closed {:?}",
+                "timed out waiting for {what}: opened {:?} closed {:?}",
                 self.opened,
                 self.closed
             );
-            self.pump();
+            self.poll();
         }
     }
 
-    /// Reads until `count` sockets of process `pid` have opened, and returns the last one.
-    pub fn until_opened(&mut self, pid: u32, count: usize) -> Opened {
-        self.pump_until("openings", |r| r.opened.values().filter(|o| o.pid == pid).count() >= count);
+    /// Polls until `count` sockets of process `pid` have opened, and returns the last one.
+    pub fn wait_opened(&mut self, pid: u32, count: usize) -> Opened {
+        self.poll_until("open events", |r| r.opened.values().filter(|o| o.pid == pid).count() >= count);
         self.opened.values().filter(|o| o.pid == pid).nth(count - 1).copied().expect("just counted")
     }
 
-    pub fn until_closed(&mut self, socket: SocketId) -> Closed {
-        self.pump_until("an ending", |r| r.closed.contains_key(&socket));
+    pub fn wait_closed(&mut self, socket: SocketId) -> Closed {
+        self.poll_until("a close event", |r| r.closed.contains_key(&socket));
         self.closed[&socket]
     }
 
-    /// Reads until `bytes` of the stream are accounted for by events.
-    pub fn until_covered(&mut self, socket: SocketId, direction: Direction, bytes: u64) {
-        self.pump_until("data", |r| {
+    /// Polls until events cover `bytes` of the stream.
+    pub fn wait_covered(&mut self, socket: SocketId, direction: Direction, bytes: u64) {
+        self.poll_until("data", |r| {
             r.streams
                 .get(&(socket, direction))
                 .is_some_and(|s| s.pieces.iter().map(|p| p.header.covers).sum::<u64>() >= bytes)
@@ -175,14 +175,14 @@ impl Recorder {
     }
 
     pub fn sent(&self, socket: SocketId) -> &Stream {
-        self.streams.get(&(socket, Direction::Sent)).unwrap_or(&NOTHING)
+        self.streams.get(&(socket, Direction::Sent)).unwrap_or(&EMPTY)
     }
 
     pub fn received(&self, socket: SocketId) -> &Stream {
-        self.streams.get(&(socket, Direction::Received)).unwrap_or(&NOTHING)
+        self.streams.get(&(socket, Direction::Received)).unwrap_or(&EMPTY)
     }
 
-    /// The account, whose equation must hold.
+    /// Returns the account after checking that its counters add up.
     pub fn account(&self, pid: u32) -> KernelAccount {
         let account = self.probe.account(pid).expect("a watched process");
         assert_eq!(account.seen, account.captured + account.left_alone + account.dropped_bytes(), "{account:?}");
@@ -190,4 +190,4 @@ impl Recorder {
     }
 }
 
-static NOTHING: Stream = Stream { pieces: Vec::new() };
+static EMPTY: Stream = Stream { pieces: Vec::new() };

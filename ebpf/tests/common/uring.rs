@@ -1,4 +1,4 @@
-//! The puppet's io_uring: bytes that move without a system call of their own.
+//! io_uring operations of the test process: bytes transferred without a send or receive system call.
 
 use io_uring::{IoUring, opcode, squeue, types};
 
@@ -9,13 +9,13 @@ fn flags(worker: bool) -> squeue::Flags {
 }
 
 fn one(ring: &mut IoUring, entry: &squeue::Entry) -> i64 {
-    // SAFETY: the buffers of the entry live until its completion, which every caller waits for.
-    unsafe { ring.submission().push(entry).expect("room for one") };
+    // SAFETY: the entry's buffers live until its completion, which this function waits for.
+    unsafe { ring.submission().push(entry).expect("room in the map") };
     ring.submit_and_wait(1).expect("io_uring_enter");
     i64::from(ring.completion().next().expect("a completion").result())
 }
 
-/// `worker`: by a thread of the kernel rather than inside `io_uring_enter`.
+/// Sends by io_uring. `worker`: in an io-wq kernel thread (`IOSQE_ASYNC`) instead of inline in `io_uring_enter`.
 pub fn send(fd: i32, seed: u64, offset: u64, length: usize, worker: bool) -> Vec<i64> {
     let mut ring = IoUring::new(8).expect("io_uring");
     let bytes = pattern(seed, offset, length);
@@ -30,8 +30,9 @@ pub fn receive(fd: i32, length: usize, worker: bool) -> Vec<i64> {
     vec![one(&mut ring, &entry)]
 }
 
-/// Receives `total` bytes, half of them by `read` while a receive of the ring waits on the same socket: that one completes
-/// at the end of whatever system call the thread is in, with that call's registers. Returns what came by each way.
+/// Receives `total` bytes by `recv` while an io_uring receive is pending on the same socket. The pending receive
+/// completes as task work at the end of an arbitrary system call, with that call's registers. Returns the bytes
+/// received each way.
 pub fn mixed(fd: i32, total: usize) -> Vec<i64> {
     let mut ring = IoUring::new(8).expect("io_uring");
     let (mut by_read, mut by_ring) = (0, 0);
@@ -42,7 +43,7 @@ pub fn mixed(fd: i32, total: usize) -> Vec<i64> {
         if !pending {
             let entry = opcode::Recv::new(types::Fd(fd), ring_bytes.as_mut_ptr(), 1000).build();
             // SAFETY: `ring_bytes` lives until the ring is dropped at the end.
-            unsafe { ring.submission().push(&entry).expect("room for one") };
+            unsafe { ring.submission().push(&entry).expect("room in the map") };
             ring.submit().expect("io_uring_enter");
             pending = true;
         }

@@ -1,7 +1,7 @@
-//! What the tests of the memory probe share: programs compiled when a test begins, told line by line what to do with
-//! their memory, and what the kernel says about it.
+//! Shared support of the memory probe's tests: programs compiled at the start of a test and controlled line by line,
+//! and the kernel's counters of their memory.
 //!
-//! The tests need root: a missing privilege makes them fail, by the probe's own error.
+//! The tests need root. Without it they fail with the probe's error.
 #![allow(dead_code, missing_docs, unreachable_pub, unsafe_code)]
 
 use std::collections::HashMap;
@@ -16,25 +16,25 @@ use chainscope_ebpf::memory::{
     TargetId, TargetReading,
 };
 
-/// Compiles a program of `memory_common/programs`; once for each name.
+/// Compiles a program of `memory_common/programs` to the file `name`.
 pub fn compile(compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs").join(source);
     chainscope_testing::program::compile(compiler, &source, Path::new(env!("CARGO_TARGET_TMPDIR")), name, flags)
 }
 
-/// A program that waits for orders.
-pub struct Program {
+/// A child process that reads commands from standard input.
+pub struct TestProcess {
     path: PathBuf,
     child: Child,
-    orders: ChildStdin,
+    commands: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
-impl Program {
+impl TestProcess {
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // SAFETY: prctl is async-signal-safe. A test that panics must not leave its program behind.
+        // SAFETY: prctl is async-signal-safe. It kills the process if the test panics.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -42,19 +42,20 @@ impl Program {
             });
         }
         let mut child = command.spawn().expect("the program starts");
-        let orders = child.stdin.take().expect("piped");
+        let commands = child.stdin.take().expect("piped");
         let replies = BufReader::new(child.stdout.take().expect("piped"));
-        Self { path: program.to_owned(), child, orders, replies }
+        Self { path: program.to_owned(), child, commands, replies }
     }
 
-    /// The program `life`, after its first answer.
-    pub fn life() -> Self {
-        let mut life = Self::start(&chainscope_testing::program::life(Path::new(env!("CARGO_TARGET_TMPDIR"))), &[]);
-        assert_eq!(life.tell("ready"), 0);
-        life
+    /// Starts `memory_workload.c` and waits for its first reply.
+    pub fn memory_workload() -> Self {
+        let mut workload =
+            Self::start(&chainscope_testing::program::memory_workload(Path::new(env!("CARGO_TARGET_TMPDIR"))), &[]);
+        assert_eq!(workload.call("ready"), 0);
+        workload
     }
 
-    /// The file that it executes.
+    /// Path of the executable file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -63,99 +64,99 @@ impl Program {
         self.child.id()
     }
 
-    pub fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("the program lives");
-        self.orders.flush().expect("the program lives");
+    pub fn send_command(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the program runs");
+        self.commands.flush().expect("the program runs");
     }
 
-    pub fn reply(&mut self) -> String {
+    pub fn read_reply(&mut self) -> String {
         let mut line = String::new();
         self.replies.read_line(&mut line).expect("the program replies");
         assert!(!line.is_empty(), "the program has ended");
         line.trim().to_owned()
     }
 
-    /// Whether it has replied, after having taken in what has happened meanwhile.
-    pub fn try_reply(&mut self, probe: &mut MemoryProbe) -> bool {
+    /// Polls the probe, then returns whether the process has replied.
+    pub fn try_read_reply(&mut self, probe: &mut MemoryProbe) -> bool {
         use std::os::fd::AsFd;
-        probe.poll(Duration::from_millis(10)).expect("it is polled");
+        probe.poll(Duration::from_millis(10)).expect("a successful poll");
         let mut ready =
             [rustix::event::PollFd::from_borrowed_fd(self.replies.get_ref().as_fd(), rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let replied = rustix::event::poll(&mut ready, Some(&now)).expect("a pipe") > 0;
         if replied {
-            self.reply();
+            self.read_reply();
         }
         replied
     }
 
-    pub fn tell(&mut self, order: &str) -> i64 {
-        self.order(order);
-        self.reply().parse().expect("a number")
+    pub fn call(&mut self, command: &str) -> i64 {
+        self.send_command(command);
+        self.read_reply().parse().expect("a number")
     }
 
-    /// Lets it end by itself.
-    pub fn end(mut self) {
-        drop(self.orders);
-        assert!(self.child.wait().expect("it ends").success());
+    /// Closes standard input and waits for a successful exit.
+    pub fn finish(mut self) {
+        drop(self.commands);
+        assert!(self.child.wait().expect("an exit status").success());
     }
 }
 
-/// A number of `smaps_rollup`, in pages.
+/// A field of `smaps_rollup`, in pages.
 pub fn rollup(pid: u32, name: &str) -> u64 {
     pages_in(&format!("/proc/{pid}/smaps_rollup"), name)
 }
 
-/// Pages of a process's page tables, as the kernel counts them.
+/// Pages of a process's page tables (`VmPTE`).
 pub fn page_tables(pid: u32) -> u64 {
     pages_in(&format!("/proc/{pid}/status"), "VmPTE")
 }
 
-/// A number of kibibytes in a file of a live process, in pages.
+/// A field in KiB of a file in `/proc`, in pages.
 fn pages_in(path: &str, name: &str) -> u64 {
-    let text = std::fs::read_to_string(path).expect("the process lives");
+    let text = std::fs::read_to_string(path).expect("the process runs");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("such a line");
     let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
     kib / 4
 }
 
-/// Waits until the pages of a reading, as `sum` adds them up, are as many as the kernel counts. Not always at once: a page
-/// that the kernel is about to move, or to put on one of its lists, is freed when it has.
+/// Polls until the pages of a reading, as `sum` adds them up, equal the kernel's count of anonymous pages. The count
+/// lags because pages isolated for migration or held in per-CPU batches are freed late.
 #[track_caller]
-pub fn counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Answer) -> u64) -> Answer {
-    let mut answer = Answer::all(probe);
-    let is_counted = chainscope_testing::wait::until_or(|| {
-        answer = Answer::all(probe);
-        let is_counted = sum(&answer) == rollup(pid, "Anonymous");
+pub fn wait_until_counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Snapshot) -> u64) -> Snapshot {
+    let mut snapshot = Snapshot::take(probe);
+    let is_counted = chainscope_testing::wait::holds_within_timeout(|| {
+        snapshot = Snapshot::take(probe);
+        let is_counted = sum(&snapshot) == rollup(pid, "Anonymous");
         if !is_counted {
             chainscope_testing::flush_page_lists();
         }
         is_counted
     });
-    let (shown, control) = (sum(&answer), rollup(pid, "Anonymous"));
+    let (shown, control) = (sum(&snapshot), rollup(pid, "Anonymous"));
     assert!(
         is_counted,
         "{shown} pages instead of {control}: {:?}, {:?}",
-        answer.reading.targets, answer.reading.health
+        snapshot.reading.targets, snapshot.reading.health
     );
-    answer
+    snapshot
 }
 
-/// A reading put together for questions.
-pub struct Answer {
+/// A reading indexed by node and module.
+pub struct Snapshot {
     pub reading: Reading,
     nodes: HashMap<NodeId, Node>,
     modules: HashMap<ModuleId, Module>,
 }
 
-impl Answer {
+impl Snapshot {
     pub fn new(reading: Reading) -> Self {
         let nodes = reading.nodes.iter().map(|node| (node.id, *node)).collect();
         let modules = reading.modules.iter().map(|module| (module.id, module.clone())).collect();
         Self { reading, nodes, modules }
     }
 
-    pub fn all(probe: &mut MemoryProbe) -> Self {
+    pub fn take(probe: &mut MemoryProbe) -> Self {
         drain(probe);
         Self::new(probe.read(Scope::All).expect("a reading"))
     }
@@ -164,8 +165,8 @@ impl Answer {
         self.reading.targets.iter().find(|reading| reading.target == target).expect("a target")
     }
 
-    /// Anonymous pages of a target: attributed, or there before.
-    pub fn explained(&self, target: TargetId) -> u64 {
+    /// Anonymous pages of a target that are attributed or were resident before the attach.
+    pub fn accounted_anon(&self, target: TargetId) -> u64 {
         let reading = self.target(target);
         reading.attributed[0] + reading.before_attach.anon
     }
@@ -186,8 +187,8 @@ impl Answer {
         frames
     }
 
-    /// Pages of the stacks that pass through a function of a program.
-    pub fn inside(&self, target: TargetId, kind: Kind, program: &Path, function: &str) -> u64 {
+    /// Pages attributed to stacks that contain a function of a program.
+    pub fn pages_in_function(&self, target: TargetId, kind: Kind, program: &Path, function: &str) -> u64 {
         let range = symbol(program, function);
         let passes = |frame: &Frame| match frame {
             Frame::Code { module, offset, exact } => {
@@ -199,15 +200,15 @@ impl Answer {
         counts.filter(|count| self.stack(count.node).iter().any(passes)).map(|count| count.pages).sum()
     }
 
-    /// Stacks of a target, and those of them that reached their entry point.
-    pub fn stacks(&self, target: TargetId) -> (u64, u64) {
+    /// Numbers of all stacks of a target and of those that reached their entry point.
+    pub fn stack_totals(&self, target: TargetId) -> (u64, u64) {
         let stacks = &self.target(target).stacks;
         let complete = stacks.iter().find(|(end, _)| *end == StackEnd::Complete).map_or(0, |(_, count)| *count);
         (stacks.iter().map(|(_, count)| count).sum(), complete)
     }
 }
 
-/// Where in the file a function is.
+/// File offsets of a function.
 fn symbol(program: &Path, function: &str) -> std::ops::Range<u64> {
     let output = Command::new("readelf").args(["-sW"]).arg(program).output().expect("binutils");
     let text = String::from_utf8(output.stdout).expect("text");
@@ -216,19 +217,19 @@ fn symbol(program: &Path, function: &str) -> std::ops::Range<u64> {
     let line = line.unwrap_or_else(|| panic!("no function {function}"));
     let address = u64::from_str_radix(&line[1], 16).expect("an address");
     let size: u64 = line[2].parse().expect("a size");
-    let image = std::fs::read(program).expect("the program");
-    let image = chainscope_unwind::Image::read(image.as_slice()).expect("an ELF file");
-    let segment = image.segments().iter().find(|s| address >= s.address && address < s.address + s.size);
+    let elf = std::fs::read(program).expect("the program");
+    let elf = chainscope_unwind::ElfSegments::read(elf.as_slice()).expect("an ELF file");
+    let segment = elf.as_slice().iter().find(|s| address >= s.address && address < s.address + s.size);
     let segment = segment.expect("a segment");
     let offset = address - segment.address + segment.offset;
     offset..offset + size
 }
 
-/// Takes in what has happened.
+/// Polls the probe until no event is left.
 pub fn drain(probe: &mut MemoryProbe) -> Vec<MemoryEvent> {
     let mut events = Vec::new();
     loop {
-        let more = probe.poll(Duration::ZERO).expect("it is polled");
+        let more = probe.poll(Duration::ZERO).expect("a successful poll");
         if more.is_empty() {
             return events;
         }
@@ -241,7 +242,7 @@ pub fn probe() -> MemoryProbe {
         .expect("root, and a kernel with BTF")
 }
 
-/// Writes a file out and forgets its pages.
+/// Writes a file back and drops its pages from the page cache.
 pub fn drop_from_cache(path: &Path) {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open(path).expect("it is there");
@@ -249,16 +250,16 @@ pub fn drop_from_cache(path: &Path) {
     // SAFETY: a plain system call on an open file.
     let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     assert_eq!(result, 0);
-    assert_eq!(in_cache(path), 0, "nobody else uses it");
+    assert_eq!(in_cache(path), 0, "no other process maps the file");
 }
 
-/// Pages of a file that are in the page cache.
+/// Number of a file's pages in the page cache.
 pub fn in_cache(path: &Path) -> u64 {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open(path).expect("it is there");
     let length = usize::try_from(file.metadata().expect("it is open").len()).expect("small");
     let mut resident = vec![0_u8; length.div_ceil(4096)];
-    // SAFETY: a new mapping of the file, which is not touched, with room for a byte a page.
+    // SAFETY: the mapping is new and not accessed; `resident` has one byte for each page.
     unsafe {
         let start = libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
         assert_ne!(start, libc::MAP_FAILED);
@@ -268,7 +269,7 @@ pub fn in_cache(path: &Path) -> u64 {
     resident.iter().map(|page| u64::from(page & 1)).sum()
 }
 
-/// Pages that the kernel has moved since it started.
+/// Number of pages that the kernel has migrated since boot (`pgmigrate_success`).
 pub fn moved_by_kernel() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").expect("it can be read");
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("pgmigrate_success "));

@@ -1,4 +1,4 @@
-// Without frame pointers: templates, virtual calls, exceptions, std::function, threads, deep recursion.
+// Allocation workload without frame pointers: templates, virtual calls, exceptions, std::function, threads, recursion.
 #include <algorithm>
 #include <cstdio>
 #include <functional>

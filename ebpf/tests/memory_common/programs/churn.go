@@ -1,4 +1,4 @@
-// Frame pointers and no .eh_frame: goroutines, maps, defers, closures, a garbage collector.
+// Allocation workload with frame pointers and no .eh_frame: goroutines, maps, defers, closures, garbage collection.
 package main
 
 import (

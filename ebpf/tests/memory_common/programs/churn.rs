@@ -1,4 +1,5 @@
-// A release build without frame pointers: closures, boxes, collections, threads, panics that are caught, recursion.
+// Allocation workload, release build without frame pointers: closures, boxes, collections, threads, caught panics,
+// recursion.
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::Write;

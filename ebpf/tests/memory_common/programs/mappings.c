@@ -1,4 +1,4 @@
-/* 100,000 mappings, 1,000 of them with code in front of the program's own: mappings COUNT CODE */
+/* Creates COUNT mappings, the first CODE of them executable: mappings COUNT CODE */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-/* A library that is loaded while the program runs. PAD makes another one of the same size with other code. */
+/* A library loaded at run time. PAD builds a variant with different code. */
 #include <string.h>
 #include <sys/mman.h>
 

@@ -1,26 +1,27 @@
-//! The watched process: this test binary, executed again, which does on its sockets what it is told line by line.
+//! The watched process: this test binary re-executed, running the socket commands that it reads from standard input.
 //!
-//! It is a process of its own because processes are watched as a whole: the peer of a connection must not be part of it.
+//! It is a separate process because the probe watches whole processes, and the peer of a connection must not be
+//! watched.
 
 use std::io::{self, BufRead, Write};
 use std::net::SocketAddr;
 
 use super::pattern;
 
-/// Set in the environment of a puppet.
-pub const MARK: &str = "CHAINSCOPE_TEST_PUPPET";
+/// Environment variable that marks a test process.
+pub const ENV_MARKER: &str = "CHAINSCOPE_TEST_PROCESS";
 
-/// Runs before `main`: a puppet must not run the tests.
+/// Runs before `main`, so that a test process does not run the tests.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    if std::env::var_os(MARK).is_some() {
+    if std::env::var_os(ENV_MARKER).is_some() {
         for line in io::stdin().lock().lines() {
             let line = line.expect("a line");
             let words: Vec<&str> = line.split_whitespace().collect();
-            reply(&obey(&words));
+            reply(&execute(&words));
         }
         std::process::exit(0);
     }
@@ -33,15 +34,15 @@ fn reply(numbers: &[i64]) {
     out.flush().expect("the test reads");
 }
 
-/// System call results: negative is an errno.
+/// The result of a system call, or the negated errno.
 fn result(ret: impl TryInto<i64>) -> i64 {
     let ret = ret.try_into().unwrap_or(i64::MAX);
     if ret < 0 { -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { ret }
 }
 
-fn obey(words: &[&str]) -> Vec<i64> {
+fn execute(words: &[&str]) -> Vec<i64> {
     let number = |at: usize| -> i64 { words.get(at).map_or(0, |word| word.parse().expect("a number")) };
-    // -1 where the word is an address: the order does not look at it.
+    // -1 where the word is an address, which the command parses itself.
     let number_or = |at: usize| words.get(at).and_then(|word| word.parse::<i64>().ok()).unwrap_or(-1);
     let fd = number_or(1) as i32;
     let (a, b) = (number_or(2), number_or(3));
@@ -113,7 +114,7 @@ fn obey(words: &[&str]) -> Vec<i64> {
             }
             "thread_close" => vec![std::thread::spawn(move || result(libc::close(fd))).join().expect("it returns")],
             "two_threads_send" => {
-                // Each its own socket, at once.
+                // Each thread writes to its own descriptor concurrently.
                 let (other, length, piece) = (a as i32, b as usize, number(4) as usize);
                 let both = [(fd, 1_u64), (other, 2)].map(|(fd, seed)| {
                     std::thread::spawn(move || {
@@ -158,16 +159,17 @@ fn obey(words: &[&str]) -> Vec<i64> {
             "uring_send" => super::uring::send(fd, a as u64, b as u64, number(4) as usize, number(5) != 0),
             "uring_receive" => super::uring::receive(fd, a as usize, b != 0),
             "uring_mixed" => super::uring::mixed(fd, a as usize),
-            other => panic!("unknown order {other}"),
+            other => panic!("unknown command {other}"),
         }
     }
 }
 
-/// In each of `threads`, one after another, `each` connections to the own listener, a byte through each, and their ends.
+/// Opens `each` consecutive connections to the process's own listener in each of `threads` threads, sends one byte over
+/// each and closes both ends.
 fn storm(listener: i32, address: SocketAddr, threads: usize, each: usize) -> i64 {
     let one = move || {
         for _ in 0..each {
-            // SAFETY: plain system calls. Another thread's connection may be the one that is accepted.
+            // SAFETY: plain system calls. accept may return another thread's connection.
             unsafe {
                 let near = connect(address, false) as i32;
                 assert_eq!(send("write", near, 0, 0, 1, 1), 1);
@@ -250,7 +252,7 @@ unsafe fn connect(address: SocketAddr, nonblocking: bool) -> i64 {
     }
 }
 
-/// `parts` buffers in a row, with an empty one before each: that, too, is legal.
+/// Splits the buffer into `parts` iovecs, each preceded by an empty one, which is legal.
 fn vectors(buffer: &mut [u8], parts: usize) -> Vec<libc::iovec> {
     let mut vectors = Vec::new();
     let each = buffer.len().div_ceil(parts.max(1)).max(1);
@@ -269,7 +271,7 @@ fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// The messages of a vector, each with two buffers.
+/// Splits the buffer into `count` messages of two buffers each.
 fn messages(buffer: &mut [u8], count: usize) -> (Vec<Vec<libc::iovec>>, Vec<libc::mmsghdr>) {
     let each = buffer.len().div_ceil(count.max(1)).max(1);
     let mut all: Vec<_> = buffer.chunks_mut(each).map(|part| vectors(part, 2)).collect();
@@ -277,7 +279,7 @@ fn messages(buffer: &mut [u8], count: usize) -> (Vec<Vec<libc::iovec>>, Vec<libc
     (all, headers)
 }
 
-/// Bytes that a sendmmsg or recvmmsg moved.
+/// Number of bytes that sendmmsg or recvmmsg transferred.
 fn total(ret: i32, messages: &[libc::mmsghdr]) -> i64 {
     if ret < 0 {
         return result(ret);
@@ -332,7 +334,7 @@ unsafe fn receive(call: &str, fd: i32, length: usize, parts: usize, flags: i32) 
 
 const READABLE: usize = 1 << 20;
 
-/// A write whose last page is not there: the kernel sends what it can and says how much that was.
+/// Writes from a buffer whose last page is unmapped: the kernel returns a partial write.
 unsafe fn send_with_hole(fd: i32, seed: u64) -> Vec<i64> {
     unsafe {
         let start = mapped(seed, READABLE + 4096);
@@ -341,8 +343,8 @@ unsafe fn send_with_hole(fd: i32, seed: u64) -> Vec<i64> {
     }
 }
 
-/// A long write, the first `gone` bytes of whose buffer disappear when the kernel has long copied them. Replies once when
-/// they are gone, and once with the result.
+/// Unmaps the first `gone` bytes of a buffer during a long write, after the kernel has copied them. Replies once after
+/// the unmap and once with the result of the write.
 unsafe fn send_and_unmap(fd: i32, seed: u64, gone: usize, length: usize) -> Vec<i64> {
     unsafe {
         let start = mapped(seed, length) as usize;
@@ -367,14 +369,14 @@ unsafe fn mapped(seed: u64, length: usize) -> *mut u8 {
     }
 }
 
-/// The 32-bit `write` of the same process.
+/// Calls the 32-bit `write` through `int 0x80`.
 unsafe fn int80_write(fd: i32, seed: u64, length: usize) -> Vec<i64> {
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
         let start = libc::mmap(std::ptr::null_mut(), 65536, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
         std::slice::from_raw_parts_mut(start.cast::<u8>(), length).copy_from_slice(&pattern(seed, 0, length));
         let ret: i64;
-        // rbx is reserved by the compiler: swapped in and out.
+        // The compiler reserves rbx, so it is swapped in and out.
         std::arch::asm!(
             "xchg rbx, {fd:r}", "int 0x80", "xchg rbx, {fd:r}",
             fd = inout(reg) i64::from(fd) => _,

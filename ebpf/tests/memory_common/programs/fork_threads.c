@@ -1,4 +1,4 @@
-/* Eight threads that allocate and free without pause, and fork children that write to what they have inherited. */
+/* Eight threads that allocate and free in a loop, and fork children that write to inherited pages. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

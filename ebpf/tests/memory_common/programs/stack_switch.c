@@ -1,10 +1,10 @@
-/* Switches stacks as the runtime of OCaml 5 does, with its forms of call frame information. */
+/* Switches stacks like the OCaml 5 runtime, with the same DWARF CFA expressions. */
 #include <stdio.h>
 #include <sys/mman.h>
 
-/* On another stack, whose link (stack, sp of the caller) is at rsp: CFA = *(rsp + 8) + 8. */
+/* Calls f on another stack, with the link (stack, caller's sp) at rsp: CFA = *(rsp + 8) + 8. */
 void on_c_stack(void (*f)(void), char *top);
-/* In a fibre, whose handler at rsp + 16 leads to the parent's saved sp: CFA = *(*(rsp + 16) + 0) + 8. */
+/* Calls f in a fibre whose handler at rsp + 16 points to the parent's saved sp: CFA = *(*(rsp + 16) + 0) + 8. */
 void in_fibre(void (*f)(void), char *top);
 __asm__(".text\n"
 	"on_c_stack:\n"

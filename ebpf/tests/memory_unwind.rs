@@ -1,7 +1,7 @@
-//! Stacks reach their entry point, in every way a stack can look and without frame pointers; and what is reused of the
-//! one before is right.
+//! Stacks of programs without frame pointers unwind to their entry point, and frames reused from the previous stack
+//! are correct.
 
-#![allow(clippy::print_stdout)] // the share of complete stacks
+#![allow(clippy::print_stdout, reason = "the share of complete stacks")]
 
 mod memory_common;
 
@@ -11,29 +11,29 @@ use std::process::Command;
 use chainscope_ebpf::memory::StackEnd;
 use chainscope_testing::{flush_page_lists, wait};
 
-use memory_common::{Answer, Program, compile, probe, rollup};
+use memory_common::{Snapshot, TestProcess, compile, probe, rollup};
 
-/// Lets a program do its work under the probe, and returns its stacks by how they ended.
+/// Runs a program under the probe; returns the numbers of all and of complete stacks.
 fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
     let mut probe = probe();
-    let mut running = Program::start(program, arguments);
-    assert_eq!(running.reply(), "ready");
-    let target = probe.watch(running.pid()).expect("it lives");
-    running.order("go");
-    while !running.try_reply(&mut probe) {}
-    let answer = Answer::all(&mut probe);
-    let reading = answer.target(target);
-    let (all, complete) = answer.stacks(target);
-    let checked = answer.reading.health.checked;
+    let mut running = TestProcess::start(program, arguments);
+    assert_eq!(running.read_reply(), "ready");
+    let target = probe.watch(running.pid()).expect("the process is running");
+    running.send_command("go");
+    while !running.try_read_reply(&mut probe) {}
+    let snapshot = Snapshot::take(&mut probe);
+    let reading = snapshot.target(target);
+    let (all, complete) = snapshot.stack_totals(target);
+    let checked = snapshot.reading.health.checked;
     println!("{}: {complete} of {all} stacks complete, {:?}", program.display(), reading.stacks);
-    assert!(checked > 0 && answer.reading.health.mismatches == 0, "{:?}", answer.reading.health);
-    // Pages come and go while a running program is counted.
+    assert!(checked > 0 && snapshot.reading.health.mismatches == 0, "{:?}", snapshot.reading.health);
+    // Pages are allocated and freed while a running program is counted.
     let mut last = String::new();
-    let is_counted = wait::until_or(|| {
-        let answer = Answer::all(&mut probe);
-        let reading = answer.target(target);
+    let is_counted = wait::holds_within_timeout(|| {
+        let snapshot = Snapshot::take(&mut probe);
+        let reading = snapshot.target(target);
         let control = rollup(running.pid(), "Anonymous");
-        last = format!("{control} pages, {reading:?}, {:?}", answer.reading.health);
+        last = format!("{control} pages, {reading:?}, {:?}", snapshot.reading.health);
         let is_counted = (reading.attributed[0] + reading.before_attach.anon).abs_diff(control) <= control / 200;
         if !is_counted {
             flush_page_lists();
@@ -41,7 +41,7 @@ fn run(program: &Path, arguments: &[&str]) -> (u64, u64) {
         is_counted
     });
     assert!(is_counted, "not as many pages as the kernel counts: {last}");
-    running.end();
+    running.finish();
     (all, complete)
 }
 
@@ -52,30 +52,30 @@ fn assert_nearly_all((all, complete): (u64, u64)) {
 }
 
 #[test]
-fn stacks_that_change_in_every_way() {
-    for (compiler, name) in [("gcc", "vary-gcc"), ("clang", "vary-clang")] {
+fn varying_stack_shapes() {
+    for (compiler, name) in [("gcc", "stack_shapes-gcc"), ("clang", "stack_shapes-clang")] {
         let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-Wno-unknown-attributes"];
-        let program = compile(compiler, "vary.c", name, &flags);
+        let program = compile(compiler, "stack_shapes.c", name, &flags);
         let (all, complete) = run(&program, &["12000"]);
-        // Coroutines end where makecontext began them, which has no rule.
+        // Coroutine stacks end at makecontext's start routine, which has no unwind rule.
         assert!(all > 20_000 && complete * 10 > all * 9, "{complete} of {all}");
     }
 }
 
 #[test]
-fn a_rust_program() {
+fn rust_program() {
     let flags = ["-O", "--edition", "2024", "-C", "force-frame-pointers=no"];
     assert_nearly_all(run(&compile("rustc", "churn.rs", "churn-rust", &flags), &[]));
 }
 
 #[test]
-fn a_stripped_position_dependent_static_program() {
+fn stripped_static_non_pie_program() {
     let flags = ["-O2", "-pthread", "-fomit-frame-pointer", "-static", "-no-pie", "-s"];
     assert_nearly_all(run(&compile("g++", "churn.cpp", "churn-static", &flags), &[]));
 }
 
 #[test]
-fn a_cpp_program() {
+fn cpp_program() {
     let flags = ["-O2", "-pthread", "-fomit-frame-pointer"];
     assert_nearly_all(run(&compile("g++", "churn.cpp", "churn-cpp", &flags), &[]));
 }
@@ -84,7 +84,7 @@ fn go(name: &str, flags: &[&str]) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut command = Command::new("go");
     command.arg("build").args(flags).arg("-o").arg(&program).arg(source("churn.go"));
-    // No module, no network; a cache of its own where there is no home.
+    // No module, no network; a separate cache because the home directory may be missing.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache");
     command.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("GOCACHE", cache);
     assert!(command.status().is_ok_and(|status| status.success()), "go build");
@@ -92,44 +92,44 @@ fn go(name: &str, flags: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn a_go_program() {
+fn go_program() {
     assert_nearly_all(run(&go("churn-go", &[]), &[]));
 }
 
-/// Without `.debug_frame` too: by frame pointer only.
+/// No `.debug_frame` either: only frame pointers remain.
 #[test]
-fn a_stripped_go_program() {
+fn stripped_go_program() {
     assert_nearly_all(run(&go("churn-go-stripped", &["-ldflags", "-s -w"]), &[]));
 }
 
 #[test]
-fn stacks_that_are_switched_as_ocaml_does() {
-    let program = compile("gcc", "fibre.c", "fibre", &["-O2", "-fomit-frame-pointer"]);
-    // Between the instruction that switches and the one that leaves the link, no rule is right.
+fn ocaml_stack_switching() {
+    let program = compile("gcc", "stack_switch.c", "stack_switch", &["-O2", "-fomit-frame-pointer"]);
+    // Between switching stacks and restoring the link no rule is correct.
     assert_nearly_all(run(&program, &[]));
 }
 
-/// Runs a compiler again and again under the probe, and returns its stacks by how they ended; without those that were
-/// taken while tables were made: on a busy machine those are many, the first time most.
-fn compiled(mut compiler: Command) -> (u64, u64) {
+/// Runs a compiler repeatedly under the probe; returns the numbers of all and of complete stacks. Stacks taken while
+/// unwind tables were loading are excluded: on a busy machine they are numerous, most of them in the first run.
+fn profile_compiler(mut compiler: Command) -> (u64, u64) {
     let mut probe = probe();
     let (mut all, mut complete) = (0, 0);
     for _ in 0..20 {
-        let mut running = compiler.spawn().expect("it starts");
+        let mut running = compiler.spawn().expect("a child process");
         let Ok(target) = probe.watch(running.id()) else {
-            // It was faster than its tables.
-            running.wait().expect("our child");
+            // The process exited before its unwind tables were loaded.
+            running.wait().expect("a child process");
             continue;
         };
-        while running.try_wait().expect("our child").is_none() {
-            probe.poll(std::time::Duration::from_millis(5)).expect("it is polled");
+        while running.try_wait().expect("a child process").is_none() {
+            probe.poll(std::time::Duration::from_millis(5)).expect("a successful poll");
         }
-        let answer = Answer::all(&mut probe);
-        let reading = answer.target(target);
+        let snapshot = Snapshot::take(&mut probe);
+        let reading = snapshot.target(target);
         let ended = |end: StackEnd| reading.stacks.iter().find(|(of, _)| *of == end).map_or(0, |(_, count)| *count);
-        println!("{compiler:?}: {:?}, {} rules", reading.stacks, answer.reading.health.rules);
-        assert_eq!(answer.reading.health.mismatches, 0);
-        all += answer.stacks(target).0 - ended(StackEnd::Loading);
+        println!("{compiler:?}: {:?}, {} rules", reading.stacks, snapshot.reading.health.rules);
+        assert_eq!(snapshot.reading.health.mismatches, 0);
+        all += snapshot.stack_totals(target).0 - ended(StackEnd::Loading);
         complete += ended(StackEnd::Complete);
         if all > 10_000 {
             break;
@@ -142,30 +142,30 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/memory_common/programs").join(name)
 }
 
-/// Files of a hundred megabytes and millions of rules, frames of half a megabyte whose pages are touched one by one
-/// before they are used.
+/// Covers files of 100 MB with millions of rules, and frames of half a megabyte with stack probing (each page is
+/// touched before use).
 #[test]
-fn a_large_program() {
-    // Not rustup's: that one executes another.
+fn rustc_stacks() {
+    // Not rustup's proxy, which executes another program.
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc").stdout;
     let compiler = Path::new(String::from_utf8(sysroot).expect("a path").trim()).join("bin/rustc");
     let mut rustc = Command::new(&compiler);
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("churn-rustc.o");
     rustc.args(["-O", "--edition", "2024", "--emit", "obj", "-o"]).arg(out).arg(source("churn.rs"));
-    assert_nearly_all(compiled(rustc));
+    assert_nearly_all(profile_compiler(rustc));
 }
 
-/// As Debian built it, stripped.
+/// Debian's build, stripped.
 #[test]
-fn a_large_program_of_debian() {
+fn debian_clang_stacks() {
     let mut clang = Command::new("clang++");
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("churn-clang.o");
     clang.args(["-O2", "-c", "-o"]).arg(out).arg(source("churn.cpp"));
-    assert_nearly_all(compiled(clang));
+    assert_nearly_all(profile_compiler(clang));
 }
 
 #[test]
-fn ends_have_names() {
+fn stack_end_names_are_unique() {
     let mut names: Vec<&str> = StackEnd::ALL.into_iter().map(StackEnd::name).collect();
     names.sort_unstable();
     names.dedup();

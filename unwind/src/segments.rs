@@ -1,11 +1,11 @@
-//! What a loader does with a file: which of its bytes go to which address.
+//! Program headers: the file offsets and addresses of executable segments.
 
 use object::read::elf::{ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSegment, ReadRef, SegmentFlags};
 
 use crate::error::Error;
 
-/// A loadable segment with code.
+/// An executable `PT_LOAD` segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// `p_vaddr`
@@ -16,22 +16,22 @@ pub struct Segment {
     pub size: u64,
 }
 
-/// The loadable segments with code of a file.
+/// The executable `PT_LOAD` segments of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub struct ElfSegments {
     segments: Vec<Segment>,
 }
 
-impl Image {
+impl ElfSegments {
     /// Reads the program headers.
     ///
     /// # Errors
     /// [`Error::Elf`], [`Error::Architecture`].
     pub fn read<'data>(data: impl ReadRef<'data>) -> Result<Self, Error> {
-        Ok(Self::of(&parse(data)?))
+        Ok(Self::from_elf(&parse(data)?))
     }
 
-    pub(crate) fn of<'data>(file: &ElfFile64<'data, Endianness, impl ReadRef<'data>>) -> Self {
+    pub(crate) fn from_elf<'data>(file: &ElfFile64<'data, Endianness, impl ReadRef<'data>>) -> Self {
         let segment = |segment: object::read::elf::ElfSegment64<'data, '_, Endianness, _>| {
             let (offset, size) = segment.file_range();
             Segment { address: segment.address(), offset, size }
@@ -40,22 +40,23 @@ impl Image {
         Self { segments: file.segments().filter(executable).map(segment).collect() }
     }
 
-    /// The loadable segments with code.
+    /// The executable segments, in the order of the program headers.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn as_slice(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// What the addresses of a process exceed those of the file by (wrapping), where code at `offset` of the file is mapped
-    /// at `start`. A mapping begins at a page's start, so that its offset may be a little before the segment's.
+    /// The load bias: the address in the process minus the address in the file (wrapping), for a mapping of the file at
+    /// `offset` to `start`. A mapping is page-aligned, so its offset may precede the segment's by less than a page.
+    /// `None` if no executable segment is mapped there.
     #[must_use]
-    pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+    pub fn load_bias(&self, start: u64, offset: u64) -> Option<u64> {
         const PAGE: u64 = 4096;
         let page = |at: u64| at & !(PAGE - 1);
         let holds = |s: &&Segment| {
             offset >= page(s.offset) && offset < s.offset.saturating_add(s.size).max(page(s.offset).saturating_add(1))
         };
-        // Of two segments that share a page of the file, the later one is the one mapped from that page on.
+        // If two segments share a page of the file, a mapping from that page on belongs to the later one.
         let segment = self.segments.iter().rfind(holds)?;
         Some(start.wrapping_sub(segment.address.wrapping_sub(segment.offset).wrapping_add(offset)))
     }
@@ -75,16 +76,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bias_is_where_the_mapping_is_minus_where_the_file_wants_it() {
-        let image = Image {
+    fn load_bias_is_mapped_address_minus_file_address() {
+        let elf = ElfSegments {
             segments: vec![
                 Segment { address: 0x1000, offset: 0x1000, size: 0x500 },
                 Segment { address: 0x3d00, offset: 0x1d00, size: 0x300 },
             ],
         };
-        assert_eq!(image.bias(0x7000_1000, 0x1000), Some(0x7000_1000 - 0x3000), "of two, the later segment's page");
-        assert_eq!(image.bias(0x7000_0000, 0x5000), None);
-        let fixed = Image { segments: vec![Segment { address: 0x40_1000, offset: 0x1000, size: 0x500 }] };
-        assert_eq!(fixed.bias(0x40_1000, 0x1000), Some(0));
+        assert_eq!(
+            elf.load_bias(0x7000_1000, 0x1000),
+            Some(0x7000_1000 - 0x3000),
+            "the later segment owns the shared page"
+        );
+        assert_eq!(elf.load_bias(0x7000_0000, 0x5000), None);
+        let fixed = ElfSegments { segments: vec![Segment { address: 0x40_1000, offset: 0x1000, size: 0x500 }] };
+        assert_eq!(fixed.load_bias(0x40_1000, 0x1000), Some(0));
     }
 }

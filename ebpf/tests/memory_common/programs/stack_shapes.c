@@ -1,4 +1,4 @@
-/* Stacks that change in every way a stack can: for the soundness check of the unwinder. vary PAGES */
+/* Stacks of varying shape for the soundness check of the unwinder: stack_shapes PAGES */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>
@@ -36,7 +36,7 @@ APART void touch(void)
 	at += 4096;
 	__asm__ volatile("");
 }
-/* The same frame size and the same slot for the callee's return address: only a slot in the middle tells them apart. */
+/* twin_a and twin_b have the same frame size and callee return address slot: only a slot in the middle differs. */
 APART void middle(int d)
 {
 	touch();
@@ -83,7 +83,7 @@ APART int even(int d)
 	touch();
 	return d ? odd(d - 1) : 1;
 }
-/* The frame is found by rbp. */
+/* alloca: the CFA is relative to rbp. */
 APART long dynamic(int d)
 {
 	volatile char *p = __builtin_alloca(16 + number() % 3000);
@@ -91,7 +91,7 @@ APART long dynamic(int d)
 	touch();
 	return d ? dynamic(d - 1) + p[0] : p[0];
 }
-/* Realigned: the frame is found by a stored pointer. */
+/* Realigned stack: the CFA is a stored pointer. */
 APART long aligned(int d)
 {
 	volatile char v[100] __attribute__((aligned(64)));
@@ -101,7 +101,7 @@ APART long aligned(int d)
 	touch();
 	return d ? aligned(d - 1) + v[0] : v[0];
 }
-/* More stack than is copied at once. */
+/* A frame larger than the unwinder's stack copy. */
 APART void large(int d)
 {
 	volatile char v[9000];
@@ -143,7 +143,7 @@ APART void sorts(void)
 	qsort(v, 24, sizeof *v, compare);
 	__asm__ volatile("");
 }
-/* Another stack. */
+/* Coroutines on a separate stack. */
 static __thread ucontext_t mine, other;
 static void coroutine(void)
 {

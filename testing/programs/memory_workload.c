@@ -1,4 +1,4 @@
-/* Does with its memory what it is told, line by line, and answers each line with one. Functions hold known amounts. */
+/* Executes memory commands from standard input and replies to each line. Functions hold known numbers of pages. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ APART void hold_heap(long bytes, long count)
 		memset(malloc(bytes), 1, bytes);
 	__asm__ volatile("");
 }
-/* Aligned, so that huge pages are possible. */
+/* 2 MiB aligned for transparent huge pages. */
 APART void hold_huge(struct area *a, long pages)
 {
 	char *start = map(pages + 512);
@@ -60,7 +60,7 @@ APART void hold_huge(struct area *a, long pages)
 	touch(start, pages);
 	__asm__ volatile("");
 }
-/* Each page is in a page table of its own. */
+/* Each page has a separate page table. */
 APART void hold_sparse(struct area *a, long pages)
 {
 	a->start = map(pages * 512);
@@ -87,7 +87,7 @@ APART int deep(long frames, struct area *a, long pages)
 		return 1;
 	}
 	int below = deep(frames - 1, a, pages);
-	__asm__ volatile("" : "+r"(below)); /* not a loop, please */
+	__asm__ volatile("" : "+r"(below)); /* prevents conversion to a loop */
 	return below + 1;
 }
 APART void share(struct area *a, long pages)
@@ -97,7 +97,7 @@ APART void share(struct area *a, long pages)
 	touch(a->start, pages);
 	__asm__ volatile("");
 }
-/* Every other page stays. */
+/* Frees every other page. */
 APART void thin_out(struct area *a)
 {
 	for (long i = 0; i < a->pages; i += 2)
@@ -105,7 +105,7 @@ APART void thin_out(struct area *a)
 }
 
 static void *library;
-/* A library that is not there before. */
+/* Loads a library at run time. */
 APART int load(const char *path, struct area *a, long pages)
 {
 	void (*hold)(struct area *, long);
@@ -117,7 +117,7 @@ APART int load(const char *path, struct area *a, long pages)
 	return 0;
 }
 
-/* Threads that do all of it at random. What they hold they go on holding until the next time. */
+/* Threads that run random operations and keep their areas until the next run. */
 #define THREADS 8
 #define HELD 12
 struct churner {
@@ -231,7 +231,7 @@ int main(void)
 			thin_out(a);
 		else if (!strcmp(word, "exec"))
 			result = execl("/proc/self/exe", "life", (char *)0);
-		else if (!strcmp(word, "small")) /* no huge pages from now on */
+		else if (!strcmp(word, "small")) /* disables huge pages */
 			result = madvise(a->start, a->pages * PAGE, MADV_NOHUGEPAGE);
 		else if (!strcmp(word, "collapse"))
 			result = madvise(a->start, a->pages * PAGE, 25 /* MADV_COLLAPSE */);
@@ -247,7 +247,7 @@ int main(void)
 			result = churn_all(i, n, path);
 		else if (!strcmp(word, "settle"))
 			settle();
-		else if (!strcmp(word, "fork")) { /* a child that writes to n pages of area i and waits for a line of its own */
+		else if (!strcmp(word, "fork")) { /* a child that writes to n pages of area i and waits for end of file */
 			int in[2], out[2];
 			char c;
 			if (pipe(in) || pipe(out))
@@ -267,7 +267,7 @@ int main(void)
 			close(out[1]);
 			areas[63].start = (char *)(long)in[1];
 			areas[63].pages = result;
-		} else if (!strcmp(word, "children")) { /* i of them, one after another, which end at once */
+		} else if (!strcmp(word, "children")) { /* forks i children in sequence, which exit at once */
 			for (; i > 0; i--) {
 				pid_t child = fork();
 				if (!child)

@@ -1,0 +1,93 @@
+//! Programs watched by name from exec, and processes watched again after their release.
+#![expect(unsafe_code, reason = "the test process makes raw system calls")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
+
+use common::recorder::Recorder;
+use common::{TestProcess, listener};
+
+both_modes!(program_is_watched_from_exec, released_process_can_be_watched_again);
+
+/// Longer than `TASK_COMM_LEN`.
+const FILE: &str = "octez-node-of-the-test";
+
+fn as_file(mode: CaptureMode) -> (TestProcess, std::path::PathBuf) {
+    let dir = std::env::temp_dir().join(format!("chainscope-{}-{mode}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let file = dir.join(FILE);
+    // The kernel derives the task name from the executed path. A symlink avoids ETXTBSY, which a copy would cause while
+    // a child forked by another test holds it open for writing.
+    std::os::unix::fs::symlink(std::env::current_exe().expect("the executable path"), &file).expect("a link");
+    (TestProcess::from_executable(&file, None), dir)
+}
+
+fn as_argument() -> TestProcess {
+    TestProcess::from_executable(
+        &std::env::current_exe().expect("the executable path"),
+        Some(Path::new("/somewhere/by-argument")),
+    )
+}
+
+fn program_is_watched_from_exec(mode: CaptureMode) {
+    let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
+    let mut recorder = Recorder::with(options);
+    recorder.probe.watch_program(FILE).expect("room in the map");
+    recorder.probe.watch_program("by-argument").expect("room in the map");
+    let (by_file, dir) = as_file(mode);
+    let mut processes = [by_file, as_argument(), TestProcess::new()];
+    let mut peers = Vec::new();
+    for process in &mut processes {
+        // All traffic precedes the first poll of the probe.
+        let (at, address) = listener("127.0.0.1:0");
+        let fd = process.call_ok(&format!("connect {address}"));
+        assert_eq!(process.call_ok(&format!("send {fd} 7 0 1000 1 write")), 1000);
+        peers.push(at.accept().expect("a connection"));
+    }
+    let [by_file, by_argument, other] = processes;
+    recorder.poll_until("both", |r| r.opened.len() == 2);
+    assert_eq!(recorder.executed, [by_file.pid(), by_argument.pid()]);
+    let sockets: HashMap<SocketId, u32> = recorder.opened.values().map(|opened| (opened.socket, opened.pid)).collect();
+    for socket in sockets.keys() {
+        assert_eq!((recorder.opened[socket].sent_offset, recorder.opened[socket].received_offset), (0, 0));
+        recorder.poll_until("its bytes", |r| r.sent(*socket).captured() == 1000);
+        recorder.sent(*socket).verify_whole(7, 1000);
+    }
+    assert!(
+        sockets.values().all(|pid| [by_file.pid(), by_argument.pid()].contains(pid)),
+        "no sockets of the third process"
+    );
+    recorder.probe.unwatch_program("by-argument").expect("it was watched");
+    let late = as_argument();
+    assert_eq!(recorder.probe.account(late.pid()), None);
+    for process in [by_file, by_argument, other, late] {
+        process.finish();
+    }
+    std::fs::remove_dir_all(dir).expect("it is there");
+}
+
+fn released_process_can_be_watched_again(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut process = TestProcess::new();
+    recorder.probe.add_process(process.pid()).expect("room in the map");
+    let (at, address) = listener("127.0.0.1:0");
+    let fd = process.call_ok(&format!("connect {address}"));
+    let _peer = at.accept().expect("a connection");
+    process.call_ok(&format!("send {fd} 7 0 1000 1 write"));
+    recorder.wait_opened(process.pid(), 1);
+    recorder.probe.release_process(process.pid()).expect("it is watched");
+    process.call_ok(&format!("send {fd} 7 1000 500 1 write"));
+    recorder.probe.add_process(process.pid()).expect("room in the map");
+    process.call_ok(&format!("send {fd} 7 1500 2000 1 write"));
+    let opened = recorder.wait_opened(process.pid(), 2);
+    assert_eq!((opened.sent_offset, opened.role), (1500, Some(Role::Initiator)));
+    recorder.poll_until("its bytes", |r| r.sent(opened.socket).captured() == 2000);
+    recorder.sent(opened.socket).verify(7);
+    let account = recorder.account(process.pid());
+    assert_eq!((account.seen, account.captured), (2000, 2000));
+    process.finish();
+}
