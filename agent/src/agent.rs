@@ -52,7 +52,7 @@ pub struct Running {
     monitor: Monitor,
 }
 
-/// The state of an agent, for people.
+/// Summary of a running agent.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// How bytes are taken from the kernel.

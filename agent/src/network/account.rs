@@ -16,7 +16,7 @@ pub(crate) const GIVEN_UP: &str = "too many open handshakes";
 pub(crate) const UNKNOWN_SOCKET: &str = "socket unknown";
 /// Reason for bytes that came before the configuration, and for which there was no room.
 pub(crate) const HOLDING_FULL: &str = "holding buffer full";
-/// Reason for records that the stream had no room for.
+/// Drop reason of records that exceed the quota of their stream.
 pub(crate) const QUEUE_FULL: &str = "queue full";
 /// Reason for messages of which a chunk was dropped.
 pub(crate) const CHUNK_DROPPED: &str = "chunk dropped";

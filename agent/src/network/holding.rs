@@ -90,7 +90,7 @@ impl Holding {
         }
     }
 
-    /// Holds what an unknown process does until discovery answers what it is; without room its sockets are left alone.
+    /// Buffers events of an unknown process until discovery answers; a full buffer leaves its sockets alone.
     pub(crate) fn begin_provisional(&mut self, pid: u32) {
         if self.held.len() < MAX_PROCESSES {
             self.held.insert(pid, Held { is_provisional: true, ..Held::default() });

@@ -41,7 +41,7 @@ const MISSING_IDENTITY_INTERVAL: Duration = Duration::from_secs(2);
 const IDENTITY_INTERVAL: Duration = Duration::from_secs(30);
 /// Notices that discovery has not taken, at most: further ones are dropped, and the next scan finds their processes.
 const MAX_NOTICES: usize = 4096;
-/// How long, at the end, answers of discovery about unknown processes are waited for.
+/// Timeout at shutdown for answers of discovery about unknown processes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How the capture of a process ends, in the words of the records.

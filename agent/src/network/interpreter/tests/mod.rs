@@ -19,7 +19,7 @@ use crate::network::account;
 
 const PID: u32 = 77;
 
-/// Records as they would go into streams, with room for so many.
+/// Records as they would enter streams, up to a maximum number.
 struct Collected {
     records: Vec<(String, Record)>,
     states: Vec<Record>,
