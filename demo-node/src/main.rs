@@ -1,5 +1,5 @@
 //! `chainscope-demo-node`: a stand-in for octez-node. Speaks the Tezos P2P protocol on real sockets with the system calls of Octez: a
-//! recorded conversation, endless valid traffic with keys of its own, or protocol violations.
+//! recorded conversation, endless valid traffic with generated keys, or protocol violations.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use chainscope_demo_node::behaviour::{Behaviour, Role};
 use chainscope_demo_node::messages::Messages;
-use chainscope_demo_node::noise::{Noise, WriteSizes};
+use chainscope_demo_node::noise::Noise;
 use chainscope_demo_node::reactor::{Command, CommandSender, Plan, Reactor};
 use chainscope_demo_node::report::Report;
 use chainscope_demo_node::script::{Player, Script};

@@ -12,6 +12,7 @@
 
 mod check;
 mod error;
+mod kernel;
 mod load;
 pub mod memory;
 mod mmap_array;

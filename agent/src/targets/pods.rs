@@ -8,9 +8,8 @@ use std::{
 
 use super::{
     ContainerLocation, Owner, ProcessFacts,
-    plan::MatchResult,
     pod_map::{Pod, PodMap},
-    table::{TargetState, TrackedProcess},
+    tracked::{MatchResult, TargetState, TrackedProcess},
 };
 use crate::config::Watch;
 
