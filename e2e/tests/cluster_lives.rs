@@ -1,4 +1,4 @@
-//! Lives in a cluster: of the node's process and pod, of the agent, the aggregator and the operator.
+//! Restarts in a cluster: of the node's process and pod, of the agent, the aggregator and the operator.
 
 use std::time::{Duration, Instant};
 
@@ -7,26 +7,26 @@ use chainscope_e2e::cluster::scene::{HANDSHAKE, NODE, Scene};
 use chainscope_e2e::harness::stats::Account;
 use chainscope_e2e::harness::wait;
 
-/// What each side says.
+/// Messages that each side sends.
 const MESSAGES: u64 = 3_000;
-/// A second: half a minute of conversation.
+/// Messages per second and side.
 const RATE: u64 = 100;
-/// Everything that is said on one connection.
+/// Messages of one connection.
 const ALL: u64 = all(MESSAGES);
 
 const fn all(messages: u64) -> u64 {
     2 * messages + HANDSHAKE
 }
 
-/// Waits until each side has said that many messages.
-fn until_said(scene: &Scene, messages: u64) {
-    let said = || (scene.transcript().len() as u64 >= 2 * messages).then_some(());
-    wait::until_within(wait::WAIT_TIMEOUT * 3, "the conversation's end", said);
+/// Waits until each side has sent that many messages.
+fn until_sent(scene: &Scene, messages: u64) {
+    let is_sent = || (scene.transcript().len() as u64 >= 2 * messages).then_some(());
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "the conversation's end", is_sent);
 }
 
 #[test]
 fn an_aggregator_that_is_killed_and_one_that_is_away_for_a_minute_cost_nothing() {
-    // Some 10 seconds, and the minute.
+    // 75 seconds: the restart, and the minute without an aggregator.
     const MESSAGES: u64 = 75 * RATE;
     let scene = Scene::new(1, &[]);
     scene.play_load(MESSAGES, RATE);
@@ -34,9 +34,9 @@ fn an_aggregator_that_is_killed_and_one_that_is_away_for_a_minute_cost_nothing()
     scene.cluster.kill("aggregator");
     scene.until_count(1_500);
 
-    // Away until everything is said: it waits in the agent's spool.
+    // Without an aggregator until all messages are sent: the records are in the agent's spool.
     scene.cluster.scale_aggregator(0);
-    until_said(&scene, MESSAGES);
+    until_sent(&scene, MESSAGES);
     scene.cluster.scale_aggregator(1);
     scene.until_count(all(MESSAGES));
     assert_eq!(scene.assert_true_messages(), all(MESSAGES));
@@ -53,12 +53,12 @@ fn an_agent_that_is_killed_has_lost_nothing_of_its_spool() {
     scene.play_load(MESSAGES, RATE);
     scene.until_count(200);
     scene.cluster.scale_aggregator(0);
-    until_said(&scene, MESSAGES);
-    // What the agent still has in memory comes to the spool within a second.
+    until_sent(&scene, MESSAGES);
+    // Records in memory are written to the spool within a second.
     let mut since = (0.0, Instant::now());
     let spooled = wait::until("the spool to be complete", || {
         let now = scene.cluster.metric("agent", "chainscope_agent_spool_records")?;
-        // Of what goes on there is an account now and then.
+        // Periodic account records keep the count growing slowly.
         if now > since.0 + 5.0 {
             since = (now, Instant::now());
         }
@@ -80,15 +80,15 @@ fn sessions_live_through_an_agent_that_is_killed() {
     scene.play_load(MESSAGES, RATE);
     scene.until_count(500);
     scene.cluster.kill("agent");
-    // Nothing of what was served is lost, and the same session goes on.
+    // No served message is lost, and the same session continues.
     let before = scene.count();
     assert!(before >= 500, "{before}");
     scene.until_count(before + 500);
-    until_said(&scene, MESSAGES);
+    until_sent(&scene, MESSAGES);
     assert!(scene.assert_true_messages() <= ALL);
     assert_eq!(scene.reader.connections(NODE).len(), 1, "one session is one connection");
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
-    // The interval without an agent is shown as such.
+    // The interval without an agent is reported.
     assert!(scene.reader.stats().to_string().contains("agent restarted"), "{}", scene.reader.stats());
     scene.cluster.condition("tezos", "rolling", "Recording", "True");
 }
@@ -98,9 +98,9 @@ fn processes_and_pods_that_restart_are_followed() {
     let scene = Scene::new(1, &[]);
     scene.play_load(1_000_000, RATE);
     scene.until_count(200);
-    let until_connected = |lives: usize| {
+    let until_connected = |processes: usize| {
         wait::until("a connection of the new process", || {
-            (scene.reader.connections(NODE).len() >= lives).then_some(())
+            (scene.reader.connections(NODE).len() >= processes).then_some(())
         });
         let before = scene.count();
         scene.until_count(before + 200);
@@ -111,11 +111,11 @@ fn processes_and_pods_that_restart_are_followed() {
             condition["status"].as_str().map(str::to_owned)
         })
     };
-    for life in 2..=4 {
-        // The shell starts it again; the container does not end.
+    for process in 2..=4 {
+        // The shell of the container restarts it; the container keeps running.
         scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
-        until_connected(life);
-        if life < 4 {
+        until_connected(process);
+        if process < 4 {
             scene.cluster.condition("tezos", "rolling", "ProcessRunning", "True");
         }
     }
@@ -125,7 +125,7 @@ fn processes_and_pods_that_restart_are_followed() {
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
     scene.cluster.condition("tezos", "rolling", "Ready", "True");
 
-    // Without an agent on its host nobody knows whether the pod is recorded; without pods there is nothing to record.
+    // Without an agent on its host the state of the pod is unknown; without pods there is nothing to record.
     let nowhere = r#"{"spec":{"template":{"spec":{"nodeSelector":{"nobody":"has"}}}}}"#;
     let agents = format!("daemonset {RELEASE}-agent --namespace {RELEASE}");
     scene.cluster.kubectl(&format!("patch {agents} --type merge --patch {nowhere}"));
@@ -154,7 +154,7 @@ fn another_operator_takes_over() {
     scene.cluster.kubectl(&format!("delete pod {leader} --namespace {RELEASE} --force --grace-period 0"));
     let second = holder(&first);
     assert_ne!(first, second);
-    // What comes now is seen, recorded and reported by the second one.
+    // New pods are observed and reported with the second operator.
     scene.play_load(200, RATE);
     scene.until_count(400 + HANDSHAKE);
     scene.cluster.condition("tezos", "rolling", "Ready", "True");

@@ -36,8 +36,8 @@ fn as_argument() -> TestProcess {
 fn program_is_watched_from_exec(mode: CaptureMode) {
     let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
     let mut recorder = Recorder::with(options);
-    recorder.probe.watch_program(FILE).expect("room in the map");
-    recorder.probe.watch_program("by-argument").expect("room in the map");
+    recorder.probe.watch_program(FILE).expect("map update");
+    recorder.probe.watch_program("by-argument").expect("map update");
     let (by_file, dir) = as_file(mode);
     let mut processes = [by_file, as_argument(), TestProcess::new()];
     let mut peers = Vec::new();
@@ -73,7 +73,7 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
 fn released_process_can_be_watched_again(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let (at, address) = listener("127.0.0.1:0");
     let fd = process.call_ok(&format!("connect {address}"));
     let _peer = at.accept().expect("a connection");
@@ -81,7 +81,7 @@ fn released_process_can_be_watched_again(mode: CaptureMode) {
     recorder.wait_opened(process.pid(), 1);
     recorder.probe.release_process(process.pid()).expect("it is watched");
     process.call_ok(&format!("send {fd} 7 1000 500 1 write"));
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     process.call_ok(&format!("send {fd} 7 1500 2000 1 write"));
     let opened = recorder.wait_opened(process.pid(), 2);
     assert_eq!((opened.sent_offset, opened.role), (1500, Some(Role::Initiator)));

@@ -1,4 +1,4 @@
-//! The README's `curl` examples, as they are printed there.
+//! The `curl` examples of the README, exactly as printed.
 
 use std::process::Command;
 
@@ -41,7 +41,7 @@ fn curl_examples_work_as_printed() {
         let answer = run(&mut shell);
         let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{example}: {e}: {answer:.200}"));
         assert!(answer.get("status").is_none() && answer.get("title").is_none(), "{example}: {answer}");
-        // What filters for one peer's address may find nothing here; the others must find something.
+        // A filter for one peer's address may match nothing; the other examples must match.
         let empty = answer.as_array().is_some_and(Vec::is_empty);
         assert!(!empty || example.contains("remote_addr"), "{example}: {answer}");
     }

@@ -146,7 +146,7 @@ pub fn responder(mode: CaptureMode) -> (Recorder, TestProcess, i64, SocketAddr) 
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let port = free_port();
-    recorder.probe.watch_port(None, port).expect("room in the map");
+    recorder.probe.watch_port(None, port).expect("map update");
     let listener = process.call_ok(&format!("listen 127.0.0.1:{port}"));
     (recorder, process, listener, SocketAddr::from(([127, 0, 0, 1], port)))
 }
