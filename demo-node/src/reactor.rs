@@ -34,7 +34,7 @@ pub enum Command {
     Close,
 }
 
-/// What the node listens on, connects to, and when it exits.
+/// Addresses to listen on and connect to, and the condition to exit.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// P2P address; every node listens, whether it connects out or not.
@@ -288,7 +288,7 @@ impl<'a> Reactor<'a> {
                     ready.push(number);
                 }
                 Ok(None) => return Ok(()),
-                // The peer has gone already, or the process has too many files: neither ends a node.
+                // The peer has closed already, or the process has too many open files: neither ends a node.
                 Err(error) => {
                     self.report.event(&json!({"event": "accept failed", "error": error.to_string()}));
                     return Ok(());

@@ -1,4 +1,4 @@
-//! What the agent reports of the pods, in the messages of the config stream. Pure.
+//! The agent's reports of pods, as messages of the config stream. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What is kept of the pods from one report to the next.
+/// State of the pods between two reports.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pods: BTreeMap<String, PodHistory>,

@@ -36,7 +36,7 @@ impl Drop for Setup {
     }
 }
 
-/// A new authority in `ca.crt`, and a certificate of it in the folder `tls`.
+/// Creates a CA in `ca.crt`, and a certificate of it in the directory `tls`.
 fn certify(dir: &Path) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -129,7 +129,7 @@ fn pages_come_from_the_explorer_and_data_of_the_listed_node_from_the_api() {
 }
 
 #[test]
-fn live_streams_pass_and_new_certificates_and_tokens_are_taken_up() {
+fn live_streams_pass_and_new_certificates_and_tokens_are_loaded() {
     let setup = setup();
     let mut stream = TcpStream::connect(setup.proxy).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Every Event is an object in etcd, so their rate is bounded per node and in total; Events above it are dropped and
 //! counted. `kube::runtime::events::Recorder` is not used: it merges a repeated reason into the first Event's series and
-//! so discards the new note, which names the pod and the error; it needs the additional right to patch Events; and it has
+//! so discards the new note, which names the pod and the error; it needs the additional permission to patch Events; and it has
 //! no rate limit.
 
 use std::collections::BTreeMap;
