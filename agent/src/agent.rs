@@ -90,6 +90,7 @@ impl Agent {
         }
 
         let sink = ActiveSink { streams: streams.clone(), active: Arc::new(AtomicBool::new(false)) };
+        #[expect(clippy::disallowed_methods, reason = "senders drop notices beyond `MAX_NOTICES`")]
         let (notices, noticed) = channel::unbounded();
         let machine = Machine { proc: Proc::at(&config.host_proc) };
         let exec = configuration.plan.exec_interest();
@@ -195,6 +196,10 @@ impl Configuration {
             reach.set_configured();
         }
         let map = kept.unwrap_or_default();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "one map per change by the operator, which must not wait for discovery"
+        )]
         let (maps, taken) = channel::unbounded();
         let (reports, reported) = watch::channel(Report::default());
         let plan = Plan::pods(cluster.watch.clone(), Arc::new(map.clone()));

@@ -63,7 +63,10 @@ pub(crate) struct Sources {
 enum State {
     Running(Sources),
     /// Nothing can be recorded on this host; the operator gets the cause.
-    Unsupported { cause: String, reach: Reach },
+    Unsupported {
+        cause: String,
+        reach: Reach,
+    },
 }
 
 impl Monitor {

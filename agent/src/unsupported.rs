@@ -33,7 +33,7 @@ impl Unsupported {
         let status = HostStatus { error: cause.to_string(), ..HostStatus::default() };
         let (reports, reported) = watch::channel(Report { serial: u64::MAX, status });
         // The maps have no receiver.
-        let (maps, _) = crossbeam_channel::unbounded();
+        let (maps, _) = crossbeam_channel::bounded(0);
         let client = Client::new(config, None, PodMap::default(), maps, reported, reach.clone());
         let operator = AsyncThread::spawn("chainscope-operator", move || client.run())?;
         Ok(Self { _operator: operator, monitor: Monitor::unsupported(cause.to_string(), reach), _reports: reports })

@@ -1,7 +1,7 @@
 //! Half-open connections. The only test of its binary, because it measures the memory of the whole process.
 //!
 //! Needs root and a kernel with BTF; fails where these are missing.
-#![allow(clippy::unwrap_used)] // a test shows the line at which it fails
+#![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 mod common;
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use chainscope_demo_node::behaviour::{Behaviour, Role};
+use chainscope_demo_node::io_sizes::WriteSizes;
 use chainscope_demo_node::messages::Messages;
 use chainscope_demo_node::noise::Noise;
 use chainscope_demo_node::reactor::{Command, CommandSender, Plan, Reactor};

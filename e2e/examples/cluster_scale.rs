@@ -4,7 +4,7 @@
 //! The API server, etcd and the controllers are real; kwok simulates hosts and pods. Agents are simulated here: each subscribes to its
 //! host's configuration with its own token and reports every pod as recorded. Needs the binaries of `scripts/kubernetes-tools`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
@@ -263,7 +263,7 @@ async fn agent(ca_bundle: &str, port: u16, token: &str, received: &AtomicUsize) 
     let mut request = Request::new(ReceiverStream::new(outgoing));
     request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("a header"));
     let mut updates = ConfigurationClient::new(channel).host(request).await.expect("a stream").into_inner();
-    let mut pods: HashMap<String, PodReport> = HashMap::new();
+    let mut pods: BTreeMap<String, PodReport> = BTreeMap::new();
     while let Ok(Some(update)) = updates.message().await {
         for uid in &update.removed {
             pods.remove(uid);

@@ -4,7 +4,7 @@
 //! ```text
 //! cargo run -p chainscope-e2e --example memory_accuracy -- [seconds of churn]
 //! ```
-#![allow(clippy::print_stdout)] // the table
+#![expect(clippy::print_stdout, reason = "prints the table")]
 
 use std::path::Path;
 use std::process::Command;
@@ -79,6 +79,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Waits for a report that was read after this moment; reports are read once a second.
+    #[expect(clippy::disallowed_methods, reason = "compared with timestamps of reports")]
     fn wait(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() + 1_000;
         wait::until("the next report", || {

@@ -50,7 +50,8 @@ fn the_table_holds_on_a_real_api_server() {
         if resource.get("metadata").is_none() {
             resource["metadata"] = json!({"name": "case"});
         }
-        let answer = cluster.kubectl_with_input("create --dry-run=server --validate=strict -f -", &resource.to_string());
+        let answer =
+            cluster.kubectl_with_input("create --dry-run=server --validate=strict -f -", &resource.to_string());
         let as_expected = match (&case.refused, &answer) {
             (None, Ok(_)) => true,
             (Some(refused), Err(error)) => error.contains(&refused.says),

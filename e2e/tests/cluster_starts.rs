@@ -19,6 +19,7 @@ const MESSAGES: u64 = 20;
 const ALL: u64 = 2 * MESSAGES + HANDSHAKE;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "compared with timestamps of the kubelet")]
 fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
     let scene = Scene::new(1, &[]);
     scene.play_load(MESSAGES, 100);
@@ -38,9 +39,7 @@ fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
     let at = |index: usize| delays.get(index).map_or(0, Duration::as_millis);
     let (median, max) = (at(delays.len() / 2), at(delays.len() - 1));
     assert!(median <= 2_000, "{delays:?}");
-    println!(
-        "from a container's start to its first message in the API: median {median} ms, max {max} ms of {SINGLE}"
-    );
+    println!("from a container's start to its first message in the API: median {median} ms, max {max} ms of {SINGLE}");
 
     let more = SINGLE..SINGLE + TOGETHER;
     let pods: Vec<_> = more.clone().map(|number| pod(&template, number)).collect();
@@ -149,7 +148,11 @@ impl HostState {
         let of_pods =
             |path: &String| path.contains("/pods/") || path.contains("/k8s.io/") || path.contains("/sandboxes/");
         Self {
-            mounts: mounts.lines().filter_map(mount_point).filter(|path| !of_pods(path) && !path.contains("cni-")).collect(),
+            mounts: mounts
+                .lines()
+                .filter_map(mount_point)
+                .filter(|path| !of_pods(path) && !path.contains("cni-"))
+                .collect(),
             pins: output("find", &["/sys/fs/bpf", "-mindepth", "1"]),
             programs: aya::programs::loaded_programs().count(),
             maps: aya::maps::loaded_maps().count(),

@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn a_feature_with_a_fallback_is_no_obstacle() {
-        let findings = kernel_findings("6.1.0-18-amd64", Ok(NETWORK.replace("btf_trace_sock", "no_trace_sock").as_bytes()));
+        let findings =
+            kernel_findings("6.1.0-18-amd64", Ok(NETWORK.replace("btf_trace_sock", "no_trace_sock").as_bytes()));
         assert!(obstacles(&findings).is_empty(), "{findings:?}");
         let line = |name: &str| findings.iter().find(|finding| finding.name == name).unwrap().to_string();
         let sock = line("tracepoint sock_send_length");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
@@ -51,7 +51,7 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
     let [by_file, by_argument, other] = processes;
     recorder.poll_until("both", |r| r.opened.len() == 2);
     assert_eq!(recorder.executed, [by_file.pid(), by_argument.pid()]);
-    let sockets: HashMap<SocketId, u32> = recorder.opened.values().map(|opened| (opened.socket, opened.pid)).collect();
+    let sockets: BTreeMap<SocketId, u32> = recorder.opened.values().map(|opened| (opened.socket, opened.pid)).collect();
     for socket in sockets.keys() {
         assert_eq!((recorder.opened[socket].sent_offset, recorder.opened[socket].received_offset), (0, 0));
         recorder.poll_until("its bytes", |r| r.sent(*socket).captured() == 1000);

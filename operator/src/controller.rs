@@ -259,6 +259,7 @@ impl Controller {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "timestamps of conditions")]
 fn now_ns() -> i64 {
     i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }

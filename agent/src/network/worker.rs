@@ -76,7 +76,7 @@ pub(super) struct Worker<S> {
     channels: Channels,
     folder: Folder,
     watched: WatchList,
-    targets: HashMap<u32, Known>,
+    targets: BTreeMap<u32, Known>,
     /// Targets of which only other things are observed.
     without_network: HashSet<u32>,
     /// Captures whose end was requested from the reader.
@@ -113,7 +113,7 @@ impl<S: RecordSink> Worker<S> {
             channels,
             folder,
             watched: WatchList::default(),
-            targets: HashMap::new(),
+            targets: BTreeMap::new(),
             without_network: HashSet::new(),
             ends: HashMap::new(),
             unannounced: HashMap::new(),
@@ -479,7 +479,7 @@ impl<S: RecordSink> Worker<S> {
     fn publish(&self) {
         let live: BTreeMap<u32, LiveTally> =
             self.targets.keys().filter_map(|pid| Some((*pid, self.live(*pid)?))).collect();
-        let held = figures::Held {
+        let held = figures::HoldingFigures {
             processes: self.holding.processes(),
             bytes: self.holding.bytes(),
             discarded: self.holding.discarded(),

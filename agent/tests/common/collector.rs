@@ -176,12 +176,12 @@ impl Delivered {
 
     fn summary(&self) -> Vec<String> {
         let line = |(node, stream): (&String, &Vec<Record>)| {
-            let told: Vec<String> = stream
+            let counts: Vec<String> = stream
                 .iter()
                 .filter(|record| !matches!(record.kind, Some(Kind::Chunk(_) | Kind::Message(_))))
                 .map(|record| format!("{:?}", record.kind))
                 .collect();
-            format!("{node}: {} records, of these {}", stream.len(), told.join("\n  "))
+            format!("{node}: {} records, of these {}", stream.len(), counts.join("\n  "))
         };
         self.streams.iter().map(line).collect()
     }

@@ -1,7 +1,7 @@
 //! An agent on this machine's real sockets, the processes that it observes, and the records that it delivers.
 //!
 //! `CHAINSCOPE_CAPTURE=sock` or `syscall` sets the capture mode; default: the best mode of the kernel.
-#![allow(dead_code)] // each test program uses its part
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod collector;
 pub(crate) mod session;

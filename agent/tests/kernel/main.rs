@@ -1,5 +1,5 @@
 //! The agent on real sockets of this machine. Needs root and a kernel with BTF; fails where these are missing.
-#![allow(clippy::unwrap_used)] // a test shows the line at which it fails
+#![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 mod cluster;
 #[path = "../common/mod.rs"]

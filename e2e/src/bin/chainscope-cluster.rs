@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
 
 use anyhow::{Context as _, Result, ensure};
 use chainscope_e2e::cluster::{Level, Setup};
@@ -63,13 +62,7 @@ fn run(action: Action) -> Result<()> {
 
 fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
     // Installed first, so that Ctrl-C during the start removes what has been started.
-    let (sender, signals) = mpsc::channel();
-    let mut caught = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    std::thread::spawn(move || {
-        caught.forever().for_each(|signal| {
-            let _ = sender.send(signal);
-        });
-    });
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
 
     let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
     let images = if bare { Vec::new() } else { ours::write_all(built, folder.path())? };
@@ -105,7 +98,7 @@ fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
         ));
     }
     say("Ctrl-C stops the cluster");
-    let _ = signals.recv();
+    signals.forever().next();
     say("stopping the cluster");
     drop(cluster);
     Ok(())

@@ -143,7 +143,7 @@ fn remove(path: &Path) {
     for line in lines("processes").iter().rev() {
         let Some((pid, start)) = line.split_once(' ') else { continue };
         let (Ok(pid), Ok(start)) = (pid.parse::<u32>(), start.parse::<u64>()) else { continue };
-        // The pid may have been reused; the start time tells.
+        // The pid may have been reused, by a process with another start time.
         if start_time(pid) == Some(start)
             && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
         {

@@ -272,7 +272,8 @@ impl Cluster {
             if let Some(answer) = probe(self) {
                 return answer;
             }
-            let exited = self.components.iter_mut().find_map(|(name, child)| Some((name.clone(), child.try_wait().ok()??)));
+            let exited =
+                self.components.iter_mut().find_map(|(name, child)| Some((name.clone(), child.try_wait().ok()??)));
             if let Some((name, status)) = exited {
                 panic!("waiting for {what}, {name} exited: {status}\n{}", self.folder.tail(&name, 30));
             }

@@ -103,8 +103,8 @@ impl Cluster {
         let address =
             self.until("the address of a Service", &service, |found| found["spec"]["clusterIP"].as_str()?.parse().ok());
         let config_map = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
-        let bundle = self
-            .until("the CA bundle", &config_map, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
+        let bundle =
+            self.until("the CA bundle", &config_map, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
         (bundle, self.forward(SocketAddr::new(address, port)))
     }
 

@@ -56,7 +56,11 @@ pub fn containerd(host: &Host) -> Command {
 pub fn kubelet(plan: &Plan, host: &Host) -> Command {
     let name = &host.name;
     let server = plan.ca.server(&format!("{name}-kubelet"), &[name, &host.address.to_string()]);
-    let client = plan.component_kubeconfig(&format!("{name}-kubelet-client"), &format!("system:node:{name}"), Some("system:nodes"));
+    let client = plan.component_kubeconfig(
+        &format!("{name}-kubelet-client"),
+        &format!("system:node:{name}"),
+        Some("system:nodes"),
+    );
     let resolver = host.path("resolv.conf");
     write(&resolver, "");
     let file = host.path("kubelet.json");

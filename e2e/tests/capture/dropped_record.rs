@@ -177,7 +177,8 @@ fn every_record_in_turn(swapped: bool) {
 fn check(session: &Session, role: Option<Role>, dropped: usize, is_reported: bool) {
     let record = &session.records[dropped];
     let hole = record.offset..record.offset + record.bytes.len() as u64;
-    let case = format!("record {dropped} ({:?} {hole:?}, role {role:?}, length is_reported: {is_reported})", record.direction);
+    let case =
+        format!("record {dropped} ({:?} {hole:?}, role {role:?}, length is_reported: {is_reported})", record.direction);
     let (messages, gaps) = session.interpret(role, Some(dropped), is_reported);
     for direction in [Direction::Sent, Direction::Received] {
         let touches = |m: &Sent| direction == record.direction && m.bytes.start < hole.end && hole.start < m.bytes.end;

@@ -56,8 +56,9 @@ fn check(api: &Api, served: &BTreeMap<u64, Value>) {
     let rows = api.rows("node", "");
     assert!(rows.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are not dense from 0");
     for (id, row) in served {
-        let now =
-            rows.get(usize::try_from(*id).expect("small")).unwrap_or_else(|| panic!("row {id} was served and is missing"));
+        let now = rows
+            .get(usize::try_from(*id).expect("small"))
+            .unwrap_or_else(|| panic!("row {id} was served and is missing"));
         assert_eq!(now, row, "row {id} has changed");
     }
     // Every index matches a scan.

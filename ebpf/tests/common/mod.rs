@@ -1,7 +1,7 @@
 //! Shared test support: a watched process controlled line by line, a recorder of the probe's events, and byte patterns.
 //!
 //! The tests need root. Without it they fail with the probe's error.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test binary uses a part of it")]
 
 pub mod recorder;
 pub mod test_process;

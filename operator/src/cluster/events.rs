@@ -79,6 +79,7 @@ fn take_token(full_ns: i64, limit: RateLimit, now_ns: i64) -> Option<i64> {
 pub async fn publish(client: Client, instance: String, mut records: mpsc::Receiver<EventRecord>) {
     let mut last_ns = 0;
     while let Some(record) = records.recv().await {
+        #[expect(clippy::disallowed_methods, reason = "the time of an Event")]
         let now = Timestamp::now();
         // The name contains the time, which therefore has to be unique.
         last_ns = now.as_nanosecond().max(last_ns + 1);

@@ -139,6 +139,7 @@ impl Drop for AgentStream {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "timestamps of reports")]
 fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)

@@ -91,7 +91,7 @@ fn a_message_without_all_of_its_chunks_is_dropped_and_counted() {
 fn data_before_the_opening_is_counted() {
     let mut bench = bench(identity("synthetic-two-way/identity.json"));
     let mut socket = Socket { id: SocketId(1), ends: [0, 0], time_ns: 1 };
-    let data = socket.data(Direction::Received, b"orphans");
+    let data = socket.data(Direction::Received, b"unknown");
     bench.event(&Event::Data(data));
     bench.event(&Event::Opened(Opened { sent_offset: 0, received_offset: 0, ..socket.opened(None) }));
     let account = bench.account_now(seen(7));
