@@ -105,9 +105,9 @@ fn agent_token(cluster: &Cluster, host: &str) -> String {
 
 /// A channel to a Service, and the forwarded port that it needs.
 async fn channel(cluster: &Cluster, component: &str, port: u16) -> (Channel, impl Sized + use<>) {
-    let (authority, forward) = tokio::task::block_in_place(|| cluster.service(component, port));
+    let (ca_bundle, forward) = tokio::task::block_in_place(|| cluster.service(component, port));
     let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(authority))
+        .ca_certificate(Certificate::from_pem(ca_bundle))
         .domain_name(format!("{RELEASE}-{component}.{RELEASE}.svc"));
     let endpoint = Channel::from_shared(format!("https://127.0.0.1:{}", forward.port())).expect("an address");
     let channel = endpoint.tls_config(tls).expect("TLS").connect().await;

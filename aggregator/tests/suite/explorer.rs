@@ -40,11 +40,11 @@ impl Drop for Setup {
 fn certify(dir: &Path) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &ca).unwrap();
     fs::create_dir_all(dir.join("tls")).unwrap();
-    fs::write(dir.join("ca.crt"), authority.pem()).unwrap();
+    fs::write(dir.join("ca.crt"), ca.pem()).unwrap();
     fs::write(dir.join("tls/tls.crt"), certificate.pem()).unwrap();
     fs::write(dir.join("tls/tls.key"), key.serialize_pem()).unwrap();
 }
