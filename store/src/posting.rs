@@ -2,6 +2,10 @@
 //!
 //! On disk a set of up to 63 ids is the list of their places in the block, two bytes each; a larger one is the 128
 //! bytes of its bits. The length distinguishes them.
+//!
+//! The crate `roaring` (0.11) has a header for each set and 16-bit arrays below 4,096 ids. Measured with random sets of 1, 64
+//! and 1,000 ids of a block: 2, 128 and 128 bytes here, 18, 144 and 2,016 there; reading two sets, AND and listing the result
+//! takes 34 ns, 80 ns and 3.1 µs here, 157 ns, 0.9 µs and 10.6 µs there.
 
 /// Ids in a block.
 pub(crate) const BLOCK: u64 = 1024;
