@@ -2,6 +2,7 @@
 
 mod crash;
 mod disk;
+mod durability;
 mod kinds;
 mod life;
 mod memory;
