@@ -242,6 +242,9 @@ impl Worker {
         self.metrics.store_errors.inc();
         warn_limited!(error = %text, "records could not be stored");
         self.health.set(text.clone());
+        if matches!(error, StoreError::Failed(_)) {
+            self.health.fail();
+        }
         SessionError::Store(text)
     }
 }

@@ -34,7 +34,8 @@ pub(crate) trait Engine: Send + Sync {
     /// The map as it is now, unchanged by later writes.
     fn snapshot(&self) -> Box<dyn Snapshot + '_>;
 
-    /// Writes all of a batch or nothing. As durable as the engine can be when it returns.
+    /// Writes all of a batch or nothing. As durable as the engine can be when it returns. [`Error::DiskFull`] can be tried again;
+    /// after [`Error::Failed`] nothing can be written until the engine is opened again.
     fn write(&self, batch: &Batch) -> Result<(), Error>;
 
     /// Bytes that can still be written.

@@ -104,12 +104,8 @@ fn engine_error(error: rocksdb::Error) -> Error {
     }
 }
 
-impl Engine for Rocks {
-    fn snapshot(&self) -> Box<dyn Snapshot + '_> {
-        Box::new(RocksSnapshot { db: &self.db, snapshot: self.db.snapshot() })
-    }
-
-    fn write(&self, batch: &Batch) -> Result<(), Error> {
+impl Rocks {
+    fn write_once(&self, batch: &Batch) -> Result<(), Error> {
         let mut writes = WriteBatch::with_capacity_bytes(batch.len() + batch.len() / 4);
         for write in batch.iter() {
             match write {
@@ -119,6 +115,23 @@ impl Engine for Rocks {
             }
         }
         self.db.write_opt(writes, &self.synced).map_err(engine_error)
+    }
+}
+
+impl Engine for Rocks {
+    fn snapshot(&self) -> Box<dyn Snapshot + '_> {
+        Box::new(RocksSnapshot { db: &self.db, snapshot: self.db.snapshot() })
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), Error> {
+        match self.write_once(batch) {
+            // After an I/O error of a write or a compaction RocksDB refuses all writes until it is opened again.
+            Err(Error::Engine(_) | Error::Corrupt(_)) => self.write_once(batch).map_err(|error| match error {
+                Error::Engine(text) | Error::Corrupt(text) => Error::Failed(text),
+                other => other,
+            }),
+            result => result,
+        }
     }
 
     fn free_bytes(&self) -> Result<u64, Error> {
