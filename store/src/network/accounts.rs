@@ -1,16 +1,8 @@
-//! Reads that join several tables: a message with its chunks, accounts.
+//! Accounts: running totals of a target, each of which replaces the one before.
 
-use std::ops::ControlFlow;
+use chainscope_proto::v1::Record;
 
-use chainscope_proto::v1::{Record, record::Kind};
-
-use crate::{
-    Error, keys,
-    kind::decode,
-    network::{MESSAGES, each_chunk},
-    search,
-    view::Reader,
-};
+use crate::{Error, keys, kind::decode, view::Reader};
 
 /// The latest account of a target, as its agent sent it.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,27 +13,6 @@ pub struct Account {
     pub epoch: Vec<u8>,
     /// The record, of kind `NetworkAccount`.
     pub record: Record,
-}
-
-/// The chunks of a message, by counter; false if there is no such message.
-pub(crate) fn message_chunks(
-    reader: &Reader<'_>,
-    id: u64,
-    each: &mut dyn FnMut(Record) -> ControlFlow<()>,
-) -> Result<bool, Error> {
-    let Some((segment, agent, record)) = search::one(reader, &MESSAGES, id)? else { return Ok(false) };
-    let Some(Kind::Message(message)) = &record.kind else {
-        return Err(Error::Corrupt(format!("row {id} is no message")));
-    };
-    let mut broken = Ok(());
-    each_chunk(&*reader.snapshot, reader.view.number, segment, message, agent, |_, value| match decode(value) {
-        Ok(chunk) => each(chunk).is_continue(),
-        Err(error) => {
-            broken = Err(error);
-            false
-        }
-    })?;
-    broken.map(|()| true)
 }
 
 /// The latest account of every target.
