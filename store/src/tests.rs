@@ -7,5 +7,6 @@ mod durability;
 mod kinds;
 mod life;
 mod memory;
+mod restarts;
 mod streams;
 mod support;

@@ -13,7 +13,9 @@ use std::net::{IpAddr, SocketAddr};
 use chainscope_proto::v1::{Message, Record, SocketAddress, record::Kind};
 
 pub use accounts::Account;
-pub(crate) use accounts::accounts;
+#[cfg(test)]
+pub(crate) use accounts::MAX_ACCOUNTS;
+pub(crate) use accounts::{Accounts, accounts};
 pub use chunks::ChunkQuery;
 pub(crate) use chunks::{CHUNKS, Chunk, ChunkRuns, chunk, each_chunk, greatest_older, list, plan_copy, verify};
 pub use connections::{Connection, ConnectionQuery};

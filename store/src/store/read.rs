@@ -133,7 +133,7 @@ impl Store {
         self.facts(node, &network::TARGET_EVENTS, &query.into())
     }
 
-    /// The latest account of each agent, epoch and target.
+    /// The latest account of each agent, epoch and target; last, if there are any, the sum of those that are no longer kept.
     ///
     /// # Errors
     /// Damage.
