@@ -262,6 +262,12 @@ impl Running {
         &self.ingest
     }
 
+    /// Completes with the reason if the database fails so that nothing can be stored until it is opened again. The program
+    /// should exit then.
+    pub async fn failed(&self) -> String {
+        self.ingest.failed().await
+    }
+
     /// Ends in order: `/readyz` fails, sessions store and acknowledge what they have received, live streams end, responses
     /// under way have a few seconds, threads are joined. Afterwards nothing here holds the store.
     pub async fn shutdown(self) {

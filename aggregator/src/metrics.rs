@@ -27,6 +27,7 @@ pub(crate) struct IngestMetrics {
     pub(crate) unknown_kinds: Counter,
     pub(crate) store_errors: Counter,
     pub(crate) sync_seconds: Histogram,
+    pub(crate) compaction_wait_seconds: Counter<f64, AtomicU64>,
 }
 
 impl IngestMetrics {
@@ -42,6 +43,7 @@ impl IngestMetrics {
             unknown_kinds: Counter::default(),
             store_errors: Counter::default(),
             sync_seconds: Histogram::new(SECONDS),
+            compaction_wait_seconds: Counter::default(),
         }
     }
 
@@ -73,6 +75,12 @@ impl IngestMetrics {
         );
         registry.register("store_errors", "Writes that failed in the store", self.store_errors.clone());
         registry.register_with_unit("sync", "Duration of a commit", Unit::Seconds, self.sync_seconds.clone());
+        registry.register_with_unit(
+            "compaction_wait",
+            "Time that batches waited for a database whose compaction lags",
+            Unit::Seconds,
+            self.compaction_wait_seconds.clone(),
+        );
     }
 }
 

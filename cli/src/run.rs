@@ -50,9 +50,11 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
         info!("records are kept in memory and lost when this process exits");
     }
     info!("API on http://{}, its description at /docs", standalone::reachable(running.address()));
-    running.wait_for(std::future::pending::<()>())?;
+    let ended = running.wait_for(std::future::pending::<()>());
     info!("stopping");
-    running.stop()
+    let stopped = running.stop();
+    ended?;
+    stopped
 }
 
 /// The configuration, its source for messages, and warnings about it.

@@ -66,6 +66,7 @@ impl Running {
                 stopped = stop_signal() => stopped.map(|()| None),
                 // The agent ends by itself on an error only, which `stop` returns.
                 () = self.agent.ended() => Ok(None),
+                error = self.aggregator.failed() => Err(anyhow::anyhow!("the database failed: {error}")),
                 done = done => Ok(Some(done)),
             }
         })

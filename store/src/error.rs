@@ -115,6 +115,9 @@ pub enum Error {
     /// The engine refused.
     #[error("the storage engine failed: {0}")]
     Engine(String),
+    /// The engine refused a write, and refuses all others until the database is opened again; reads go on.
+    #[error("the storage engine failed and takes no more writes: {0}")]
+    Failed(String),
 }
 
 impl Error {

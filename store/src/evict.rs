@@ -10,7 +10,7 @@ use crate::{
     kind::RetentionClass,
     meta::SegmentMeta,
     node::{Node, segment_key},
-    writer::{Urgency, Writer},
+    writer::{Expired, Urgency, Writer},
 };
 
 /// What an eviction dropped.
@@ -22,12 +22,6 @@ pub struct Evicted {
     pub rows: u64,
     /// Bytes in them, before compression.
     pub bytes: u64,
-}
-
-/// Key ranges whose space can be reclaimed when a reclamation epoch is over.
-pub(crate) struct Expired {
-    epoch: Arc<()>,
-    ranges: Vec<Range<Vec<u8>>>,
 }
 
 /// The oldest segments of a class that have to be evicted, of the node at a position.
@@ -76,13 +70,14 @@ impl Node {
 }
 
 impl Writer {
-    /// Evicts the records that retention no longer allows.
+    /// Evicts the records that retention no longer allows, and forgets streams that ended long ago.
     pub(crate) fn evict(&mut self, now_ns: i64) -> Result<Evicted, Error> {
         let class = RetentionClass::Records;
         let is_due = |node: &Node| node.is_open_too_long(now_ns) || node.excess(class, now_ns) > 0;
         self.commit_before_eviction(self.nodes.iter().any(is_due))?;
         let mut due = Vec::new();
         for (at, node) in self.nodes.iter_mut().enumerate() {
+            node.forget_streams(now_ns, &mut self.staged);
             // An idle node's segment must close, too, for its rows to grow old.
             if node.is_open_too_long(now_ns) {
                 node.roll(class, now_ns, &mut self.staged);

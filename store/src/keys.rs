@@ -8,10 +8,10 @@
 //!
 //!  n        | 0           |          ╭ state of node n
 //!           |             | 1 node                                              -> NodeMeta (name, next ids, totals)
-//!           |             | 2 stream | length u8, agent | length u8, epoch      -> next sequence u64
+//!           |             | 2 stream | length u8, agent | length u8, epoch      -> time i64, next sequence u64
 //!           |             | 3 segment| segment u32                              -> SegmentMeta
 //!           |             | 4 agent  | name                                     -> number u32
-//!           |             | 5 account| agent | epoch | target, each with length -> Record
+//!           |             | 5 account| agent | epoch | target, each with length -> Record; all empty: the retired
 //!
 //!  n        | s > 0       |          ╭ segment s: dropped by one range delete
 //!           |             | k        | id u64                                   -> row of kind k

@@ -1,4 +1,5 @@
-//! Reads the writing side of a node back from the database: streams, segments, the blocks being filled, live connections.
+//! Reads the writing side of a node back from the database: streams, accounts, segments, the blocks being filled, live
+//! connections.
 
 use std::sync::Arc;
 
@@ -8,9 +9,9 @@ use crate::{
     Error,
     engine::Snapshot,
     keys,
-    kind::{RetentionClass, decode_row},
+    kind::{RetentionClass, decode, decode_row},
     meta::{NodeMeta, SegmentMeta},
-    network::LiveConnections,
+    network::{Accounts, LiveConnections},
     node::Node,
     posting::block_of,
     schema::Schema,
@@ -36,10 +37,7 @@ impl Node {
     /// The node as the last durable batch left it.
     fn load(snapshot: &dyn Snapshot, number: u32, meta: NodeMeta, schema: Schema) -> Result<Self, Error> {
         let mut node = Self::new(number, meta, schema);
-        node.each_state(snapshot, keys::STREAM, |node, key, value| {
-            node.streams.add(key.to_vec(), keys::last_number(value)?);
-            Some(())
-        })?;
+        node.each_state(snapshot, keys::STREAM, |node, key, value| node.streams.load(key, value))?;
         node.each_state(snapshot, keys::AGENT, |node, key, value| {
             let name = String::from_utf8(key.get(keys::PREFIX..)?.to_vec()).ok()?;
             node.agents.insert(name, u32::from_be_bytes(value.try_into().ok()?));
@@ -50,6 +48,12 @@ impl Node {
             node.segments.get_mut(segment.class as usize)?.push(Arc::new(segment));
             Some(())
         })?;
+        let mut accounts = Vec::new();
+        node.each_state(snapshot, keys::ACCOUNT, |_, key, value| {
+            accounts.push((key.to_vec(), decode(value).ok()?));
+            Some(())
+        })?;
+        node.accounts = Accounts::load(number, accounts);
         node.load_blocks(snapshot)?;
         let open = node.open(RetentionClass::Records);
         node.live = LiveConnections::load(snapshot, number, open)?;

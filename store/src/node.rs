@@ -1,6 +1,9 @@
 //! The writing side of one node: its sequences, its open segment, and what a record becomes in a batch.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use chainscope_proto::v1::{Record, connection_event, record::Kind};
 
@@ -11,7 +14,7 @@ use crate::{
     keys,
     kind::{FactKind, RetentionClass, encode, encode_row},
     meta::{KindRows, NextId, NodeMeta, SegmentMeta},
-    network::{self, Chunk, ChunkRuns, LiveConnections},
+    network::{self, Accounts, Chunk, ChunkRuns, LiveConnections},
     schema::{self, Schema},
     streams::Streams,
     view::NodeView,
@@ -34,6 +37,7 @@ pub(crate) struct Node {
     pub(crate) kinds: Vec<KindState>,
     schema: Schema,
     pub(crate) streams: Streams,
+    pub(crate) accounts: Accounts,
     /// Numbers of agents by name.
     pub(crate) agents: HashMap<String, u32>,
     /// Of each retention class, oldest first. The last one of [`RetentionClass::Records`] is open.
@@ -59,6 +63,7 @@ impl Node {
             schema,
             meta,
             streams: Streams::default(),
+            accounts: Accounts::default(),
             agents: HashMap::new(),
             segments: Default::default(),
             retention: Default::default(),
@@ -93,7 +98,26 @@ impl Node {
     pub(crate) fn add_account(&mut self, agent: &str, epoch: &[u8], record: &Record, batch: &mut Batch) {
         self.changed = true;
         let key = keys::of_stream(self.number, keys::ACCOUNT, agent, epoch, Some(&record.target));
-        batch.put_with(&key, |out| encode(record, out));
+        self.accounts.add(self.number, key, record, batch);
+    }
+
+    /// Forgets the streams that are beyond their limits, and agents without any other. Nothing may have changed since the
+    /// last commit.
+    pub(crate) fn forget_streams(&mut self, now_ns: i64, batch: &mut Batch) {
+        let forgotten = self.streams.forget(now_ns);
+        if forgotten.is_empty() {
+            return;
+        }
+        forgotten.iter().for_each(|key| batch.delete(key));
+        let agents: HashSet<&[u8]> = self.streams.agents().collect();
+        let node = self.number;
+        self.agents.retain(|name, _| {
+            let is_kept = agents.contains(name.as_bytes());
+            if !is_kept {
+                batch.delete(&keys::state(node, keys::AGENT, name.as_bytes()));
+            }
+            is_kept
+        });
     }
 
     /// Puts one record of an agent into the batch. Its segment is open, and so are the chunks of a message in it.
@@ -242,7 +266,7 @@ impl Node {
     }
 
     /// Puts everything that changed besides the facts into the batch: it belongs to them.
-    pub(crate) fn stage(&mut self, batch: &mut Batch) {
+    pub(crate) fn stage(&mut self, now_ns: i64, batch: &mut Batch) {
         let node = self.number;
         for class in RetentionClass::ALL {
             let open = self.open(class);
@@ -253,7 +277,7 @@ impl Node {
         if let Some(open) = self.segments[RetentionClass::Records as usize].last() {
             stage_segment(batch, node, open);
         }
-        self.streams.stage(batch);
+        self.streams.stage(now_ns, batch);
         let next_id = |state: &KindState| NextId { table: state.kind.table.into(), next_id: state.next_id };
         self.meta.kinds = self.kinds.iter().map(next_id).collect();
         batch.put_with(&keys::state(node, keys::NODE, &[]), |out| encode(&self.meta, out));

@@ -1,8 +1,18 @@
 //! The record streams of a node. A stream is (agent, epoch, node): a dense sequence of records.
+//!
+//! A stream does not say that it has ended. One without records for [`MAX_IDLE_NS`] is forgotten, and so are the longest idle of
+//! more than [`MAX_STREAMS`]. An agent that continues a forgotten stream starts again at sequence 0: records that were stored
+//! and whose acknowledgement it did not receive are then stored twice.
 
 use std::collections::HashMap;
 
-use crate::engine::Batch;
+use crate::{engine::Batch, keys};
+
+/// Nanoseconds after its last record until a stream is forgotten: 30 days.
+pub(crate) const MAX_IDLE_NS: i64 = 30 * 24 * 60 * 60 * 1_000_000_000;
+
+/// Streams that are kept of a node.
+pub(crate) const MAX_STREAMS: usize = 1024;
 
 /// Which stream of which node.
 #[derive(Clone, Copy)]
@@ -25,9 +35,18 @@ struct Stream {
     key: Vec<u8>,
     mark: HighWaterMark,
     changed: bool,
+    /// When it was last committed, by the store's clock; none if that is unknown.
+    committed_ns: Option<i64>,
 }
 
-/// The streams of a node, each at a fixed position.
+impl Stream {
+    /// A stream that is durable up to its next sequence.
+    fn new(key: Vec<u8>, next: u64, committed_ns: Option<i64>) -> Self {
+        Self { key, mark: HighWaterMark { next, durable: next }, changed: false, committed_ns }
+    }
+}
+
+/// The streams of a node, each at a fixed position until [`Streams::forget`].
 #[derive(Default)]
 pub(crate) struct Streams {
     all: Vec<Stream>,
@@ -44,19 +63,32 @@ impl Streams {
 
     /// The position of a stream, by its key. A new one begins at 0.
     pub(crate) fn find_or_add(&mut self, key: Vec<u8>) -> usize {
-        self.find(&key).unwrap_or_else(|| self.add(key, 0))
+        self.find(&key).unwrap_or_else(|| self.add(Stream::new(key, 0, None)))
     }
 
-    /// Adds a stream that is durable up to its next sequence.
-    pub(crate) fn add(&mut self, key: Vec<u8>, next: u64) -> usize {
-        self.by_key.insert(key.clone(), self.all.len());
-        self.all.push(Stream { key, mark: HighWaterMark { next, durable: next }, changed: false });
+    /// Adds a stream from its row. One that was written by an older build has no time.
+    pub(crate) fn load(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+        let (time, next) = value.split_last_chunk()?;
+        let next = u64::from_be_bytes(*next);
+        let committed_ns = time.try_into().map(i64::from_be_bytes).ok();
+        self.add(Stream::new(key.to_vec(), next, committed_ns));
+        Some(())
+    }
+
+    fn add(&mut self, stream: Stream) -> usize {
+        self.by_key.insert(stream.key.clone(), self.all.len());
+        self.all.push(stream);
         self.all.len() - 1
     }
 
     /// The marks of the stream at a position.
     pub(crate) fn mark(&self, at: usize) -> HighWaterMark {
         self.all.get(at).map_or_else(HighWaterMark::default, |stream| stream.mark)
+    }
+
+    /// The agents of all streams.
+    pub(crate) fn agents(&self) -> impl Iterator<Item = &[u8]> {
+        self.all.iter().filter_map(|stream| Some(keys::stream_of(&stream.key)?.0))
     }
 
     /// Moves the stream at a position.
@@ -70,9 +102,12 @@ impl Streams {
     }
 
     /// Puts the marks that moved into a batch.
-    pub(crate) fn stage(&self, batch: &mut Batch) {
-        for stream in self.changed.iter().filter_map(|&at| self.all.get(at)) {
-            batch.put(&stream.key, &stream.mark.next.to_be_bytes());
+    pub(crate) fn stage(&mut self, now_ns: i64, batch: &mut Batch) {
+        for &at in &self.changed {
+            if let Some(stream) = self.all.get_mut(at) {
+                stream.committed_ns = Some(now_ns);
+                batch.put(&stream.key, &[now_ns.to_be_bytes(), stream.mark.next.to_be_bytes()].concat());
+            }
         }
     }
 
@@ -84,5 +119,23 @@ impl Streams {
                 stream.changed = false;
             }
         }
+    }
+
+    /// Forgets the streams that are beyond the limits; gives their keys. Positions are other ones afterwards.
+    pub(crate) fn forget(&mut self, now_ns: i64) -> Vec<Vec<u8>> {
+        let oldest = now_ns.saturating_sub(MAX_IDLE_NS);
+        let times = self.all.iter_mut().map(|stream| *stream.committed_ns.get_or_insert(now_ns));
+        let idle = times.filter(|time| *time < oldest).count();
+        let excess = idle.max(self.all.len().saturating_sub(MAX_STREAMS));
+        if excess == 0 || !self.changed.is_empty() {
+            return Vec::new();
+        }
+        let Self { mut all, .. } = std::mem::take(self);
+        all.sort_by_key(|stream| stream.committed_ns);
+        let kept = all.split_off(excess);
+        for stream in kept {
+            self.add(stream);
+        }
+        all.into_iter().map(|stream| stream.key).collect()
     }
 }

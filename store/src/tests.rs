@@ -1,9 +1,12 @@
 //! Tests of the whole crate on real databases. The property test against a naive model is in `tests/model.rs`.
 
+mod compaction;
 mod crash;
 mod disk;
+mod durability;
 mod kinds;
 mod life;
 mod memory;
+mod restarts;
 mod streams;
 mod support;

@@ -3,7 +3,7 @@
 //! A batch holds rows, chunks, postings, zones, segments, ids, totals and high-water marks together, so that after a crash
 //! they agree. The engine makes a batch readable only when its log is synced.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use chainscope_proto::v1::{Loss, Message, Record, record::Kind};
 
@@ -11,7 +11,6 @@ use crate::{
     Error, Retention, StoreOptions,
     ballast::Ballast,
     engine::{Batch, Engine, LocalDisk},
-    evict::Expired,
     keys,
     kind::RetentionClass,
     meta::NodeMeta,
@@ -46,6 +45,12 @@ pub(crate) struct Writer {
     published: bool,
     /// What was evicted and is not reclaimed, oldest first.
     pub(crate) expired: Vec<Expired>,
+}
+
+/// Key ranges whose space can be reclaimed when a reclamation epoch is over.
+pub(crate) struct Expired {
+    pub(crate) epoch: Arc<()>,
+    pub(crate) ranges: Vec<Range<Vec<u8>>>,
 }
 
 /// Whether a commit leaves the disk its last bytes.
@@ -255,8 +260,9 @@ impl Writer {
         if urgency == Urgency::Normal {
             self.check_space(self.staged.len())?;
         }
+        let now_ns = (self.options.clock)();
         for node in self.nodes.iter_mut().filter(|node| node.changed) {
-            node.stage(&mut self.staged);
+            node.stage(now_ns, &mut self.staged);
         }
         self.write_staged()?;
         self.full = urgency == Urgency::Eviction && self.full;

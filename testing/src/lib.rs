@@ -1,10 +1,11 @@
 //! Test support shared by several crates: waiting for conditions, free ports, a simulated agent's memory states, a
-//! workload program with known memory use, and the invariants of a memory tree.
+//! workload program with known memory use, the invariants of a memory tree, and traced system calls.
 
 #![forbid(unsafe_code)]
 
 pub mod memory;
 pub mod program;
+pub mod syscalls;
 pub mod tree;
 pub mod wait;
 

@@ -11,6 +11,9 @@ use chainscope_hygiene::warn_limited;
 use super::{buffers::Buffers, stream::StreamBuffer as _};
 use crate::Error;
 
+#[cfg(test)]
+mod tests;
+
 /// Maximum time that records wait in memory for more records to be written with them.
 const LINGER: Duration = Duration::from_millis(100);
 /// Encoded bytes that are written and synced together, about.

@@ -112,6 +112,13 @@ fn scraped(access: &OperationsAccess, store: &Store) -> Result<Registry, StoreEr
         None,
         disk.full.into(),
     );
+    gauge(
+        &mut registry,
+        "store_level0_files",
+        "Files of the database that compaction has not sorted in; at 20 batches wait",
+        None,
+        disk.level0_files,
+    );
     let memory = store.memory();
     let parts = [
         ("store_block_cache", "Memory of cached blocks of the database's files", memory.block_cache_bytes),

@@ -14,7 +14,10 @@
 //! Records beyond retention are evicted first. Then the oldest segments within retention are evicted, one by one, as long
 //! as each frees space: if another program fills the disk, or the engine keeps the files, evicting more frees nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use chainscope_hygiene::warn_limited;
 use chainscope_store::{Error as StoreError, Evicted, Store};
@@ -29,10 +32,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of [`RETRY_INTERVAL`]s until the space of evicted records is free: the engine deletes files late, and
 /// none that is being read.
 const MAX_SPACE_CHECKS: u32 = 6;
-
-/// Interval between two checks of the compaction lag, and the maximum number of checks before the writer continues.
-const COMPACTION_POLL_INTERVAL: Duration = Duration::from_millis(20);
-const MAX_COMPACTION_POLLS: u32 = 150;
 
 /// Maximum number of consecutive segments within retention that are evicted without more space becoming free.
 const MAX_FUTILE_EVICTIONS: u32 = 3;
@@ -104,15 +103,18 @@ impl DiskFullRetry {
         Self { store, health, stopping, state: DiskState::Normal }
     }
 
-    /// Waits, for a limited time, for an engine whose compaction lags on a disk that is nearly full. On a full disk it
-    /// could not compact in the ballast, and would keep the files of everything that is evicted.
-    pub(super) fn wait_for_compaction(&self) {
-        for _ in 0..MAX_COMPACTION_POLLS {
-            let is_behind = self.store.has_compaction_lag().unwrap_or(false);
-            if !is_behind || self.is_stopping_within(COMPACTION_POLL_INTERVAL) {
-                return;
-            }
+    /// Waits for an engine whose compaction lags. Returns the time that it waited.
+    pub(super) fn wait_for_compaction(&self) -> Duration {
+        let started = Instant::now();
+        let mut has_waited = false;
+        let waited = self.store.wait_for_compaction(|interval| {
+            has_waited = true;
+            self.is_stopping_within(interval)
+        });
+        if let Err(error) = waited {
+            warn_limited!(%error, "the compaction lag is unknown");
         }
+        if has_waited { started.elapsed() } else { Duration::ZERO }
     }
 
     /// Runs the operation until it succeeds, fails for another reason than a full disk, or the aggregator stops.

@@ -94,6 +94,11 @@ impl Ingest {
         self.shared.writer.health().error()
     }
 
+    /// Completes with the reason once records cannot be stored until the database is opened again.
+    pub(crate) async fn failed(&self) -> String {
+        self.shared.writer.health().failed().await
+    }
+
     /// The agents that have connected since the start, by name.
     pub(crate) fn agents(&self) -> BTreeMap<String, AgentInfo> {
         self.shared.agents.all()

@@ -197,7 +197,7 @@ impl Worker {
         let Append { agent, epoch, batch, bytes, result, _permit } = append;
         let Batch { node, first_sequence, records } = batch;
         self.ensure_retention(&node);
-        self.disk.wait_for_compaction();
+        self.metrics.compaction_wait_seconds.inc_by(self.disk.wait_for_compaction().as_secs_f64());
         let append = |store: &Store| store.append(&node, &agent, &epoch, first_sequence, &records).map(drop);
         match self.disk.retry_on_disk_full(append) {
             Ok(()) => {
@@ -242,6 +242,9 @@ impl Worker {
         self.metrics.store_errors.inc();
         warn_limited!(error = %text, "records could not be stored");
         self.health.set(text.clone());
+        if matches!(error, StoreError::Failed(_)) {
+            self.health.fail();
+        }
         SessionError::Store(text)
     }
 }

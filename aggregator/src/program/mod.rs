@@ -59,10 +59,13 @@ async fn serve(args: Serve) -> anyhow::Result<()> {
     let database = args.data_dir.join("db");
     let opened = tokio::task::spawn_blocking(move || Store::open(database, StoreOptions::default())).await?;
     let running = Aggregator::start(config(args, opened.context("cannot open the database")?).await?).await?;
-    end.await;
+    let ended = tokio::select! {
+        () = end => Ok(()),
+        error = running.failed() => Err(anyhow::anyhow!("the database failed: {error}")),
+    };
     tracing::info!("shutting down");
     stop(running).await;
-    Ok(())
+    ended
 }
 
 async fn stop(running: Running) {

@@ -7,3 +7,5 @@ mod common;
 
 mod audit_log;
 mod disk;
+#[cfg(all(feature = "kubernetes", feature = "rocksdb"))]
+mod failure;

@@ -8,6 +8,7 @@ mod common;
 mod access;
 mod api;
 mod decoding;
+mod eviction;
 mod explorer;
 mod filters;
 mod ingest;

@@ -34,7 +34,8 @@ pub(crate) trait Engine: Send + Sync {
     /// The map as it is now, unchanged by later writes.
     fn snapshot(&self) -> Box<dyn Snapshot + '_>;
 
-    /// Writes all of a batch or nothing. As durable as the engine can be when it returns.
+    /// Writes all of a batch or nothing. As durable as the engine can be when it returns. [`Error::DiskFull`] can be tried again;
+    /// after [`Error::Failed`] nothing can be written until the engine is opened again.
     fn write(&self, batch: &Batch) -> Result<(), Error>;
 
     /// Bytes that can still be written.
@@ -64,9 +65,14 @@ pub(crate) trait LocalDisk {
     /// Approximate bytes of a range on disk; what is only in memory counts as 0.
     fn approximate_bytes(&self, range: Range<&[u8]>) -> u64;
 
-    /// Approximate bytes in files that compaction has not sorted in yet. Compaction needs as much free space, for all of
-    /// them at once.
+    /// Files that compaction has not sorted in yet: each read looks into all of them.
+    fn level0_files(&self) -> u64;
+
+    /// Approximate bytes of these files. Compaction needs as much free space, for all of them at once.
     fn pending_compaction_bytes(&self) -> u64;
+
+    /// Whether a compaction runs.
+    fn is_compacting(&self) -> bool;
 
     /// The files of the write-ahead log, and their lengths.
     fn log_files(&self) -> Result<Vec<(PathBuf, u64)>, Error>;

@@ -36,6 +36,13 @@ impl Rocks {
         Ok(Self { dir: dir.to_owned(), db, synced, level0_file_bytes: options.write_buffer_bytes as u64 / 2 })
     }
 
+    /// Switches compactions off and on.
+    #[cfg(test)]
+    pub(crate) fn set_auto_compaction(&self, is_on: bool) {
+        let is_off = if is_on { "false" } else { "true" };
+        self.db.set_options(&[("disable_auto_compactions", is_off)]).expect("a known option");
+    }
+
     /// An integer property; 0 if this RocksDB does not have it.
     fn property(&self, name: impl CStrLike) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
@@ -68,8 +75,8 @@ fn database_options(options: &StoreOptions) -> Options {
     db.set_target_file_size_base(file);
     db.set_max_bytes_for_level_base(8 * file);
     db.set_max_compaction_bytes(8 * file);
-    // Compactions rest while the disk is full. Writes must not be slowed down for that: the writer holds the lock that
-    // eviction needs, and `min_free_bytes` ends them anyway.
+    // A write that waits here holds the lock that eviction needs, and on a full disk compactions wait for eviction. So
+    // writers wait before they take the lock (`Store::wait_for_compaction`), never here.
     db.set_level_zero_slowdown_writes_trigger(10_000);
     db.set_level_zero_stop_writes_trigger(10_000);
     db.set_soft_pending_compaction_bytes_limit(0);
@@ -104,12 +111,8 @@ fn engine_error(error: rocksdb::Error) -> Error {
     }
 }
 
-impl Engine for Rocks {
-    fn snapshot(&self) -> Box<dyn Snapshot + '_> {
-        Box::new(RocksSnapshot { db: &self.db, snapshot: self.db.snapshot() })
-    }
-
-    fn write(&self, batch: &Batch) -> Result<(), Error> {
+impl Rocks {
+    fn write_once(&self, batch: &Batch) -> Result<(), Error> {
         let mut writes = WriteBatch::with_capacity_bytes(batch.len() + batch.len() / 4);
         for write in batch.iter() {
             match write {
@@ -119,6 +122,23 @@ impl Engine for Rocks {
             }
         }
         self.db.write_opt(writes, &self.synced).map_err(engine_error)
+    }
+}
+
+impl Engine for Rocks {
+    fn snapshot(&self) -> Box<dyn Snapshot + '_> {
+        Box::new(RocksSnapshot { db: &self.db, snapshot: self.db.snapshot() })
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), Error> {
+        match self.write_once(batch) {
+            // After an I/O error of a write or a compaction RocksDB refuses all writes until it is opened again.
+            Err(Error::Engine(_) | Error::Corrupt(_)) => self.write_once(batch).map_err(|error| match error {
+                Error::Engine(text) | Error::Corrupt(text) => Error::Failed(text),
+                other => other,
+            }),
+            result => result,
+        }
     }
 
     fn free_bytes(&self) -> Result<u64, Error> {
@@ -162,8 +182,16 @@ impl LocalDisk for Rocks {
         self.db.get_approximate_sizes(&[rocksdb::Range::new(range.start, range.end)]).iter().sum()
     }
 
+    fn level0_files(&self) -> u64 {
+        self.property(properties::num_files_at_level(0))
+    }
+
     fn pending_compaction_bytes(&self) -> u64 {
-        self.property(properties::num_files_at_level(0)).saturating_mul(self.level0_file_bytes)
+        self.level0_files().saturating_mul(self.level0_file_bytes)
+    }
+
+    fn is_compacting(&self) -> bool {
+        self.property(properties::NUM_RUNNING_COMPACTIONS) > 0
     }
 
     fn log_files(&self) -> Result<Vec<(PathBuf, u64)>, Error> {

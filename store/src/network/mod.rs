@@ -2,14 +2,20 @@
 //!
 //! The kinds of fact are declared here; chunks are the payload of messages and have tables and rules of their own.
 
+mod accounts;
 mod chunks;
 mod connections;
 mod messages;
+mod stored_message;
 
 use std::net::{IpAddr, SocketAddr};
 
 use chainscope_proto::v1::{Message, Record, SocketAddress, record::Kind};
 
+pub use accounts::Account;
+#[cfg(test)]
+pub(crate) use accounts::MAX_ACCOUNTS;
+pub(crate) use accounts::{Accounts, accounts};
 pub use chunks::ChunkQuery;
 pub(crate) use chunks::{CHUNKS, Chunk, ChunkRuns, chunk, each_chunk, greatest_older, list, plan_copy, verify};
 pub use connections::{Connection, ConnectionQuery};
@@ -17,6 +23,7 @@ pub(crate) use connections::{LiveConnections, connection, connections};
 #[cfg(test)]
 pub(crate) use connections::{MAX_COMMENTS, MORE_COMMENTS, fold, keyframe};
 pub use messages::MessageQuery;
+pub use stored_message::StoredMessage;
 
 use crate::kind::{FactKind, Index, RetentionClass};
 

@@ -14,6 +14,8 @@ pub use nodes::NodeInfo;
 pub(crate) use open::open_engine;
 use parking_lot::Mutex;
 pub use space::Disk;
+#[cfg(test)]
+pub(crate) use space::MAX_LEVEL0_FILES;
 
 use crate::{
     Error, MemorySnapshot, Subscription,

@@ -6,7 +6,7 @@ use chainscope_proto::v1::{MemoryState, Record};
 
 use super::Store;
 use crate::{
-    Account, ChunkQuery, Connection, ConnectionQuery, Error, FactQuery, MemorySnapshot, MessageQuery, facts,
+    Account, ChunkQuery, Connection, ConnectionQuery, Error, FactQuery, MemorySnapshot, MessageQuery, StoredMessage,
     kind::FactKind, memory, network, query::Query, search,
 };
 
@@ -67,25 +67,22 @@ impl Store {
     /// # Errors
     /// Damage.
     pub fn message_chunks(&self, node: &str, id: u64) -> Result<Option<Vec<Record>>, Error> {
+        let Some(message) = self.stored_message(node, id)? else { return Ok(None) };
         let mut chunks = Vec::new();
-        let known = self.each_message_chunk(node, id, &mut |chunk| {
+        message.each_chunk(&mut |chunk| {
             chunks.push(chunk);
             ControlFlow::Continue(())
         })?;
-        Ok(known.then_some(chunks))
+        Ok(Some(chunks))
     }
 
-    /// As [`Self::message_chunks`], one by one: a message may be larger than memory. False if there is no such message.
+    /// One message and its chunks as of now, to be read piece by piece. Files of what is evicted stay on the disk until it is
+    /// dropped.
     ///
     /// # Errors
     /// Damage.
-    pub fn each_message_chunk(
-        &self,
-        node: &str,
-        id: u64,
-        each: &mut dyn FnMut(Record) -> ControlFlow<()>,
-    ) -> Result<bool, Error> {
-        self.reader(node).map_or(Ok(false), |reader| facts::message_chunks(&reader, id, each))
+    pub fn stored_message(&self, node: &str, id: u64) -> Result<Option<StoredMessage<'_>>, Error> {
+        self.reader(node).map_or(Ok(None), |reader| StoredMessage::find(reader, id))
     }
 
     /// Connections of which at least one event is kept.
@@ -136,12 +133,12 @@ impl Store {
         self.facts(node, &network::TARGET_EVENTS, &query.into())
     }
 
-    /// The latest account of each agent, epoch and target.
+    /// The latest account of each agent, epoch and target; last, if there are any, the sum of those that are no longer kept.
     ///
     /// # Errors
     /// Damage.
     pub fn accounts(&self, node: &str) -> Result<Vec<Account>, Error> {
-        self.reader(node).map_or(Ok(Vec::new()), |reader| facts::accounts(&reader))
+        self.reader(node).map_or(Ok(Vec::new()), |reader| network::accounts(&reader))
     }
 
     /// Snapshots of a node's memory of a time (first included, last excluded; nanoseconds since 1970), oldest first.

@@ -1,7 +1,16 @@
 //! Space: how much of a node is kept, what is evicted, and whether the disk is full.
 
+use std::time::Duration;
+
 use super::Store;
 use crate::{Error, Evicted, Retention, SnapshotLimits, engine::LocalDisk, keys, kind::RetentionClass, writer::Writer};
+
+/// Files that compaction has not sorted in at which writers wait, as RocksDB's `level0_slowdown_writes_trigger` by default.
+pub(crate) const MAX_LEVEL0_FILES: u64 = 20;
+
+/// Interval between two checks of the compaction lag, and the number of them without a compaction that ends the wait.
+const COMPACTION_POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_IDLE_POLLS: u32 = 150;
 
 /// The disk that the store is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +21,8 @@ pub struct Disk {
     pub free_bytes: u64,
     /// Bytes of the ballast file, which is deleted when the disk is full so that eviction can write.
     pub ballast_bytes: u64,
+    /// Files that compaction has not sorted in yet. Each read looks into all of them.
+    pub level0_files: u64,
 }
 
 impl Store {
@@ -86,23 +97,38 @@ impl Store {
             full: writer.full,
             free_bytes: self.0.engine.free_bytes()?,
             ballast_bytes: writer.ballast.held_bytes(),
+            level0_files: self.0.engine.disk().map_or(0, LocalDisk::level0_files),
         })
     }
 
-    /// Whether compaction lags so far behind that it could not finish on a full disk, and the disk is close to full. It is
-    /// then better to wait than to write.
+    /// Waits while compaction lags behind the writes: until it has caught up, or does not run for a few seconds. To be called
+    /// before [`Self::append`]. `pause` waits for the given time and returns true to end the wait.
     ///
     /// # Errors
     /// The file system fails.
-    pub fn has_compaction_lag(&self) -> Result<bool, Error> {
+    pub fn wait_for_compaction(&self, mut pause: impl FnMut(Duration) -> bool) -> Result<(), Error> {
+        let mut idle = 0;
+        while idle < MAX_IDLE_POLLS && self.has_compaction_lag()? && !pause(COMPACTION_POLL_INTERVAL) {
+            if !self.0.engine.disk().is_some_and(LocalDisk::is_compacting) {
+                idle += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether reads become slow, or the disk is close to full and compaction could not finish on a full one. On a full disk
+    /// only eviction helps, not waiting.
+    fn has_compaction_lag(&self) -> Result<bool, Error> {
+        let Some(disk) = self.0.engine.disk() else { return Ok(false) };
         let spare = self.0.writer.lock().options.min_free_bytes;
-        let pending = self.0.engine.disk().map_or(0, LocalDisk::pending_compaction_bytes);
-        if pending <= spare / 2 {
+        let (is_slow, pending) = (disk.level0_files() >= MAX_LEVEL0_FILES, disk.pending_compaction_bytes());
+        if !is_slow && pending <= spare / 2 {
             // Called for each batch: the file system is asked only when there is something to wait for.
             return Ok(false);
         }
+        let free = self.0.engine.free_bytes()?;
         // Compaction takes as much again, and more may be written meanwhile.
-        let enough = spare.saturating_add(pending.saturating_mul(3));
-        Ok((spare..enough).contains(&self.0.engine.free_bytes()?))
+        let is_scarce = free < spare.saturating_add(pending.saturating_mul(3));
+        Ok(free >= spare && (is_slow || is_scarce))
     }
 }

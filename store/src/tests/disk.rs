@@ -143,17 +143,18 @@ fn a_disk_filled_by_others_is_distinguished_from_one_filled_by_the_store() {
 
 #[test]
 fn eviction_for_space_ignores_the_limits() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), small_segments(10));
-    assert_eq!(store.evict_for_space().unwrap().segments, 0);
-    put(&store, &[opened(1)]);
-    put(&store, &traffic(1, 0, 25));
-    for (first, rows) in [(10, 10), (20, 10), (25, 5)] {
-        let evicted = store.evict_for_space().unwrap();
-        assert_eq!((evicted.segments, evicted.rows), (1, rows));
-        assert_eq!(store.visible(NODE), (first, 25));
-    }
-    assert_eq!(store.evict_for_space().unwrap().segments, 0);
-    assert!(store.connection(NODE, 1).unwrap().is_some());
-    assert_sound(&store);
+    each_engine(|open| {
+        let store = open(small_segments(10));
+        assert_eq!(store.evict_for_space().unwrap().segments, 0);
+        put(&store, &[opened(1)]);
+        put(&store, &traffic(1, 0, 25));
+        for (first, rows) in [(10, 10), (20, 10), (25, 5)] {
+            let evicted = store.evict_for_space().unwrap();
+            assert_eq!((evicted.segments, evicted.rows), (1, rows));
+            assert_eq!(store.visible(NODE), (first, 25));
+        }
+        assert_eq!(store.evict_for_space().unwrap().segments, 0);
+        assert!(store.connection(NODE, 1).unwrap().is_some());
+        assert_sound(&store);
+    });
 }

@@ -66,16 +66,39 @@ fn a_message_keeps_its_chunks_when_the_segment_rolls_over_between() {
 
 #[test]
 fn chunks_stream_until_told_to_stop() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), options());
-    put(&store, &[chunk(1, true, 0), chunk(1, true, 1), chunk(1, true, 2), message(1, true, 0, 2)]);
-    let mut seen = 0;
-    let mut each = |_| {
-        seen += 1;
-        if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    assert!(store.each_message_chunk(NODE, 0, &mut each).unwrap());
-    assert_eq!(seen, 2);
+    each_engine(|open| {
+        let store = open(options());
+        put(&store, &[chunk(1, true, 0), chunk(1, true, 1), chunk(1, true, 2), message(1, true, 0, 2)]);
+        let mut seen = 0;
+        let mut each = |_| {
+            seen += 1;
+            if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        store.stored_message(NODE, 0).unwrap().unwrap().each_chunk(&mut each).unwrap();
+        assert_eq!(seen, 2);
+    });
+}
+
+#[test]
+fn a_message_that_is_evicted_while_it_is_read_stays_whole() {
+    each_engine(|open| {
+        let store = open(small_segments(1));
+        put(&store, &traffic(1, 0, 3));
+        let stored = store.stored_message(NODE, 0).unwrap().unwrap();
+        store.set_retention(NODE, Retention { rows: Some(1), ..Retention::default() }).unwrap();
+        store.evict(0).unwrap();
+        assert!(store.stored_message(NODE, 0).unwrap().is_none());
+        assert_eq!(stored.record(), &message(1, false, 0, 0));
+        for _ in 0..2 {
+            let mut chunks = Vec::new();
+            let mut each = |chunk| {
+                chunks.push(chunk);
+                ControlFlow::Continue(())
+            };
+            stored.each_chunk(&mut each).unwrap();
+            assert_eq!(chunks, [chunk(1, false, 0)]);
+        }
+    });
 }
 
 #[test]
@@ -113,14 +136,15 @@ fn messages_have_the_chunks_of_their_own_agent() {
 
 #[test]
 fn nonsense_chunk_ranges_do_no_harm() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), small_segments(2));
-    put(&store, &traffic(1, 0, 5));
-    put(&store, &[message(1, false, 4, 2), message(1, false, 0, u64::MAX), message(9, true, u64::MAX, u64::MAX)]);
-    assert_eq!(store.message_chunks(NODE, 5).unwrap().unwrap(), []);
-    assert_eq!(store.message_chunks(NODE, 6).unwrap().unwrap().len(), 5);
-    assert_eq!(store.message_chunks(NODE, 7).unwrap().unwrap(), []);
-    assert_sound(&store);
+    each_engine(|open| {
+        let store = open(small_segments(2));
+        put(&store, &traffic(1, 0, 5));
+        put(&store, &[message(1, false, 4, 2), message(1, false, 0, u64::MAX), message(9, true, u64::MAX, u64::MAX)]);
+        assert_eq!(store.message_chunks(NODE, 5).unwrap().unwrap(), []);
+        assert_eq!(store.message_chunks(NODE, 6).unwrap().unwrap().len(), 5);
+        assert_eq!(store.message_chunks(NODE, 7).unwrap().unwrap(), []);
+        assert_sound(&store);
+    });
 }
 
 #[test]
@@ -154,58 +178,62 @@ fn live_connections_outlive_their_segments_closed_ones_do_not() {
 
 #[test]
 fn connections_come_in_both_orders_from_any_key() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), small_segments(2));
-    for key in [0, 7, 3, u64::MAX, 5] {
-        put(&store, &[opened(key), identified(key, &format!("id{key}"))]);
-        put(&store, &traffic(key, 0, 1));
-    }
-    let keys = |from, limit, order| {
-        let query = ConnectionQuery { from, limit, order, ..ConnectionQuery::default() };
-        let found = store.connections(NODE, &query).unwrap();
-        assert!(
-            found.iter().all(|found| found.summary.identified.as_ref().unwrap().peer_id == format!("id{}", found.key))
-        );
-        found.iter().map(|found| found.key).collect::<Vec<_>>()
-    };
-    use Order::{NewestFirst, OldestFirst};
-    assert_eq!(keys(None, 10, OldestFirst), [0, 3, 5, 7, u64::MAX]);
-    assert_eq!(keys(None, 10, NewestFirst), [u64::MAX, 7, 5, 3, 0]);
-    assert_eq!(keys(Some(4), 2, OldestFirst), [5, 7]);
-    assert_eq!(keys(Some(4), 2, NewestFirst), [3, 0]);
-    assert_eq!(keys(Some(5), 1, NewestFirst), [5]);
-    assert_eq!(keys(Some(u64::MAX), 2, OldestFirst), [u64::MAX]);
-    assert_eq!(keys(None, 0, OldestFirst), [0; 0]);
+    each_engine(|open| {
+        let store = open(small_segments(2));
+        for key in [0, 7, 3, u64::MAX, 5] {
+            put(&store, &[opened(key), identified(key, &format!("id{key}"))]);
+            put(&store, &traffic(key, 0, 1));
+        }
+        let keys = |from, limit, order| {
+            let query = ConnectionQuery { from, limit, order, ..ConnectionQuery::default() };
+            let found = store.connections(NODE, &query).unwrap();
+            assert!(
+                found
+                    .iter()
+                    .all(|found| found.summary.identified.as_ref().unwrap().peer_id == format!("id{}", found.key))
+            );
+            found.iter().map(|found| found.key).collect::<Vec<_>>()
+        };
+        use Order::{NewestFirst, OldestFirst};
+        assert_eq!(keys(None, 10, OldestFirst), [0, 3, 5, 7, u64::MAX]);
+        assert_eq!(keys(None, 10, NewestFirst), [u64::MAX, 7, 5, 3, 0]);
+        assert_eq!(keys(Some(4), 2, OldestFirst), [5, 7]);
+        assert_eq!(keys(Some(4), 2, NewestFirst), [3, 0]);
+        assert_eq!(keys(Some(5), 1, NewestFirst), [5]);
+        assert_eq!(keys(Some(u64::MAX), 2, OldestFirst), [u64::MAX]);
+        assert_eq!(keys(None, 0, OldestFirst), [0; 0]);
+    });
 }
 
 #[test]
 fn eviction_by_age_takes_idle_nodes_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let clock = std::sync::Arc::new(std::sync::atomic::AtomicI64::new(0));
-    let now = clock.clone();
-    let options = StoreOptions {
-        clock: std::sync::Arc::new(move || now.load(std::sync::atomic::Ordering::Relaxed)),
-        ..options()
-    };
-    let store = open(dir.path(), options);
-    let second = 1_000_000_000;
-    store.set_retention(NODE, Retention { age: Some(Duration::from_secs(160)), ..Retention::default() }).unwrap();
-    put(&store, &[opened(1)]);
-    put(&store, &traffic(1, 0, 3)); // times of a few nanoseconds
-    assert_eq!(store.evict(5 * second).unwrap().segments, 0);
-    assert_eq!(store.evict(100 * second).unwrap().segments, 0, "closed, not yet old");
-    assert_eq!(store.nodes()[0].segments, 2);
-    let evicted = store.evict(161 * second).unwrap();
-    assert_eq!((evicted.segments, evicted.rows), (1, 3));
-    assert_eq!(store.visible(NODE), (3, 3));
-    assert!(store.connection(NODE, 1).unwrap().is_some(), "still open");
-    for later in 200..210 {
-        assert_eq!(store.evict(later * second).unwrap().segments, 0, "a summary alone does not grow old");
-    }
-    clock.store(300 * second, std::sync::atomic::Ordering::Relaxed);
-    put(&store, &traffic(1, 3, 1));
-    assert_eq!(store.visible(NODE), (3, 4));
-    assert_sound(&store);
+    each_engine(|open| {
+        let clock = std::sync::Arc::new(std::sync::atomic::AtomicI64::new(0));
+        let now = clock.clone();
+        let options = StoreOptions {
+            clock: std::sync::Arc::new(move || now.load(std::sync::atomic::Ordering::Relaxed)),
+            ..options()
+        };
+        let store = open(options);
+        let second = 1_000_000_000;
+        store.set_retention(NODE, Retention { age: Some(Duration::from_secs(160)), ..Retention::default() }).unwrap();
+        put(&store, &[opened(1)]);
+        put(&store, &traffic(1, 0, 3)); // times of a few nanoseconds
+        assert_eq!(store.evict(5 * second).unwrap().segments, 0);
+        assert_eq!(store.evict(100 * second).unwrap().segments, 0, "closed, not yet old");
+        assert_eq!(store.nodes()[0].segments, 2);
+        let evicted = store.evict(161 * second).unwrap();
+        assert_eq!((evicted.segments, evicted.rows), (1, 3));
+        assert_eq!(store.visible(NODE), (3, 3));
+        assert!(store.connection(NODE, 1).unwrap().is_some(), "still open");
+        for later in 200..210 {
+            assert_eq!(store.evict(later * second).unwrap().segments, 0, "a summary alone does not grow old");
+        }
+        clock.store(300 * second, std::sync::atomic::Ordering::Relaxed);
+        put(&store, &traffic(1, 3, 1));
+        assert_eq!(store.visible(NODE), (3, 4));
+        assert_sound(&store);
+    });
 }
 
 #[test]

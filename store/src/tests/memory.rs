@@ -54,45 +54,47 @@ fn a_snapshot_is_found_by_its_time_and_outlives_a_restart() {
 
 #[test]
 fn age_and_size_evict_the_oldest_and_keep_the_newest() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), options());
-    let each = store.put_memory(NODE, head(100), &states(2, 1)).unwrap().bytes;
-    for time in [200, 300, 400] {
-        store.put_memory(NODE, head(time), &states(2, 1)).unwrap();
-    }
-    let evict = |age: Option<u64>, bytes: Option<u64>, now: i64| {
-        let limits = SnapshotLimits { age: age.map(Duration::from_nanos), bytes };
-        store.evict_memory(NODE, &limits, now).unwrap()
-    };
-    assert_eq!(evict(None, None, i64::MAX), 0);
-    assert_eq!(evict(Some(300), None, 400), 0);
-    assert_eq!(evict(Some(300), None, 401), 1);
-    assert_eq!(times(&store), [200, 300, 400]);
-    assert_eq!(evict(None, Some(2 * each), 401), 1);
-    assert_eq!(evict(None, Some(1), 401), 1);
-    assert_eq!(times(&store), [400], "however large it is");
-    assert!(store.memory_at(NODE, 399).unwrap().is_none());
-    assert_sound(&store);
-    assert_eq!(evict(Some(1), None, 1000), 1);
-    assert!(times(&store).is_empty());
-    assert_eq!(store.evict_memory("unknown", &SnapshotLimits::default(), 1).unwrap(), 0);
-    assert_sound(&store);
+    each_engine(|open| {
+        let store = open(options());
+        let each = store.put_memory(NODE, head(100), &states(2, 1)).unwrap().bytes;
+        for time in [200, 300, 400] {
+            store.put_memory(NODE, head(time), &states(2, 1)).unwrap();
+        }
+        let evict = |age: Option<u64>, bytes: Option<u64>, now: i64| {
+            let limits = SnapshotLimits { age: age.map(Duration::from_nanos), bytes };
+            store.evict_memory(NODE, &limits, now).unwrap()
+        };
+        assert_eq!(evict(None, None, i64::MAX), 0);
+        assert_eq!(evict(Some(300), None, 400), 0);
+        assert_eq!(evict(Some(300), None, 401), 1);
+        assert_eq!(times(&store), [200, 300, 400]);
+        assert_eq!(evict(None, Some(2 * each), 401), 1);
+        assert_eq!(evict(None, Some(1), 401), 1);
+        assert_eq!(times(&store), [400], "however large it is");
+        assert!(store.memory_at(NODE, 399).unwrap().is_none());
+        assert_sound(&store);
+        assert_eq!(evict(Some(1), None, 1000), 1);
+        assert!(times(&store).is_empty());
+        assert_eq!(store.evict_memory("unknown", &SnapshotLimits::default(), 1).unwrap(), 0);
+        assert_sound(&store);
+    });
 }
 
 #[test]
 fn records_and_snapshots_do_not_touch_each_other() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path(), small_segments(10));
-    store.put_memory(NODE, head(50), &states(2, 1)).unwrap();
-    put(&store, &traffic(1, 0, 100));
-    // What is staged is not lost by a snapshot in between, nor acknowledged before it is durable.
-    stage(&store, &traffic(1, 100, 5));
-    store.put_memory(NODE, head(60), &states(2, 1)).unwrap();
-    assert_eq!(store.visible(NODE).1, 105);
-    store.set_retention(NODE, Retention { rows: Some(20), ..Retention::default() }).unwrap();
-    assert!(store.evict(1_000).unwrap().segments > 0);
-    assert_eq!(times(&store), [50, 60]);
-    assert_sound(&store);
+    each_engine(|open| {
+        let store = open(small_segments(10));
+        store.put_memory(NODE, head(50), &states(2, 1)).unwrap();
+        put(&store, &traffic(1, 0, 100));
+        // What is staged is not lost by a snapshot in between, nor acknowledged before it is durable.
+        stage(&store, &traffic(1, 100, 5));
+        store.put_memory(NODE, head(60), &states(2, 1)).unwrap();
+        assert_eq!(store.visible(NODE).1, 105);
+        store.set_retention(NODE, Retention { rows: Some(20), ..Retention::default() }).unwrap();
+        assert!(store.evict(1_000).unwrap().segments > 0);
+        assert_eq!(times(&store), [50, 60]);
+        assert_sound(&store);
+    });
 }
 
 #[test]

@@ -16,8 +16,8 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use chainscope_proto::v1::{Chunk, Message, Record, record::Kind};
-use chainscope_store::{Error as StoreError, Store};
+use chainscope_proto::v1::{Chunk, record::Kind};
+use chainscope_store::{Error as StoreError, Store, StoredMessage};
 use serde::Serialize;
 use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -74,7 +74,7 @@ pub(crate) async fn message(
     match node.read(move |store, node, _| buffered(store, node, id)).await? {
         Found::Nothing => Ok(response::json(Body::from("null"))),
         Found::Buffered(json) => Ok(response::json(Body::from(json))),
-        Found::Large(message) => streamed(&node, id, *message),
+        Found::Large => streamed(&node, id),
     }
 }
 
@@ -102,18 +102,16 @@ pub(crate) async fn message_v3(
 enum Found {
     Nothing,
     Buffered(Vec<u8>),
-    Large(Box<Message>),
+    Large,
 }
 
 fn buffered(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
-    let Some(Record { kind: Some(Kind::Message(message)), .. }) = store.message(node, id)? else {
-        return Ok(Found::Nothing);
-    };
-    if message.length > MAX_BUFFERED {
-        return Ok(Found::Large(Box::new(message)));
+    let Some(stored) = store.stored_message(node, id)? else { return Ok(Found::Nothing) };
+    if matches!(&stored.record().kind, Some(Kind::Message(message)) if message.length > MAX_BUFFERED) {
+        return Ok(Found::Large);
     }
     let mut json = Vec::new();
-    match write(store, node, id, &message, &mut json) {
+    match write(&stored, id, &mut json) {
         Ok(()) => Ok(Found::Buffered(json)),
         Err(WriteError::Store(error)) => Err(error),
         // Memory takes everything.
@@ -121,7 +119,7 @@ fn buffered(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
     }
 }
 
-fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64, message: Message) -> Result<Response, Problem> {
+fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64) -> Result<Response, Problem> {
     let (blocks, body) = mpsc::channel(MAX_BLOCKS);
     let mut out = BlockWriter {
         block: Vec::with_capacity(BLOCK),
@@ -130,8 +128,13 @@ fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64, message: Message) -> R
         timeout: node.app().limits().client_timeout,
     };
     node.spawn_bulk(move |store, node| {
-        let written = write(store, node, id, &message, &mut out).and_then(|()| Ok(out.flush()?));
-        if let Err(error) = written {
+        let written = match store.stored_message(node, id) {
+            Ok(Some(stored)) => write(&stored, id, &mut out),
+            // Evicted meanwhile.
+            Ok(None) => out.write_all(b"null").map_err(WriteError::Io),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = written.and_then(|()| Ok(out.flush()?)) {
             out.abort(error.into());
         }
     })?;
@@ -155,13 +158,13 @@ impl From<WriteError> for io::Error {
     }
 }
 
-fn write(store: &Store, node: &str, id: u64, message: &Message, out: &mut dyn Write) -> Result<(), WriteError> {
+fn write(stored: &StoredMessage<'_>, id: u64, out: &mut dyn Write) -> Result<(), WriteError> {
     write!(out, "{{\"id\":{id},\"message\":")?;
-    let error = write_message(store, node, id, message, out)?;
+    let error = write_message(stored, out)?;
     out.write_all(b",\"original_bytes\":[")?;
-    write_bytes(store, node, id, out, |chunk| &chunk.wire)?;
+    write_bytes(stored, out, |chunk| &chunk.wire)?;
     out.write_all(b"],\"decrypted_bytes\":[")?;
-    write_bytes(store, node, id, out, |chunk| &chunk.plain)?;
+    write_bytes(stored, out, |chunk| &chunk.plain)?;
     out.write_all(b"],\"error\":")?;
     json::write(out, &error)?;
     out.write_all(b"}")?;
@@ -169,16 +172,13 @@ fn write(store: &Store, node: &str, id: u64, message: &Message, out: &mut dyn Wr
 }
 
 /// Writes the decoded message, or null; returns the reason for null.
-fn write_message(
-    store: &Store,
-    node: &str,
-    id: u64,
-    message: &Message,
-    out: &mut dyn Write,
-) -> Result<Option<String>, WriteError> {
+fn write_message(stored: &StoredMessage<'_>, out: &mut dyn Write) -> Result<Option<String>, WriteError> {
+    let Some(Kind::Message(message)) = &stored.record().kind else {
+        return Err(StoreError::Corrupt("a row of messages is no message".to_owned()).into());
+    };
     let mut plain = Vec::new();
     let mut chunks = 0;
-    each_chunk(store, node, id, &mut |chunk| {
+    each_chunk(stored, &mut |chunk| {
         plain.extend_from_slice(&chunk.plain);
         chunks += 1;
         Ok(())
@@ -197,15 +197,13 @@ fn write_message(
 
 /// Writes bytes of all chunks as `"00","12",…`.
 fn write_bytes(
-    store: &Store,
-    node: &str,
-    id: u64,
+    stored: &StoredMessage<'_>,
     out: &mut dyn Write,
     of: impl Fn(&Chunk) -> &[u8],
 ) -> Result<(), WriteError> {
     let mut is_first = true;
     let mut text = Vec::with_capacity(5 * 4096);
-    each_chunk(store, node, id, &mut |chunk| {
+    each_chunk(stored, &mut |chunk| {
         for bytes in of(chunk).chunks(4096) {
             text.clear();
             for byte in bytes {
@@ -221,14 +219,9 @@ fn write_bytes(
     })
 }
 
-fn each_chunk(
-    store: &Store,
-    node: &str,
-    id: u64,
-    each: &mut dyn FnMut(&Chunk) -> io::Result<()>,
-) -> Result<(), WriteError> {
+fn each_chunk(stored: &StoredMessage<'_>, each: &mut dyn FnMut(&Chunk) -> io::Result<()>) -> Result<(), WriteError> {
     let mut failed = None;
-    store.each_message_chunk(node, id, &mut |record| {
+    stored.each_chunk(&mut |record| {
         if let Some(Kind::Chunk(chunk)) = &record.kind
             && let Err(error) = each(chunk)
         {

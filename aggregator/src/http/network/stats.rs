@@ -126,7 +126,8 @@ pub(crate) struct Totals {
     lost_bytes: u64,
 }
 
-/// Running totals of one target in one epoch of an agent, and the conservation equations.
+/// Running totals of one target in one epoch of an agent, and the conservation equations. The last entry may be without
+/// agent, epoch and target: the sum of those that were updated least recently and are no longer listed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AccountStats {
     agent: String,

@@ -1,0 +1,88 @@
+//! A writer that is faster than compaction.
+
+use std::{sync::Arc, thread};
+
+use chainscope_proto::v1::record::Kind;
+use rand::{RngCore as _, SeedableRng as _, rngs::SmallRng};
+
+use super::support::*;
+use crate::{
+    MessageQuery, Store, StoreOptions,
+    engine::{Engine, LocalDisk as _, rocks::Rocks},
+    schema::KINDS,
+    store::MAX_LEVEL0_FILES,
+};
+
+/// Stores a message whose chunk fills a write buffer, and so becomes a file.
+fn put_file(store: &Store, counter: u64) {
+    let mut record = chunk(1, false, counter);
+    if let Some(Kind::Chunk(chunk)) = &mut record.kind {
+        let mut wire = vec![0; 64 << 10];
+        SmallRng::seed_from_u64(counter).fill_bytes(&mut wire);
+        chunk.wire = wire.into();
+    }
+    put(store, &[record, message(1, false, counter, counter)]);
+}
+
+#[test]
+fn a_writer_that_outruns_compaction_waits_and_readers_do_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { write_buffer_bytes: 192 << 10, ..options() };
+    let rocks = Arc::new(Rocks::open(dir.path(), &options).unwrap());
+    let store = Store::with_engine(Arc::clone(&rocks) as Arc<dyn Engine>, options, KINDS).unwrap();
+    // Compaction runs only while the writer waits for it.
+    rocks.set_auto_compaction(false);
+    let (mut greatest, mut waits) = (0, 0);
+    for counter in 0..100 {
+        let mut is_waiting = false;
+        let pause = |interval| {
+            if !std::mem::replace(&mut is_waiting, true) {
+                rocks.set_auto_compaction(true);
+            }
+            assert_eq!(store.messages(NODE, &MessageQuery::default()).unwrap()[0].0, counter - 1);
+            thread::park_timeout(interval);
+            false
+        };
+        store.wait_for_compaction(pause).unwrap();
+        if is_waiting {
+            rocks.set_auto_compaction(false);
+            waits += 1;
+        }
+        put_file(&store, counter);
+        greatest = greatest.max(store.disk().unwrap().level0_files);
+    }
+    // What is in the write buffers is flushed beyond it.
+    assert!(greatest <= MAX_LEVEL0_FILES + 3, "{greatest} files");
+    assert!(waits > 1);
+    assert_sound(&store);
+}
+
+#[test]
+fn a_writer_does_not_wait_without_end_for_a_compaction_that_does_not_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { write_buffer_bytes: 192 << 10, ..options() };
+    let rocks = Arc::new(Rocks::open(dir.path(), &options).unwrap());
+    let store = Store::with_engine(Arc::clone(&rocks) as Arc<dyn Engine>, options, KINDS).unwrap();
+    rocks.set_auto_compaction(false);
+    for counter in 0..100 {
+        put_file(&store, counter);
+    }
+    assert!(rocks.level0_files() > MAX_LEVEL0_FILES);
+    let mut pauses = 0;
+    store
+        .wait_for_compaction(|_| {
+            pauses += 1;
+            assert!(pauses < 1000, "it waits without end");
+            false
+        })
+        .unwrap();
+    assert!(pauses > 1);
+    let mut pauses = 0;
+    store
+        .wait_for_compaction(|_| {
+            pauses += 1;
+            true
+        })
+        .unwrap();
+    assert_eq!(pauses, 1, "it stops when it is told to");
+}

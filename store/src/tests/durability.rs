@@ -1,0 +1,51 @@
+//! What the store asks of the disk, seen and made to fail by strace. Needs the right to trace this process.
+
+use std::{fs::File, io::Write as _};
+
+use chainscope_testing::syscalls::{Trace, acknowledged_after_sync};
+
+use super::support::*;
+use crate::Error;
+
+#[test]
+fn the_log_is_synced_between_a_write_and_its_acknowledgement() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("db"), options());
+    let path = dir.path().join("acknowledged");
+    let mut acknowledged = File::create(&path).unwrap();
+    let trace = Trace::of_this_thread(&dir.path().join("calls"), &[]);
+    for counter in 0..5 {
+        put(&store, &traffic(1, counter, 1));
+        assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 2 * (counter + 1));
+        acknowledged.write_all(b"a").unwrap();
+    }
+    let is_log = |path: &std::path::Path| path.extension().is_some_and(|extension| extension == "log");
+    assert_eq!(acknowledged_after_sync(&trace.stop(), &path, is_log), 5);
+}
+
+#[test]
+fn after_an_io_error_nothing_is_written_until_the_database_is_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("db");
+    let store = open(&db, options());
+    put(&store, &traffic(1, 0, 10));
+    // A single sync fails; the disk is sound before and after.
+    let trace = Trace::of_this_thread(&dir.path().join("calls"), &["inject=fdatasync:error=EIO:when=1"]);
+    stage(&store, &traffic(1, 10, 1));
+    let failed = store.sync();
+    drop(trace.stop());
+    assert!(matches!(failed, Err(Error::Failed(_))), "{failed:?}");
+    let failed = store.sync();
+    assert!(matches!(failed, Err(Error::Failed(_))), "{failed:?}");
+    assert_eq!(store.visible(NODE), (0, 10), "reads go on");
+    assert_eq!(store.message_chunks(NODE, 9).unwrap().unwrap(), [chunk(1, false, 9)]);
+    assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 20);
+    drop(store);
+
+    let store = open(&db, options());
+    let mark = store.high_water_mark(NODE, AGENT, EPOCH);
+    assert!(mark >= 20, "what was acknowledged is there");
+    put(&store, &traffic(1, mark / 2, 5));
+    assert_eq!(store.visible(NODE), (0, mark / 2 + 5));
+    assert_sound(&store);
+}
