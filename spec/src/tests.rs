@@ -82,16 +82,19 @@ fn a_tezedge_debugger_file_is_accepted_with_warnings() {
         "#,
     )
     .unwrap();
-    assert_eq!(config.listen.to_string(), "0.0.0.0:17732");
+    assert_eq!(config.listen.to_string(), "127.0.0.1:17732");
     assert_eq!(config.data_dir, Path::new("/tmp/volume/tezedge_debugger"));
     let node = &config.nodes[0];
-    assert_eq!(node.listen.unwrap().to_string(), "0.0.0.0:17742");
+    assert_eq!(node.listen.unwrap().to_string(), "127.0.0.1:17742");
     assert_eq!(node.target.p2p_port, Some(9732));
     assert_eq!(node.observe.retention.rows, Some(1_000_000));
     let text = warnings.join("\n");
     for spelling in [
-        "listen = \"0.0.0.0:17732\"",
-        "listen = \"0.0.0.0:17742\"",
+        "listen = \"127.0.0.1:17732\"",
+        "listen = \"127.0.0.1:17742\"",
+        "http_v2 listened on all interfaces",
+        "http_v3 listened on all interfaces",
+        "everyone who reaches the port reads the node's decrypted messages",
         "data_dir = \"/tmp/volume/tezedge_debugger\"",
         "identity = \"/tmp/volume/tezedge/identity.json\"",
         "p2p_port = 9732",
@@ -119,7 +122,7 @@ fn a_file_of_before_1_6_is_accepted_with_warnings() {
     .unwrap();
     assert_eq!(config.nodes[0].name, "9733");
     assert_eq!(config.nodes[0].identity.as_deref(), Some(Path::new("/tmp/identity.json")));
-    assert_eq!(warnings.len(), 6, "{warnings:#?}");
+    assert_eq!(warnings.len(), 8, "{warnings:#?}");
 }
 
 #[test]
