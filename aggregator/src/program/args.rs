@@ -77,7 +77,7 @@ pub(crate) struct Serve {
     /// Authentication of callers of the API
     #[arg(long, value_enum, default_value = "none", env = "CHAINSCOPE_AUTH")]
     pub(crate) auth: AuthMode,
-    /// File with lines of: token (or sha256:…), user, names of nodes, in which `*` matches any characters
+    /// File with lines of: token (or sha256:…), user, names of nodes, in which `*` matches any characters; `*` alone: all
     #[arg(long, value_name = "FILE", required_if_eq("auth", "token-file"), env = "CHAINSCOPE_AUTH_TOKEN_FILE")]
     pub(crate) auth_token_file: Option<PathBuf>,
     /// Write a line of JSON for each read of the API: to a file, or to standard output without a value

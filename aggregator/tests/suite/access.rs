@@ -181,6 +181,57 @@ fn an_unavailable_reviewer_refuses_and_answers_are_cached() {
 }
 
 #[test]
+fn one_token_is_reviewed_once_and_an_expired_one_never() {
+    let (server, reviews) = guarded(|_| {});
+    reviews.user("held-token", "alice");
+    reviews.is_holding.send_replace(true);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| server.get_as("held-token", "/v2/version").status)).collect();
+        until_true("all requests are under way", || open_connections(&server) >= 8);
+        reviews.is_holding.send_replace(false);
+        for each in all {
+            assert_eq!(each.join().unwrap(), 200);
+        }
+    });
+    assert_eq!(reviews.requests(), 1);
+    // {"exp":1}
+    let expired = "e30.eyJleHAiOjF9.c2ln";
+    reviews.user(expired, "alice");
+    server.refusal(expired, "/v2/version", 401);
+    assert_eq!(reviews.requests(), 1);
+}
+
+#[test]
+fn invalid_tokens_of_one_address_do_not_delay_others() {
+    let (server, reviews) = guarded(|_| {});
+    reviews.is_holding.send_replace(true);
+    let forged: Vec<TcpStream> = (0..40)
+        .map(|number| {
+            let mut stream = TcpStream::connect(server.http()).unwrap();
+            write!(stream, "GET /nodes HTTP/1.1\r\nhost: a\r\nauthorization: Bearer held-{number}\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    until_true("reviews are under way", || open_connections(&server) >= 40 && reviews.requests() >= 4);
+    // From another address, which a loopback listener sees as such.
+    let status = server.runtime.block_on(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut stream = socket.connect(server.http()).await.unwrap();
+        let head =
+            "GET /v2/version HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer bob-token\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    });
+    assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+    assert_eq!(reviews.requests(), 5, "four of the first address, one of the second");
+    reviews.is_holding.send_replace(false);
+    drop(forged);
+}
+
+#[test]
 fn a_stream_ends_when_the_permission_is_withdrawn() {
     let (server, reviews) = guarded(|config| {
         config.limits.reauthorize_interval = Duration::from_millis(20);
@@ -217,16 +268,17 @@ fn a_stream_ends_when_the_permission_is_withdrawn() {
 fn a_token_file_grants_nodes_and_is_reloaded() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tokens");
-    std::fs::write(&file, "one alice a/*\ntwo root\n").unwrap();
+    std::fs::write(&file, "one alice a/*\ntwo root *\n").unwrap();
     let (server, _) = guarded(|config| config.access = AccessConfig::TokenFile(file.clone()));
     let names = |token: &str| server.json_as(token, "/nodes").as_array().unwrap().len();
     assert_eq!((names("one"), names("two")), (2, 3));
     assert_eq!(server.get_as("one", "/nodes/a/y/v3/chunks").status, 200, "all kinds of data");
     assert_eq!(server.refusal("one", "/nodes/b/x/v2/p2p", 403), "alice may not get tezosnodes/messages of b/x");
     server.refusal("three", "/nodes", 401);
-    std::fs::write(&file, "three alice b/x\ntwo root\nnonsense\n").unwrap();
+    std::fs::write(&file, "three alice b/x\ntwo root *\nfour eve # b/*\n").unwrap();
     until_true("the new token is good", || server.get_as("three", "/nodes").status == 200);
     assert_eq!((server.get_as("one", "/nodes").status, names("three"), names("two")), (401, 1, 3));
+    server.refusal("four", "/nodes", 401);
     std::fs::remove_file(&file).unwrap();
     until_true("no token is accepted", || server.get_as("two", "/nodes").status == 503);
 }
@@ -247,4 +299,8 @@ fn a_malformed_token_file_is_an_error_at_start() {
     std::fs::write(&file, "secret-of-mine\n").unwrap();
     let error = start().unwrap();
     assert!(error.contains("line 1") && !error.contains("secret"), "{error}");
+    std::fs::write(&file, "a root *\nsecret-of-mine eve # ns/*\n").unwrap();
+    let error = start().unwrap();
+    let names_it = error.contains(file.to_str().unwrap()) && error.contains("line 2") && error.contains("`*` for all");
+    assert!(names_it && !error.contains("secret"), "{error}");
 }
