@@ -25,6 +25,8 @@ pub(crate) struct IngestMetrics {
     pub(crate) memory_states: Counter,
     pub(crate) bytes: Counter,
     pub(crate) unknown_kinds: Counter,
+    /// Records that were replaced by a loss.
+    pub(crate) invalid_records: Family<ReasonLabels, Counter>,
     pub(crate) store_errors: Counter,
     pub(crate) sync_seconds: Histogram,
 }
@@ -40,6 +42,7 @@ impl IngestMetrics {
             memory_states: Counter::default(),
             bytes: Counter::default(),
             unknown_kinds: Counter::default(),
+            invalid_records: Family::default(),
             store_errors: Counter::default(),
             sync_seconds: Histogram::new(SECONDS),
         }
@@ -71,9 +74,21 @@ impl IngestMetrics {
             "Records of a kind that this build does not know",
             self.unknown_kinds.clone(),
         );
+        registry.register(
+            "invalid_records",
+            "Records with impossible contents, not stored",
+            self.invalid_records.clone(),
+        );
         registry.register("store_errors", "Writes that failed in the store", self.store_errors.clone());
         registry.register_with_unit("sync", "Duration of a commit", Unit::Seconds, self.sync_seconds.clone());
     }
+}
+
+/// Labels of what is refused.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct ReasonLabels {
+    /// One of a fixed set.
+    pub(crate) reason: &'static str,
 }
 
 /// Labels of a request.

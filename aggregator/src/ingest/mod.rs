@@ -23,6 +23,7 @@ mod health;
 mod session;
 mod shared;
 mod trust;
+mod validate;
 mod writer;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

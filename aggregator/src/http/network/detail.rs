@@ -36,6 +36,10 @@ use crate::{access::permission::ReadMessages, json, network::decode};
 
 /// Plain bytes up to which a response is built in memory.
 const MAX_BUFFERED: u64 = 256 << 10;
+/// Chunks beyond the first up to which a response is built in memory.
+const MAX_BUFFERED_CHUNKS: u64 = 8;
+/// Bytes of the first and the last chunk of a message that may belong to other messages.
+const MAX_FOREIGN: u64 = 2 << 16;
 /// Size of a block of a large response.
 const BLOCK: usize = 64 << 10;
 /// Blocks that may wait for the client.
@@ -109,7 +113,8 @@ fn buffered(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
     let Some(Record { kind: Some(Kind::Message(message)), .. }) = store.message(node, id)? else {
         return Ok(Found::Nothing);
     };
-    if message.length > MAX_BUFFERED {
+    let further_chunks = message.last_chunk.saturating_sub(message.first_chunk);
+    if message.length > MAX_BUFFERED || further_chunks > MAX_BUFFERED_CHUNKS {
         return Ok(Found::Large(Box::new(message)));
     }
     let mut json = Vec::new();
@@ -179,8 +184,10 @@ fn write_message(
     let mut plain = Vec::new();
     let mut chunks = 0;
     each_chunk(store, node, id, &mut |chunk| {
-        plain.extend_from_slice(&chunk.plain);
         chunks += 1;
+        if (plain.len() as u64) < message.length.saturating_add(MAX_FOREIGN) {
+            plain.extend_from_slice(&chunk.plain);
+        }
         Ok(())
     })?;
     let error = match decode::write_json(message, &plain, out)? {
