@@ -128,6 +128,9 @@ fn scraped(access: &OperationsAccess, store: &Store) -> Result<Registry, StoreEr
     if let Some(catalog) = access.catalog() {
         let help = "1 if the stream of the operator's catalog is connected";
         gauge(&mut registry, "catalog_connected", help, None, catalog.is_connected().into());
+        let help =
+            "Nodes that vanished from the operator's snapshot with many others, and are kept until it is confirmed";
+        gauge(&mut registry, "catalog_unconfirmed_nodes", help, None, catalog.unconfirmed() as u64);
     }
     gauge(&mut registry, "nodes", "Known nodes", None, access.nodes().all().len() as u64);
     gauge(&mut registry, "query_waiting", "Requests that wait for a thread", None, access.waiting_queries() as u64);

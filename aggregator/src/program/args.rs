@@ -62,7 +62,8 @@ pub(crate) struct Serve {
     /// CA bundle used to verify the operator; read again at each connection
     #[arg(long, value_name = "FILE", requires = "operator", env = "CHAINSCOPE_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Retention of the records of a node after its TezosNode was deleted
+    /// Retention of the records of a node after its TezosNode was deleted; also the time over which the operator has to confirm
+    /// that half of all nodes or more are gone
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = humantime::parse_duration, env = "CHAINSCOPE_DELETED_RETENTION")]
     pub(crate) deleted_retention: Duration,
     /// Service account of the agents: records are accepted with its tokens only, for the host of the token and the nodes there
