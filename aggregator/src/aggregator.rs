@@ -23,6 +23,7 @@ use crate::{
     http::{
         self,
         app::{App, PinnedNode, Services},
+        browser::BrowserPolicy,
         prefix, router,
         server::Server,
     },
@@ -83,6 +84,10 @@ impl Aggregator {
         }
         let audit = config.audit || !matches!(config.access, AccessConfig::Open);
         let access = Access::new(config.access, limits.review_ttl)?;
+        let policy = Arc::new(BrowserPolicy::new(&config.cors_origins, &config.hosts, access.is_open())?);
+        if access.is_open() && !http.ip().is_loopback() {
+            tracing::warn!(%http, "the API has no authentication: who reaches this address reads decrypted messages");
+        }
         let acceptors = Acceptors::new(config.tls, config.api_tls)?;
         let operator = match config.catalog {
             Some(from) => Some((Remote::new(&from.operator, from.ca_file.clone())?, from)),
@@ -150,8 +155,8 @@ impl Aggregator {
         let mut servers = JoinSet::new();
         let router = router(Arc::clone(&app));
         let service = |pinned: Option<PinnedNode>| {
-            let router = router.clone();
-            move |request| prefix::respond(router.clone(), pinned.clone(), request)
+            let (router, policy) = (router.clone(), Arc::clone(&policy));
+            move |request| prefix::respond(router.clone(), Arc::clone(&policy), pinned.clone(), request)
         };
         let server = Server {
             acceptor: acceptors.api,
@@ -167,7 +172,9 @@ impl Aggregator {
             operation = Some(address_of(&listener, address)?);
             let router = http::operations_router(app);
             let server = Server { acceptor: Acceptor::plain(), stop: gone.clone(), ..server.clone() };
-            servers.spawn(server.serve(listener, move |request| prefix::respond(router.clone(), None, request)));
+            let policy = Arc::new(policy.any_host());
+            let service = move |request| prefix::respond(router.clone(), Arc::clone(&policy), None, request);
+            servers.spawn(server.serve(listener, service));
         }
         if let (Some((remote, from)), Some(catalog)) = (operator, catalog) {
             servers.spawn(client::follow(catalog, from, remote, build, stop.clone()));

@@ -22,6 +22,12 @@ fn a_minimal_file_has_all_defaults() {
 }
 
 #[test]
+fn origins_and_hosts_are_lists() {
+    let config = parse("cors_origins = [\"https://a.example\"]\nhosts = [\"b.example\"]\n[[nodes]]\np2p_port = 9732\n");
+    assert_eq!((config.cors_origins, config.hosts), (vec!["https://a.example".into()], vec!["b.example".into()]));
+}
+
+#[test]
 fn every_key_of_the_example_file_is_read() {
     let config = parse(include_str!("../../docs/chainscope.example.toml"));
     assert_eq!(config.listen.to_string(), "127.0.0.1:17732");

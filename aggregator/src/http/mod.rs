@@ -1,7 +1,7 @@
 //! The HTTP API.
 //!
 //! ```text
-//! listener ─▶ server ─▶ prefix: node prefixes, methods, CORS ─▶ router ─▶ app: authentication, authorization ─▶ handler
+//! listener ─▶ server ─▶ prefix: hosts, node prefixes, methods, CORS ─▶ router ─▶ app: authentication, authorization ─▶ handler
 //! ```
 //!
 //! `network` and `memory` have the routes of a pillar; a further pillar is a further directory with `routes()` and `Api`.
@@ -9,6 +9,7 @@
 //! `problem` (errors), `app` (state, and the only ways to the store). This file has the wiring: no other file imports it.
 
 pub(crate) mod app;
+pub(crate) mod browser;
 mod docs;
 mod list;
 mod memory;

@@ -81,6 +81,12 @@ pub(crate) struct Serve {
     /// File with lines of: token (or sha256:…), user, names of nodes, in which `*` matches any characters; `*` alone: all
     #[arg(long, value_name = "FILE", required_if_eq("auth", "token-file"), env = "CHAINSCOPE_AUTH_TOKEN_FILE")]
     pub(crate) auth_token_file: Option<PathBuf>,
+    /// Origins whose pages may read the API in a browser, beside those of loopback: https://explorer.example, or `*` for all
+    #[arg(long, value_name = "ORIGINS", value_delimiter = ',', env = "CHAINSCOPE_CORS_ORIGINS")]
+    pub(crate) cors_origins: Vec<String>,
+    /// Host names of the API beside localhost and IP addresses; any other is refused, or `*` for all [default with --auth: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "CHAINSCOPE_HOSTS")]
+    pub(crate) hosts: Vec<String>,
     /// Write a line of JSON for each read of the API: to a file, or to standard output without a value
     ///
     /// Without it reads of authenticated callers are in the ordinary log.
@@ -108,12 +114,15 @@ pub(crate) struct ExplorerProxy {
     /// Nodes that clients may read, each as NAMESPACE/NAME
     #[arg(long, value_name = "NODES", value_delimiter = ',', required = true, env = "CHAINSCOPE_NODES")]
     nodes: Vec<String>,
+    /// Host names of this proxy beside localhost and IP addresses; any other is refused, or `*` for all
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "CHAINSCOPE_HOSTS")]
+    hosts: Vec<String>,
 }
 
 impl From<ExplorerProxy> for explorer_proxy::Config {
     fn from(args: ExplorerProxy) -> Self {
-        let ExplorerProxy { listen, api, explorer, token_file, ca_file, nodes } = args;
-        Self { listen, api, explorer, token_file, ca_file, nodes }
+        let ExplorerProxy { listen, api, explorer, token_file, ca_file, nodes, hosts } = args;
+        Self { listen, api, explorer, token_file, ca_file, nodes, hosts }
     }
 }
 

@@ -80,6 +80,8 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
     config.audit = args.audit_log.is_some();
     config.tls = args.tls_dir;
     config.api_tls = args.api_tls;
+    config.cors_origins = args.cors_origins;
+    config.hosts = args.hosts;
     let needs_reviews = args.auth == AuthMode::Kubernetes || args.agent_service_account.is_some();
     let reviewer: Option<Arc<dyn Reviewer>> = if needs_reviews {
         Some(Arc::new(

@@ -17,8 +17,12 @@ use serde_json::{Value, json};
 use crate::common::{CONNECTION, LIMIT, Server, TIME, event, get, identified, message, opened, record, with_chunks};
 
 #[test]
-fn every_response_allows_all_origins() {
-    let server = Server::start();
+fn every_response_is_readable_by_pages_of_loopback_and_listed_origins_only() {
+    let listed = "https://explorer.example";
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.cors_origins = vec![listed.into()];
+    });
     for (method, path, status) in [
         ("GET", "/v2/p2p", 200),
         ("GET", "/v2/p2p/", 200),
@@ -40,7 +44,23 @@ fn every_response_allows_all_origins() {
     ] {
         let answer = get(server.http(), method, path, &[]);
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-        assert_eq!(answer.header("access-control-allow-origin"), Some("*"), "{method} {path}");
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{method} {path}");
+        assert_eq!(answer.header("vary"), Some("origin"), "{method} {path}");
+        for (origin, is_allowed) in
+            [("http://localhost:8080", true), ("http://[::1]", true), (listed, true), ("http://evil.example", false)]
+        {
+            let answer = get(server.http(), method, path, &[("origin", origin)]);
+            let allowed = is_allowed.then_some(origin);
+            assert_eq!(
+                (answer.status, answer.header("access-control-allow-origin")),
+                (status, allowed),
+                "{method} {path}"
+            );
+        }
+        let rebound = get(server.http(), method, path, &[("host", "evil.example"), ("origin", "http://evil.example")]);
+        assert_eq!(rebound.status, 421, "{method} {path}: {}", rebound.body);
+        assert_eq!(rebound.header("access-control-allow-origin"), None, "{method} {path}");
+        assert!(method == "HEAD" || rebound.body.contains("`hosts`"), "{method} {path}: {}", rebound.body);
         if status >= 400 && method != "HEAD" {
             assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{method} {path}");
             let problem: Value = serde_json::from_str(&answer.body).unwrap();
@@ -51,6 +71,17 @@ fn every_response_allows_all_origins() {
     let options = get(server.http(), "OPTIONS", "/v2/p2p", &[]);
     assert_eq!(options.header("access-control-allow-methods"), Some("GET, HEAD, OPTIONS"));
     assert_eq!(get(server.http(), "PUT", "/v2/p2p", &[]).header("allow"), Some("GET, HEAD, OPTIONS"));
+}
+
+#[test]
+fn all_origins_and_hosts_may_be_allowed() {
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.cors_origins = vec!["*".into()];
+        config.hosts = vec!["*".into()];
+    });
+    let answer = get(server.http(), "GET", "/v2/p2p", &[("host", "any.example"), ("origin", "http://any.example")]);
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some("*")));
 }
 
 #[test]
