@@ -24,6 +24,7 @@ use crate::{
         self,
         app::{App, PinnedNode, Services},
         browser::BrowserPolicy,
+        in_flight::InFlight,
         prefix, router,
         server::Server,
     },
@@ -145,6 +146,7 @@ impl Aggregator {
             draining: draining.clone(),
             pool: Arc::clone(&pool),
             bulk: Arc::clone(&bulk),
+            in_flight: InFlight::new(limits.max_response_bytes),
             streams: Arc::new(Semaphore::new(limits.max_streams)),
             visible,
             stop: stop.clone(),
@@ -162,6 +164,7 @@ impl Aggregator {
             acceptor: acceptors.api,
             max_connections: limits.max_connections,
             client_timeout: limits.client_timeout,
+            least_rate: limits.least_rate,
             connections: metrics.http.connections.clone(),
             stop: stop.clone(),
         };

@@ -52,6 +52,8 @@ use crate::{
 const MAX_CONNECTIONS: usize = 512;
 /// Maximum time that a browser takes to send the head of a request, and that it leaves a response unread.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Least bytes a second that a browser takes of a response.
+const LEAST_RATE: usize = 16 << 10;
 /// Maximum time until the head of an upstream's response.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle connections to an upstream are closed after this.
@@ -160,6 +162,7 @@ impl Proxy {
             acceptor: Acceptor::plain(),
             max_connections: MAX_CONNECTIONS,
             client_timeout: CLIENT_TIMEOUT,
+            least_rate: LEAST_RATE,
             connections: Default::default(),
             stop,
         };

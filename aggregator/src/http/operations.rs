@@ -134,6 +134,8 @@ fn scraped(access: &OperationsAccess, store: &Store) -> Result<Registry, StoreEr
     }
     gauge(&mut registry, "nodes", "Known nodes", None, access.nodes().all().len() as u64);
     gauge(&mut registry, "query_waiting", "Requests that wait for a thread", None, access.waiting_queries() as u64);
+    let help = "Memory of responses that wait for their clients";
+    gauge(&mut registry, "http_in_flight", help, Some(Unit::Bytes), access.app().in_flight().bytes());
     let streamed = Counter::<u64>::default();
     streamed.inc_by(access.app().metrics().streamed());
     registry.register("http_streamed_rows", "Rows sent on live streams", streamed);

@@ -1,4 +1,4 @@
-//! Tests that must not share a process: a global subscriber, a full disk.
+//! Tests that must not share a process: a global subscriber, a full disk, memory.
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -7,3 +7,4 @@ mod common;
 
 mod audit_log;
 mod disk;
+mod slow_readers;

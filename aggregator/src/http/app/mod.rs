@@ -26,7 +26,7 @@ pub(crate) use self::{
     authenticate::authenticate,
     request::{AuthorizedNode, AuthorizedNodes, OperationsAccess, OperationsListener, PinnedNode, SelectedNodes},
 };
-use super::problem::Problem;
+use super::{in_flight::InFlight, problem::Problem};
 use crate::{
     access::Access,
     catalog::Catalog,
@@ -53,6 +53,8 @@ pub(crate) struct Services {
     pub(crate) pool: Arc<Pool>,
     /// Threads for responses that are written while they are read from the store, at the client's pace.
     pub(crate) bulk: Arc<Pool>,
+    /// Memory of responses.
+    pub(crate) in_flight: InFlight,
     /// One permit for each live stream.
     pub(crate) streams: Arc<Semaphore>,
     /// Changes whenever rows become visible.
@@ -91,6 +93,11 @@ impl App {
     /// The commit or version that this was built from.
     pub(crate) fn build(&self) -> &str {
         &self.services.build
+    }
+
+    /// Memory of responses.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.services.in_flight
     }
 
     /// One permit for each live stream.

@@ -10,6 +10,7 @@ use chainscope_profile::{Kind, Kinds, Measure, ProfileData, Tree, TreeOptions};
 use chainscope_proto::v1::MemoryMapping;
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -138,12 +139,14 @@ pub(crate) async fn tree(
             Ok((head, text))
         })
         .await?;
-    Ok(response::json(body(head, rest)))
+    let permit = node.app().in_flight().hold(head.iter().map(Bytes::len).sum::<usize>() + rest.memory())?;
+    Ok(response::json(body(head, (rest, permit))))
 }
 
 /// The blocks that are there, then the others as the client takes them.
-fn body(head: Vec<Bytes>, rest: TreeWriter) -> Body {
-    let rest = stream::unfold(rest, |mut text| async move { text.block().map(|block| (block, text)) });
+fn body(head: Vec<Bytes>, rest: (TreeWriter, OwnedSemaphorePermit)) -> Body {
+    let rest =
+        stream::unfold(rest, |(mut text, permit)| async move { text.block().map(|block| (block, (text, permit))) });
     Body::from_stream(stream::iter(head).chain(rest).map(Ok::<_, Infallible>))
 }
 

@@ -7,7 +7,7 @@
 use std::{
     io::{self, Write},
     ops::ControlFlow,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -34,6 +34,8 @@ use super::{
 };
 use crate::{access::permission::ReadMessages, json, network::decode};
 
+/// Least bytes a second that a client takes of a large response: it occupies one of few threads.
+const LEAST_RATE: u64 = 256 << 10;
 /// Plain bytes up to which a response is built in memory.
 const MAX_BUFFERED: u64 = 256 << 10;
 /// Chunks beyond the first up to which a response is built in memory.
@@ -133,6 +135,8 @@ fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64, message: Message) -> R
         blocks,
         runtime: node.app().runtime().clone(),
         timeout: node.app().limits().client_timeout,
+        began: Instant::now(),
+        sent: 0,
     };
     node.spawn_bulk(move |store, node| {
         let written = write(store, node, id, &message, &mut out).and_then(|()| Ok(out.flush()?));
@@ -252,22 +256,28 @@ struct BlockWriter {
     block: Vec<u8>,
     blocks: mpsc::Sender<io::Result<Bytes>>,
     runtime: Handle,
-    /// Longest wait for the client to take a block.
+    /// Time beyond that of [`LEAST_RATE`].
     timeout: Duration,
+    began: Instant,
+    /// Bytes that the client has taken, but for the waiting blocks.
+    sent: u64,
 }
 
 impl BlockWriter {
-    fn send(&self, block: io::Result<Bytes>) -> io::Result<()> {
-        let sent = self.runtime.block_on(async { timeout(self.timeout, self.blocks.send(block)).await });
+    fn send(&mut self, block: io::Result<Bytes>) -> io::Result<()> {
+        let allowed = self.timeout.saturating_add(Duration::from_secs(self.sent / LEAST_RATE));
+        let left = allowed.saturating_sub(self.began.elapsed());
+        self.sent = self.sent.saturating_add(block.as_ref().map_or(0, |block| block.len() as u64));
+        let sent = self.runtime.block_on(async { timeout(left, self.blocks.send(block)).await });
         match sent {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection")),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")),
         }
     }
 
     /// Ends the body with an error, so that the client does not take a part for the whole.
-    fn abort(&self, error: io::Error) {
+    fn abort(&mut self, error: io::Error) {
         tracing::debug!(%error, "a large response was aborted");
         // Fails if the client is gone.
         let _ = self.send(Err(error));
