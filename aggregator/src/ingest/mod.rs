@@ -83,6 +83,7 @@ impl Ingest {
                 metrics,
                 queue_permits: Arc::new(Semaphore::new(max_permits as usize)),
                 max_permits,
+                hello_timeout: limits.client_timeout,
                 stop: CancellationToken::new(),
                 sessions: TaskTracker::new(),
                 runtime: Handle::current(),

@@ -11,7 +11,10 @@ use chainscope_proto::{
 };
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
-use tokio::{sync::mpsc, time::sleep_until};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, sleep_until},
+};
 
 use super::{
     SessionError,
@@ -66,6 +69,7 @@ async fn serve<S: Stream<Item = RecordRequest>>(
     let first = tokio::select! {
         first = requests.next() => first,
         () = expiry.as_mut() => return Err(SessionError::TokenExpired),
+        () = sleep(shared.hello_timeout) => return Err(SessionError::HelloTimeout(shared.hello_timeout)),
         () = shared.stop.cancelled() => return Err(SessionError::Stopping),
     };
     let hello = match first.map(|request| request.request) {

@@ -1,10 +1,14 @@
 //! Authentication and authorization: 401, 403, 503, and no trace of what the caller may not read.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::Write as _, net::TcpStream, sync::Arc, time::Duration};
 
 use chainscope_aggregator::{Config, NodeConfig, access::AccessConfig};
 use chainscope_proto::v1::{Record, record::Kind};
 use chainscope_testing::wait::until_true;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpSocket,
+};
 
 use crate::common::{Server, TIME, fake::Reviews, get, message, record};
 
@@ -33,6 +37,13 @@ fn guarded(change: impl FnOnce(&mut Config)) -> (Server, Arc<Reviews>) {
         change(config);
     });
     (server, reviews)
+}
+
+/// Open connections of the API, without that of this request.
+fn open_connections(server: &Server) -> u64 {
+    let metrics = get(server.running().operation_addr().unwrap(), "GET", "/metrics", &[]).body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("chainscope_http_connections "));
+    line.unwrap().parse::<u64>().unwrap() - 1
 }
 
 const NODE_PATHS: [&str; 15] = [
@@ -167,9 +178,9 @@ fn an_unavailable_reviewer_refuses_and_answers_are_cached() {
     assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200);
     reviews.away(true);
     reviews.revoke("alice");
-    let requests = reviews.requests.load(std::sync::atomic::Ordering::SeqCst);
+    let requests = reviews.requests();
     assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200, "cached");
-    assert_eq!(reviews.requests.load(std::sync::atomic::Ordering::SeqCst), requests);
+    assert_eq!(reviews.requests(), requests);
     assert!(server.refusal("alice-token", "/nodes/a/y/v2/p2p", 503).contains("no answer"));
     assert_eq!(server.get_as("root-token", "/nodes").status, 503);
     assert_eq!(get(server.http(), "GET", "/nodes", &[]).status, 401);
@@ -246,8 +257,8 @@ fn a_stream_ends_when_the_permission_is_withdrawn() {
     assert_eq!(live.ids(1), [0]);
     // The reviewer is unavailable: keep-alive comments only, and no message is lost.
     reviews.away(true);
-    let requests = reviews.requests.load(std::sync::atomic::Ordering::SeqCst);
-    until_true("the stream is reauthorized", || reviews.requests.load(std::sync::atomic::Ordering::SeqCst) > requests);
+    let requests = reviews.requests();
+    until_true("the stream is reauthorized", || reviews.requests() > requests);
     agent.batch("a/x", 1, messages(1));
     agent.wait_for("a/x", 2);
     for _ in 0..3 {

@@ -1,5 +1,7 @@
 //! Sessions with agents: in-process and over gRPC.
 
+use std::time::Duration;
+
 use chainscope_proto::v1::{
     Batch, Chunk, ConnectionSummary, Hello, Message, Record, RecordReply, RecordRequest, SocketAddress,
     connection_event::Event, ingest_client::IngestClient, record::Kind, record_reply::Reply, record_request::Request,
@@ -272,6 +274,22 @@ fn over_grpc_a_session_continues_at_the_high_water_mark() {
     assert_eq!((&agent["name"], &agent["build"]), (&"host-1".into(), &"test".into()));
     // The clock in the hello is of 2021: the skew is years.
     assert!(agent["clock_skew"].as_i64().unwrap() > 100_000_000_000_000_000, "{agent}");
+}
+
+#[test]
+fn a_session_without_a_hello_ends() {
+    let server = Server::with(|config| {
+        config.ingest = Some("127.0.0.1:0".parse().unwrap());
+        config.limits.client_timeout = Duration::from_millis(50);
+    });
+    let address = server.running().ingest_addr().unwrap();
+    let ended = server.runtime.block_on(async {
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let (_requests, stream) = mpsc::channel::<RecordRequest>(1);
+        let mut replies = IngestClient::new(channel).record(ReceiverStream::new(stream)).await.unwrap().into_inner();
+        tokio::time::timeout(LIMIT, replies.message()).await.expect("the session goes on").unwrap_err()
+    });
+    assert_eq!(ended.code(), Code::DeadlineExceeded, "{ended}");
 }
 
 #[test]
