@@ -9,7 +9,7 @@ pub struct Limits {
     pub query_threads: usize,
     /// Requests that may wait for such a thread.
     pub query_queue: usize,
-    /// Maximum duration of a read of the store, from its submission.
+    /// Maximum duration of a read of the store, and of its wait for a thread.
     pub query_timeout: Duration,
     /// Maximum number of open HTTP connections of a listener.
     pub max_connections: usize,

@@ -11,7 +11,7 @@ use axum::{
     routing::get,
 };
 use chainscope_hygiene::EscapedTruncated;
-use chainscope_store::{Error as StoreError, Store};
+use chainscope_store::{Budget, Error as StoreError, Store};
 use prometheus_client::{
     encoding::text,
     metrics::counter::Counter,
@@ -63,7 +63,7 @@ pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> 
     if access.catalog().is_some_and(|catalog| !catalog.is_known()) {
         return Err(Problem::busy("the operator has not said yet which nodes there are"));
     }
-    access.read(|_, store| Ok(store.generation())).await?;
+    access.read(|_, store, _| Ok(store.generation())).await?;
     Ok(match access.ingest_trouble() {
         Some(trouble) => format!("ok, but records cannot be stored: {}\n", EscapedTruncated(&trouble)),
         None => "ok\n".to_owned(),
@@ -75,8 +75,8 @@ pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> 
     (status = 200, description = "The metrics.", content_type = "application/openmetrics-text", body = String),
 ))]
 pub(crate) async fn metrics(access: OperationsAccess) -> Result<Response, Problem> {
-    let text = access.read(|access, store| {
-        let scraped = scraped(access, store)?;
+    let text = access.read(|access, store, budget| {
+        let scraped = scraped(access, store, budget)?;
         let mut text = String::new();
         let written = text::encode_registry(&mut text, &access.app().metrics().registry)
             .and_then(|()| text::encode_registry(&mut text, &scraped))
@@ -90,12 +90,12 @@ pub(crate) async fn metrics(access: OperationsAccess) -> Result<Response, Proble
 }
 
 /// What is read at each scrape.
-fn scraped(access: &OperationsAccess, store: &Store) -> Result<Registry, StoreError> {
+fn scraped(access: &OperationsAccess, store: &Store, budget: &Budget) -> Result<Registry, StoreError> {
     let mut registry = Registry::with_prefix("chainscope");
     let mut nodes = store.nodes();
     // The store keeps the name of a deleted node.
     nodes.retain(|node| access.nodes().knows(&node.name));
-    network::scrape(&mut registry, store, &nodes)?;
+    network::scrape(&mut registry, store, &nodes, budget)?;
     memory::scrape(&mut registry, access);
     let disk = store.disk()?;
     gauge(

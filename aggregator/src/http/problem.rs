@@ -45,6 +45,11 @@ impl Problem {
         problem
     }
 
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE.as_u16()
+    }
+
     /// 404.
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
@@ -105,7 +110,8 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Deadline { .. } | StoreError::Budget { .. } => {
-                Self::busy(format!("{error}: narrow it by time or cursor"))
+                let how = "give a shorter range of time (from, to), a cursor near the rows, a smaller limit, or fewer filters";
+                Self::new(StatusCode::BAD_REQUEST, format!("{error}: {how}"))
             }
             StoreError::Cancelled => Self::busy("the query was cancelled"),
             other => {

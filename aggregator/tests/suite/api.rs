@@ -336,6 +336,39 @@ fn stats_contain_every_term_every_loss_and_findings() {
 }
 
 #[test]
+fn too_wide_a_query_is_a_400_that_says_how_to_narrow_it() {
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.limits.query_timeout = Duration::from_micros(100);
+        config.limits.heartbeat_interval = Duration::from_millis(5);
+    });
+    server.feed("9732", (0..3000).map(|_| record(TIME, Kind::Message(message("advertise")))).collect());
+    // A 503 says that the wait for a thread took longer.
+    let answer =
+        std::iter::repeat_with(|| server.get("/v2/p2p?limit=1000")).find(|answer| answer.status != 503).unwrap();
+    assert_eq!((answer.status, answer.header("retry-after")), (400, None), "{}", answer.body);
+    assert!(answer.body.contains("(from, to), a cursor"), "{}", answer.body);
+    let mut live = server.events("/v2/p2p/stream?cursor=0", &[]);
+    let blocks: Vec<String> = std::iter::from_fn(|| live.block()).collect();
+    let last = blocks.last().unwrap();
+    assert!(last.starts_with("event: error\ndata: {") && last.contains("\"status\":400"), "{last}");
+}
+
+#[test]
+fn a_summary_of_many_nodes_ends_at_the_deadline() {
+    let server = Server::with(|config| {
+        config.nodes.extend((0..2000).map(|number| NodeConfig::new(format!("a/{number}"))));
+        config.limits.query_timeout = Duration::from_micros(100);
+    });
+    for path in ["/nodes", "/v2/stats"] {
+        // Others say that the wait for a thread took longer.
+        let is_late =
+            |_: &usize| server.problem(path, 503)["detail"].as_str().unwrap().contains("the summary of all nodes");
+        assert!((0..1000).any(|turn| is_late(&turn)), "{path}");
+    }
+}
+
+#[test]
 fn documents_are_embedded() {
     let server = Server::with(|config| config.build = "39690b8fe4c7a526bf790e370dc61cb4fa636a90".into());
     assert_eq!(server.get("/v2/version").body, "\"39690b8fe4c7a526bf790e370dc61cb4fa636a90\"");
