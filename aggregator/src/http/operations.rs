@@ -54,7 +54,7 @@ pub(crate) async fn healthz(_: OperationsAccess) -> &'static str {
 /// what is stored can still be read.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Ready.", body = String),
-    (status = 503, description = "Not ready, with the reason.", body = Problem),
+    (status = 503, description = "Not ready, with the reason.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> {
     if access.is_draining() {

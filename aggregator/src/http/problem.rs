@@ -32,6 +32,9 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
+    /// The media type of error responses.
+    pub(crate) const MEDIA_TYPE: &'static str = "application/problem+json";
+
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         let status = status.as_u16();
@@ -74,7 +77,7 @@ impl IntoResponse for Problem {
         let _ = crate::json::write(&mut body, &self);
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Self::MEDIA_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"chainscope\""));

@@ -30,7 +30,7 @@ fn recorder(pid: u32) -> Recorder {
 }
 
 /// The example of the contract: a thread that reads, something too small to be shown, and what has no name.
-fn example() -> Recorder {
+pub(crate) fn example() -> Recorder {
     let mut recorder = recorder(48213);
     let read = FrameName::library("libpthread.so.0", Some("read"), 0x1297a);
     let caller = FrameName::own("<std::process::ChildStderr as std::io::Read>::read::h2b39f2a53104c282", 0x022f_e583);

@@ -27,8 +27,8 @@ const PAGE: u64 = 4;
 #[utoipa::path(get, path = "/v3/chunks", params(NodeParameters, ChunksParameters), responses(
     (status = 200, description = "Pairs of a key, `<connection>-<local|remote>-<counter>`, and the chunk.",
      body = Vec<(String, ChunkView)>),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn chunks(
     Params(parameters): Params<ChunksParameters>,
@@ -92,8 +92,8 @@ async fn page(
     ("key" = String, Path, description = "Key of the chunk: `<connection>-<local|remote>-<counter>`."), NodeParameters,
 ), responses(
     (status = 200, description = "The chunk, or null.", body = Option<ChunkView>),
-    (status = 400, description = "The key is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "The key is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn chunk(Path(key): Path<String>, node: AuthorizedNode<ReadChunks>) -> Result<Response, Problem> {
     let (connection, incoming, counter) = require_chunk_key("key", &key)?;

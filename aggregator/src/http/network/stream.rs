@@ -54,9 +54,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// `error`, whose data is a problem, says why a stream cannot go on.
 #[utoipa::path(get, path = "/v2/p2p/stream", params(NodeParameters, MessageParameters), responses(
     (status = 200, description = "The events.", content_type = "text/event-stream", body = String),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
-    (status = 503, description = "Too many streams are open.", body = Problem),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Too many streams are open.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn messages(
     headers: HeaderMap,
