@@ -23,6 +23,8 @@ use crate::{
     http::{
         self,
         app::{App, PinnedNode, Services},
+        browser::BrowserPolicy,
+        in_flight::InFlight,
         prefix, router,
         server::Server,
     },
@@ -35,6 +37,9 @@ use crate::{
     retention,
 };
 
+/// Threads for summaries of many nodes, and those that wait for one.
+const SUMMARY_THREADS: usize = 2;
+const SUMMARY_QUEUE: usize = 32;
 /// Threads for responses that are written at the client's pace.
 const BULK_THREADS: usize = 2;
 /// Such responses that wait for a thread.
@@ -83,6 +88,10 @@ impl Aggregator {
         }
         let audit = config.audit || !matches!(config.access, AccessConfig::Open);
         let access = Access::new(config.access, limits.review_ttl)?;
+        let policy = Arc::new(BrowserPolicy::new(&config.cors_origins, &config.hosts, access.is_open())?);
+        if access.is_open() && !http.ip().is_loopback() {
+            tracing::warn!(%http, "the API has no authentication: who reaches this address reads decrypted messages");
+        }
         let acceptors = Acceptors::new(config.tls, config.api_tls)?;
         let operator = match config.catalog {
             Some(from) => Some((Remote::new(&from.operator, from.ca_file.clone())?, from)),
@@ -121,6 +130,7 @@ impl Aggregator {
         )?;
         let snapshots = snapshots::start(store.clone(), Arc::clone(&nodes), Arc::clone(&memory))?;
         let pool = Arc::new(Pool::start("query", limits.query_threads, limits.query_queue)?);
+        let summaries = Arc::new(Pool::start("summaries", SUMMARY_THREADS, SUMMARY_QUEUE)?);
         let bulk = Arc::new(Pool::start("bulk", BULK_THREADS, BULK_QUEUE)?);
         let eviction = retention::start(store.clone(), catalog.clone(), limits.eviction_interval)?;
         let (stop, draining) = (CancellationToken::new(), CancellationToken::new());
@@ -139,7 +149,9 @@ impl Aggregator {
             catalog: catalog.clone(),
             draining: draining.clone(),
             pool: Arc::clone(&pool),
+            summaries: Arc::clone(&summaries),
             bulk: Arc::clone(&bulk),
+            in_flight: InFlight::new(limits.max_response_bytes),
             streams: Arc::new(Semaphore::new(limits.max_streams)),
             visible,
             stop: stop.clone(),
@@ -150,13 +162,14 @@ impl Aggregator {
         let mut servers = JoinSet::new();
         let router = router(Arc::clone(&app));
         let service = |pinned: Option<PinnedNode>| {
-            let router = router.clone();
-            move |request| prefix::respond(router.clone(), pinned.clone(), request)
+            let (router, policy) = (router.clone(), Arc::clone(&policy));
+            move |request| prefix::respond(router.clone(), Arc::clone(&policy), pinned.clone(), request)
         };
         let server = Server {
             acceptor: acceptors.api,
             max_connections: limits.max_connections,
             client_timeout: limits.client_timeout,
+            least_rate: limits.least_rate,
             connections: metrics.http.connections.clone(),
             stop: stop.clone(),
         };
@@ -167,7 +180,9 @@ impl Aggregator {
             operation = Some(address_of(&listener, address)?);
             let router = http::operations_router(app);
             let server = Server { acceptor: Acceptor::plain(), stop: gone.clone(), ..server.clone() };
-            servers.spawn(server.serve(listener, move |request| prefix::respond(router.clone(), None, request)));
+            let policy = Arc::new(policy.any_host());
+            let service = move |request| prefix::respond(router.clone(), Arc::clone(&policy), None, request);
+            servers.spawn(server.serve(listener, service));
         }
         if let (Some((remote, from)), Some(catalog)) = (operator, catalog) {
             servers.spawn(client::follow(catalog, from, remote, build, stop.clone()));
@@ -206,7 +221,7 @@ impl Aggregator {
             pinned,
             ingest,
             servers,
-            threads: Threads { pools: [pool, bulk], _periodic: [snapshots, eviction] },
+            threads: Threads { pools: [pool, summaries, bulk], _periodic: [snapshots, eviction] },
             draining,
             stop,
             gone,
@@ -291,7 +306,7 @@ impl Running {
 /// Threads that hold the store. None may outlive the aggregator: closing the store while the process exits would use
 /// RocksDB's global state after its destruction.
 struct Threads {
-    pools: [Arc<Pool>; 2],
+    pools: [Arc<Pool>; 3],
     _periodic: [PeriodicTask; 2],
 }
 

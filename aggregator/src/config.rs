@@ -43,6 +43,10 @@ pub struct Config {
     pub tls: Option<PathBuf>,
     /// The API is encrypted, too.
     pub api_tls: bool,
+    /// Origins whose pages may read the API beside those of loopback, such as `https://explorer.example`; `*`: all.
+    pub cors_origins: Vec<String>,
+    /// Host names that requests may be sent to beside `localhost` and IP addresses; `*`: all. Empty with authentication: all.
+    pub hosts: Vec<String>,
     /// Limits of requests and ingest.
     pub limits: Limits,
 }
@@ -68,6 +72,8 @@ impl Config {
             catalog: None,
             tls: None,
             api_tls: false,
+            cors_origins: Vec::new(),
+            hosts: Vec::new(),
             limits: Limits::default(),
         }
     }

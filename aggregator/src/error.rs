@@ -38,6 +38,16 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A value of an option that cannot be one.
+    #[error("{option}: {value:?} is {why}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// Certificates or addresses of other programs.
     #[error(transparent)]
     Tls(#[from] chainscope_tls::Error),

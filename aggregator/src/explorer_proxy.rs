@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Every client of the proxy can read these nodes, so it restricts what it forwards: `GET` and `HEAD` only, each path
-//! rewritten to a listed node, a few headers in each direction. The header by which the API lets pages of other origins read
-//! its responses is removed: otherwise any page in a visitor's browser could read them.
+//! rewritten to a listed node, a few headers in each direction. Pages of other origins in a visitor's browser can read nothing:
+//! the header by which the API allows origins is removed, and a request for a host name that is not listed is refused.
 
 use std::{io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error, NodeConfig,
     http::{
+        browser::BrowserPolicy,
         params::{NodeParameters, parse},
         prefix,
         problem::Problem,
@@ -51,6 +52,8 @@ use crate::{
 const MAX_CONNECTIONS: usize = 512;
 /// Maximum time that a browser takes to send the head of a request, and that it leaves a response unread.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Least bytes a second that a browser takes of a response.
+const LEAST_RATE: usize = 16 << 10;
 /// Maximum time until the head of an upstream's response.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle connections to an upstream are closed after this.
@@ -93,6 +96,8 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// The nodes that may be read.
     pub nodes: Vec<String>,
+    /// Host names of the proxy beside `localhost` and IP addresses; `*`: all.
+    pub hosts: Vec<String>,
 }
 
 /// Serves until `end` completes.
@@ -124,6 +129,7 @@ struct Shared {
     explorer: Origin,
     token_file: Option<PathBuf>,
     nodes: Vec<String>,
+    policy: BrowserPolicy,
 }
 
 impl Proxy {
@@ -132,13 +138,14 @@ impl Proxy {
     /// # Errors
     /// As [`run`].
     pub async fn bind(config: Config) -> Result<Self, Error> {
-        let Config { listen: address, api, explorer, token_file, ca_file, nodes } = config;
+        let Config { listen: address, api, explorer, token_file, ca_file, nodes, hosts } = config;
+        let policy = BrowserPolicy::new(&[], &hosts, true)?;
         for name in &nodes {
             check_name(name).map_err(|why| Error::NodeName { name: name.clone(), why })?;
         }
         let (api, explorer) = (Origin::parse(&api, ca_file)?, Origin::parse(&explorer, None)?);
         let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
-        Ok(Self { listener, shared: Arc::new(Shared { api, explorer, token_file, nodes }) })
+        Ok(Self { listener, shared: Arc::new(Shared { api, explorer, token_file, nodes, policy }) })
     }
 
     /// Address of the listener.
@@ -155,6 +162,7 @@ impl Proxy {
             acceptor: Acceptor::plain(),
             max_connections: MAX_CONNECTIONS,
             client_timeout: CLIENT_TIMEOUT,
+            least_rate: LEAST_RATE,
             connections: Default::default(),
             stop,
         };
@@ -169,6 +177,9 @@ impl Proxy {
 
 impl Shared {
     async fn respond(&self, request: Request<Body>) -> Response {
+        if let Some(refused) = self.policy.refuse_host(&request) {
+            return refused;
+        }
         // Without the body, which is not forwarded.
         let (request, _) = request.into_parts();
         if let Some(refused) = prefix::refuse_method(&request.method) {

@@ -9,14 +9,19 @@ pub struct Limits {
     pub query_threads: usize,
     /// Requests that may wait for such a thread.
     pub query_queue: usize,
-    /// Maximum duration of a read of the store, from its submission.
+    /// Maximum duration of a read of the store, and of its wait for a thread.
     pub query_timeout: Duration,
     /// Maximum number of open HTTP connections of a listener.
     pub max_connections: usize,
     /// Maximum number of open live streams.
     pub max_streams: usize,
-    /// Maximum time that a client takes to send the head of a request, and that it leaves a response unread.
+    /// Maximum time that a client takes to send the head of a request, and until which it has to take a response at
+    /// [`Limits::least_rate`].
     pub client_timeout: Duration,
+    /// Least bytes a second that a client takes of a response while there are any.
+    pub least_rate: usize,
+    /// Maximum bytes of responses that wait for their clients, all together.
+    pub max_response_bytes: usize,
     /// Time between keep-alive comments of a live stream without events.
     pub heartbeat_interval: Duration,
     /// Maximum bytes of batches that wait for the writer, all agents together.
@@ -40,6 +45,8 @@ impl Default for Limits {
             max_connections: 1024,
             max_streams: 256,
             client_timeout: Duration::from_secs(30),
+            least_rate: 16 << 10,
+            max_response_bytes: 128 << 20,
             heartbeat_interval: Duration::from_secs(15),
             max_ingest_bytes: 32 << 20,
             max_nodes: 10_000,

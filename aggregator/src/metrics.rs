@@ -25,6 +25,8 @@ pub(crate) struct IngestMetrics {
     pub(crate) memory_states: Counter,
     pub(crate) bytes: Counter,
     pub(crate) unknown_kinds: Counter,
+    /// Records that were replaced by a loss.
+    pub(crate) invalid_records: Family<ReasonLabels, Counter>,
     pub(crate) store_errors: Counter,
     pub(crate) sync_seconds: Histogram,
     pub(crate) compaction_wait_seconds: Counter<f64, AtomicU64>,
@@ -41,6 +43,7 @@ impl IngestMetrics {
             memory_states: Counter::default(),
             bytes: Counter::default(),
             unknown_kinds: Counter::default(),
+            invalid_records: Family::default(),
             store_errors: Counter::default(),
             sync_seconds: Histogram::new(SECONDS),
             compaction_wait_seconds: Counter::default(),
@@ -73,6 +76,11 @@ impl IngestMetrics {
             "Records of a kind that this build does not know",
             self.unknown_kinds.clone(),
         );
+        registry.register(
+            "invalid_records",
+            "Records with impossible contents, not stored",
+            self.invalid_records.clone(),
+        );
         registry.register("store_errors", "Writes that failed in the store", self.store_errors.clone());
         registry.register_with_unit("sync", "Duration of a commit", Unit::Seconds, self.sync_seconds.clone());
         registry.register_with_unit(
@@ -82,6 +90,13 @@ impl IngestMetrics {
             self.compaction_wait_seconds.clone(),
         );
     }
+}
+
+/// Labels of what is refused.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct ReasonLabels {
+    /// One of a fixed set.
+    pub(crate) reason: &'static str,
 }
 
 /// Labels of a request.

@@ -88,6 +88,8 @@ pub(crate) fn start(config: &Config, storage: Storage) -> anyhow::Result<Running
     let mut serve = chainscope_aggregator::Config::new(store, config.listen);
     serve.ingest = config.ingest_listen;
     serve.memory = config.memory_listen;
+    serve.cors_origins.clone_from(&config.cors_origins);
+    serve.hosts.clone_from(&config.hosts);
     serve.nodes = config.nodes.iter().map(Into::into).collect();
     let aggregator = runtime.block_on(Aggregator::start(serve))?;
     let ingest = aggregator.ingest().clone();

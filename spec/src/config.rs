@@ -28,6 +28,10 @@ pub struct Config {
     pub ingest_listen: Option<SocketAddr>,
     /// Additional address of the API, for clients that request memory trees on port 17832.
     pub memory_listen: Option<SocketAddr>,
+    /// Origins whose pages may read the API beside those of loopback; `*`: all.
+    pub cors_origins: Vec<String>,
+    /// Host names of the API beside `localhost` and IP addresses; `*`: all.
+    pub hosts: Vec<String>,
     /// Directory of the database and the agent's journal.
     pub data_dir: PathBuf,
     /// Kernel hooks that capture the bytes.
@@ -77,6 +81,10 @@ struct File {
     listen: Option<SocketAddr>,
     ingest_listen: Option<SocketAddr>,
     memory_listen: Option<SocketAddr>,
+    #[serde(default)]
+    cors_origins: Vec<String>,
+    #[serde(default)]
+    hosts: Vec<String>,
     data_dir: Option<PathBuf>,
     #[serde(default)]
     capture: Capture,
@@ -139,6 +147,8 @@ impl Config {
             listen: listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), API_PORT)),
             ingest_listen: file.ingest_listen,
             memory_listen: file.memory_listen,
+            cors_origins: file.cors_origins,
+            hosts: file.hosts,
             data_dir: data_dir.unwrap_or_else(|| PathBuf::from("/var/lib/chainscope")),
             capture: file.capture,
             ring_buffer: file.ring_buffer.unwrap_or(ByteSize::mib(32)),
@@ -168,6 +178,8 @@ impl Config {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), API_PORT),
             ingest_listen: None,
             memory_listen: None,
+            cors_origins: Vec::new(),
+            hosts: Vec::new(),
             data_dir: PathBuf::from("/var/lib/chainscope"),
             capture: Capture::Auto,
             ring_buffer: ByteSize::mib(32),

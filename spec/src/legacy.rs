@@ -38,7 +38,7 @@ pub(crate) struct LegacyTop {
 }
 
 impl LegacyTop {
-    /// Address of the API: `listen`, or `http_v2`, or the older `rpc_port`; the latter two listened on all interfaces.
+    /// Address of the API: `listen`, or `http_v2`, or the older `rpc_port`.
     pub(crate) fn listen(
         &self,
         new: Option<SocketAddr>,
@@ -49,7 +49,7 @@ impl LegacyTop {
         }
         let mut listen = new;
         for (old, port) in [("http_v2", self.http_v2), ("rpc_port", self.rpc_port)] {
-            listen = replace("top level", (old, port), ("listen", listen), all_interfaces, warnings)?;
+            listen = replace_port("top level", (old, port), listen, warnings)?;
         }
         Ok(listen)
     }
@@ -116,7 +116,7 @@ impl LegacyNode {
         let place = self.place();
         let mut listen = new;
         for (old, port) in [("http_v3", self.http_v3), ("rpc_port", self.rpc_port)] {
-            listen = replace(&place, (old, port), ("listen", listen), all_interfaces, warnings)?;
+            listen = replace_port(&place, (old, port), listen, warnings)?;
         }
         Ok(listen)
     }
@@ -132,9 +132,22 @@ impl LegacyNode {
     }
 }
 
-/// The port on all interfaces.
-fn all_interfaces(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+/// The address of a legacy port: on loopback, with a warning, as the legacy key stood for all interfaces.
+fn replace_port(
+    place: &str,
+    old: (&'static str, Option<u16>),
+    new: Option<SocketAddr>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<SocketAddr>, Error> {
+    if let (key, Some(port)) = old
+        && new.is_none()
+    {
+        warnings.push(format!(
+            "{place}: {key} listened on all interfaces, this version listens on loopback: with listen = \"0.0.0.0:{port}\" \
+             everyone who reaches the port reads the node's decrypted messages, without a password"
+        ));
+    }
+    replace(place, old, ("listen", new), |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port), warnings)
 }
 
 /// The value of the new key, or that of the legacy key with a warning. Both together are an error.

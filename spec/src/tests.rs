@@ -22,6 +22,12 @@ fn a_minimal_file_has_all_defaults() {
 }
 
 #[test]
+fn origins_and_hosts_are_lists() {
+    let config = parse("cors_origins = [\"https://a.example\"]\nhosts = [\"b.example\"]\n[[nodes]]\np2p_port = 9732\n");
+    assert_eq!((config.cors_origins, config.hosts), (vec!["https://a.example".into()], vec!["b.example".into()]));
+}
+
+#[test]
 fn every_key_of_the_example_file_is_read() {
     let config = parse(include_str!("../../docs/chainscope.example.toml"));
     assert_eq!(config.listen.to_string(), "127.0.0.1:17732");
@@ -82,16 +88,19 @@ fn a_tezedge_debugger_file_is_accepted_with_warnings() {
         "#,
     )
     .unwrap();
-    assert_eq!(config.listen.to_string(), "0.0.0.0:17732");
+    assert_eq!(config.listen.to_string(), "127.0.0.1:17732");
     assert_eq!(config.data_dir, Path::new("/tmp/volume/tezedge_debugger"));
     let node = &config.nodes[0];
-    assert_eq!(node.listen.unwrap().to_string(), "0.0.0.0:17742");
+    assert_eq!(node.listen.unwrap().to_string(), "127.0.0.1:17742");
     assert_eq!(node.target.p2p_port, Some(9732));
     assert_eq!(node.observe.retention.rows, Some(1_000_000));
     let text = warnings.join("\n");
     for spelling in [
-        "listen = \"0.0.0.0:17732\"",
-        "listen = \"0.0.0.0:17742\"",
+        "listen = \"127.0.0.1:17732\"",
+        "listen = \"127.0.0.1:17742\"",
+        "http_v2 listened on all interfaces",
+        "http_v3 listened on all interfaces",
+        "everyone who reaches the port reads the node's decrypted messages",
         "data_dir = \"/tmp/volume/tezedge_debugger\"",
         "identity = \"/tmp/volume/tezedge/identity.json\"",
         "p2p_port = 9732",
@@ -119,7 +128,7 @@ fn a_file_of_before_1_6_is_accepted_with_warnings() {
     .unwrap();
     assert_eq!(config.nodes[0].name, "9733");
     assert_eq!(config.nodes[0].identity.as_deref(), Some(Path::new("/tmp/identity.json")));
-    assert_eq!(warnings.len(), 6, "{warnings:#?}");
+    assert_eq!(warnings.len(), 8, "{warnings:#?}");
 }
 
 #[test]

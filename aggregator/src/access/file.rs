@@ -6,8 +6,8 @@
 //! sha256:5e884898…   alice    default/* octez-0
 //! ```
 //!
-//! Instead of a token its SHA-256 may be given. A line without nodes allows all. The file is read again when it has
-//! changed; while it cannot be read no token is accepted.
+//! Instead of a token its SHA-256 may be given. A line without nodes is malformed: `*` allows all. The file is read again when
+//! it has changed; while it cannot be read no token is accepted.
 
 use std::{
     fs, io,
@@ -83,7 +83,7 @@ impl TokenFile {
         let stamp = stamp(path)?;
         let (entries, malformed) = load(path)?;
         if let Some(line) = malformed.first() {
-            let text = format!("line {line} is not: token, user, names of nodes");
+            let text = format!("line {line} is not: token, user, names of nodes (`*` for all)");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let read = Read { polled: Instant::now(), stamp: Some(stamp), entries: Ok(entries) };
@@ -155,10 +155,12 @@ fn parse(text: &str) -> (Vec<Entry>, Vec<usize>) {
     for (at, line) in text.lines().enumerate() {
         let mut words = line.split_whitespace();
         let Some(token) = words.next().filter(|word| !word.starts_with('#')) else { continue };
-        match (digest(token), words.next()) {
-            (Some(digest), Some(user)) => {
-                let patterns: Vec<&str> = words.take_while(|word| !word.starts_with('#')).collect();
-                let nodes = match patterns.is_empty() || patterns.contains(&"*") {
+        let mut words = words.take_while(|word| !word.starts_with('#'));
+        let user = words.next();
+        let patterns: Vec<&str> = words.collect();
+        match (digest(token), user) {
+            (Some(digest), Some(user)) if !patterns.is_empty() => {
+                let nodes = match patterns.contains(&"*") {
                     true => Nodes::All,
                     false => Nodes::Matching(patterns.into_iter().filter_map(compile).collect()),
                 };
@@ -202,7 +204,7 @@ mod tests {
     fn lines_are_token_user_and_nodes() {
         let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"; // of "secret"
         let (entries, malformed) = parse(&format!(
-            "# tokens\n\n abc  alice default/* 9732 # hers\nsha256:{hash} bob\nonly-a-token\nsha256:xyz carol\nsecret dan *\r\n"
+            "# tokens\n\n abc  alice default/* 9732 # hers\nsha256:{hash} bob *\nonly-a-token\nsha256:xyz carol *\nsecret dan *\r\n"
         ));
         assert_eq!(malformed, [5, 6]);
         assert_eq!(entries.iter().map(|entry| entry.user.as_str()).collect::<Vec<_>>(), ["alice", "bob", "dan"]);
@@ -210,6 +212,12 @@ mod tests {
         assert!(!entries[0].may_read("other/octez-0") && !entries[0].may_read("hers") && !entries[0].may_read_all());
         assert!(entries[1].may_read_all() && entries[2].may_read_all());
         assert_eq!(entries[1].digest, entries[2].digest, "a hash is that of the token");
+    }
+
+    #[test]
+    fn a_line_without_nodes_grants_nothing() {
+        let (entries, malformed) = parse("t1 eve\nt2 eve # ns/*\nt3 # eve ns/*\nt4 eve #*\nt5 eve #a b\n");
+        assert_eq!((entries.len(), malformed), (0, vec![1, 2, 3, 4, 5]));
     }
 
     #[test]

@@ -42,6 +42,12 @@ impl ApiServer {
         Ok(Self::new(client))
     }
 
+    /// Another one with the same client and concurrent reviews of its own.
+    #[must_use]
+    pub fn separate(&self) -> Self {
+        Self::new(self.client.clone())
+    }
+
     async fn review<R>(&self, review: &R) -> Result<R, ReviewError>
     where
         R: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>

@@ -15,8 +15,16 @@ mod file;
 mod kubernetes;
 pub(crate) mod permission;
 pub(crate) mod review;
+mod tokens;
 
-use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    net::IpAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::http::{HeaderMap, header};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -27,6 +35,7 @@ pub use self::kubernetes::ApiServer;
 pub use self::review::{
     AUDIENCE, AccessDecision, AccessReview, GROUP, Identity, RESOURCE, ReviewError, ReviewFuture, Reviewer, expiry,
 };
+pub(crate) use self::tokens::TokenReviews;
 use self::{
     cache::Cache,
     file::{Entry, TokenFile},
@@ -124,6 +133,7 @@ enum Mode {
 }
 
 struct Reviews {
+    tokens: TokenReviews,
     reviewer: Arc<dyn Reviewer>,
     identities: Cache<TokenDigest, Option<Arc<Identity>>>,
     decisions: Cache<(TokenDigest, Permission, String, String), AccessDecision>,
@@ -137,7 +147,13 @@ impl Access {
                 Mode::File(TokenFile::open(&path).map_err(|source| Error::File { path, source })?)
             }
             AccessConfig::Kubernetes(reviewer) => {
-                Mode::Kubernetes(Reviews { reviewer, identities: Cache::default(), decisions: Cache::default() })
+                let tokens = TokenReviews::new(Arc::clone(&reviewer), None);
+                Mode::Kubernetes(Reviews {
+                    tokens,
+                    reviewer,
+                    identities: Cache::default(),
+                    decisions: Cache::default(),
+                })
             }
         };
         Ok(Self { mode, ttl })
@@ -148,22 +164,22 @@ impl Access {
         matches!(self.mode, Mode::Open)
     }
 
-    /// The caller that sends these headers.
-    pub(crate) async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    /// The caller that sends these headers from `peer`.
+    pub(crate) async fn authenticate(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Caller, Refusal> {
         if self.is_open() {
             return Ok(Caller::anyone());
         }
         let token = bearer(headers)?;
-        self.caller(token.into(), false).await
+        self.caller(token.into(), peer, false).await
     }
 
-    async fn caller(&self, token: Arc<str>, uncached: bool) -> Result<Caller, Refusal> {
+    async fn caller(&self, token: Arc<str>, peer: Option<IpAddr>, uncached: bool) -> Result<Caller, Refusal> {
         let identity = match &self.mode {
             Mode::Open => CallerIdentity::Anyone,
             Mode::File(file) => CallerIdentity::Listed(Arc::new(file.authenticate(&token)?.ok_or(Refusal::BadToken)?)),
             Mode::Kubernetes(reviews) => {
                 let digest: TokenDigest = Sha256::digest(token.as_bytes()).into();
-                let identity = reviews.identity(&token, digest, self.ttl, uncached).await?;
+                let identity = reviews.identity(&token, digest, peer, self.ttl, uncached).await?;
                 CallerIdentity::Reviewed(identity.ok_or(Refusal::BadToken)?, digest)
             }
         };
@@ -177,7 +193,8 @@ impl Access {
 
     /// Authenticates the caller and checks the permission again, without cached answers.
     pub(crate) async fn reauthorize(&self, caller: &Caller, permission: Permission, node: &str) -> Result<(), Refusal> {
-        let caller = self.caller(Arc::clone(&caller.token), true).await?;
+        // The token was accepted before: no limit of its peer applies.
+        let caller = self.caller(Arc::clone(&caller.token), None, true).await?;
         self.check(&caller, permission, node, true).await
     }
 
@@ -261,13 +278,14 @@ impl Reviews {
         &self,
         token: &str,
         digest: TokenDigest,
+        peer: Option<IpAddr>,
         ttl: Duration,
         uncached: bool,
     ) -> Result<Option<Arc<Identity>>, ReviewError> {
         if !uncached && let Some(known) = self.identities.get(&digest) {
             return Ok(known);
         }
-        let identity = self.reviewer.authenticate(token, None).await?.map(Arc::new);
+        let identity = self.tokens.authenticate(token, peer).await?;
         let keep = match &identity {
             None => ttl.min(REFUSAL_TTL),
             // Not beyond the token's own expiry.

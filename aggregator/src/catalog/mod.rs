@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The records of a node whose resource was deleted are kept for [`CatalogConfig::deleted_retention`], so that a deletion
-//! can be undone, and then evicted. This includes nodes of the store that are not in the catalog.
+//! can be undone, and then evicted. This includes nodes of the store that are not in the catalog. If half of the nodes or more
+//! vanish with one snapshot, they are kept until further snapshots over that time confirm it.
 
 pub(crate) mod client;
 mod persisted;
@@ -117,7 +118,24 @@ impl Catalog {
     pub(crate) fn apply(&self, update: CatalogUpdate, now_ns: i64) -> Result<(), UpdateError> {
         let _changing = self.changing.lock();
         let before = self.persisted.read().clone();
-        let (persisted, changed) = PersistedCatalog::updated(before.as_ref(), update, self.nodes.max())?;
+        let is_snapshot = update.snapshot;
+        let (mut persisted, changed) = PersistedCatalog::updated(before.as_ref(), update, self.nodes.max())?;
+        if is_snapshot {
+            let known = self.nodes.candidates(None);
+            let vanished = persisted.keep_vanished(
+                before.as_ref().unwrap_or(&PersistedCatalog::default()),
+                known,
+                now_ns,
+                self.keep_ns(),
+            );
+            if vanished > 0 {
+                tracing::error!(
+                    vanished,
+                    listed = persisted.nodes.len(),
+                    "the operator's snapshot lacks half of the nodes or more: they are kept until further snapshots confirm it"
+                );
+            }
+        }
         if before.as_ref() != Some(&persisted) {
             *self.persisted.write() = Some(persisted);
             self.save();
@@ -155,7 +173,8 @@ impl Catalog {
         let before = persisted.deleted.clone();
         self.nodes.change(|known| {
             persisted.deleted.retain(|name, _| !persisted.nodes.contains_key(name));
-            for (name, node) in known.iter_mut().filter(|(name, _)| !persisted.nodes.contains_key(*name)) {
+            let is_gone = |name: &String| !persisted.nodes.contains_key(name) && !persisted.missing.contains_key(name);
+            for (name, node) in known.iter_mut().filter(|(name, _)| is_gone(name)) {
                 let since = *persisted.deleted.entry(name.clone()).or_insert(now_ns);
                 node.configured = false;
                 node.deleted_ns = Some(since);
@@ -173,7 +192,7 @@ impl Catalog {
     pub(crate) fn expire_deleted(&self, now_ns: i64) {
         let _changing = self.changing.lock();
         self.update_deleted(now_ns);
-        let keep_ns = i64::try_from(self.deleted_retention.as_nanos()).unwrap_or(i64::MAX);
+        let keep_ns = self.keep_ns();
         let expired: Vec<String> = self.persisted.read().as_ref().map_or_else(Vec::new, |persisted| {
             let is_expired = |since: &i64| now_ns.saturating_sub(*since) >= keep_ns;
             persisted.deleted.iter().filter(|(_, since)| is_expired(since)).map(|(name, _)| name.clone()).collect()
@@ -204,6 +223,15 @@ impl Catalog {
             }
         }
         self.save();
+    }
+
+    fn keep_ns(&self) -> i64 {
+        i64::try_from(self.deleted_retention.as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    /// Number of nodes that vanished from the operator's snapshot and are kept.
+    pub(crate) fn unconfirmed(&self) -> usize {
+        self.persisted.read().as_ref().map_or(0, |persisted| persisted.missing.len())
     }
 
     fn save(&self) {

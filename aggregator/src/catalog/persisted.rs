@@ -34,7 +34,22 @@ pub(super) struct PersistedCatalog {
     /// When each deleted node was found to be missing, nanoseconds since 1970.
     #[serde(default)]
     pub(super) deleted: BTreeMap<String, i64>,
+    /// Nodes that vanished from a snapshot together with many others. They are kept until later snapshots confirm it.
+    #[serde(default)]
+    pub(super) missing: BTreeMap<String, Missing>,
 }
+
+/// Since when a node is missing from snapshots.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Missing {
+    /// Nanoseconds since 1970.
+    since_ns: i64,
+    /// Snapshots without it.
+    snapshots: u32,
+}
+
+/// Number of snapshots without a node that confirm that it was deleted.
+const CONFIRMING_SNAPSHOTS: u32 = 3;
 
 /// One node of the catalog.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -139,10 +154,12 @@ impl PersistedCatalog {
             (before, true) => Self {
                 nodes: BTreeMap::new(),
                 deleted: before.map(|before| before.deleted.clone()).unwrap_or_default(),
+                missing: before.map(|before| before.missing.clone()).unwrap_or_default(),
             },
         };
         for name in &removed {
             after.nodes.remove(name);
+            after.missing.remove(name);
         }
         for node in nodes {
             let name = node.node.clone();
@@ -152,11 +169,51 @@ impl PersistedCatalog {
                 warn_limited!(node = name, max, "the catalog has more nodes than this aggregator accepts");
             } else {
                 after.deleted.remove(&name);
+                after.missing.remove(&name);
                 after.nodes.insert(name, node.into());
             }
         }
         let is_changed = |name: &&String| before.and_then(|before| before.nodes.get(*name)) != after.nodes.get(*name);
         let changed = after.nodes.keys().filter(is_changed).cloned().collect();
         Ok((after, changed))
+    }
+
+    /// Keeps nodes that this snapshot lacks if they are half of all or more: rather than deleted by their owners, they were
+    /// lost by the operator. They count as deleted since then once [`CONFIRMING_SNAPSHOTS`] snapshots over `confirm_ns` lack
+    /// them. `known` are the nodes before the snapshot. Returns the number of nodes that vanished with it.
+    pub(super) fn keep_vanished(
+        &mut self,
+        before: &Self,
+        known: impl IntoIterator<Item = String>,
+        now_ns: i64,
+        confirm_ns: i64,
+    ) -> usize {
+        for (name, missing) in std::mem::take(&mut self.missing) {
+            let missing = Missing { snapshots: missing.snapshots.saturating_add(1), ..missing };
+            let is_confirmed =
+                missing.snapshots >= CONFIRMING_SNAPSHOTS && now_ns.saturating_sub(missing.since_ns) >= confirm_ns;
+            match is_confirmed {
+                true => drop(self.deleted.insert(name, missing.since_ns)),
+                false => self.keep(before, name, missing),
+            }
+        }
+        let is_expected = |name: &String| !before.deleted.contains_key(name) && !before.missing.contains_key(name);
+        let expected: BTreeSet<String> =
+            before.nodes.keys().cloned().chain(known).filter(|name| is_expected(name)).collect();
+        let vanished: Vec<&String> = expected.iter().filter(|name| !self.nodes.contains_key(*name)).collect();
+        if vanished.len() * 2 < expected.len() {
+            return 0;
+        }
+        for name in &vanished {
+            self.keep(before, (*name).clone(), Missing { since_ns: now_ns, snapshots: 1 });
+        }
+        vanished.len()
+    }
+
+    fn keep(&mut self, before: &Self, name: String, missing: Missing) {
+        if let Some(entry) = before.nodes.get(&name) {
+            self.nodes.insert(name.clone(), entry.clone());
+        }
+        self.missing.insert(name, missing);
     }
 }

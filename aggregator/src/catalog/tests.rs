@@ -99,7 +99,7 @@ fn a_deleted_node_expires_unless_it_is_created_again() {
     let (catalog, nodes) = fixture.catalog();
     let both = || vec![node("a/x", &[], &[]), node("a/y", &[], &[])];
     catalog.apply(update(true, both(), &[]), 0).unwrap();
-    catalog.apply(update(true, vec![], &[]), HOUR).unwrap();
+    catalog.apply(update(false, vec![], &["a/x", "a/y"]), HOUR).unwrap();
     catalog.expire_deleted(2 * HOUR - 1);
     assert!(nodes.knows("a/x") && nodes.knows("a/y"));
     catalog.apply(update(false, vec![node("a/x", &[], &[])], &[]), 2 * HOUR - 1).unwrap();
@@ -115,6 +115,46 @@ fn a_deleted_node_expires_unless_it_is_created_again() {
     assert_eq!(nodes.all()[0].1.deleted_ns, None);
     catalog.expire_deleted(9 * HOUR);
     assert!(nodes.knows("a/x"), "what the operator lists stays");
+}
+
+#[test]
+fn nodes_that_vanish_together_are_kept_until_snapshots_over_a_time_confirm_it() {
+    let fixture = Fixture::new();
+    let (catalog, nodes) = fixture.catalog();
+    let all = || ["a/1", "a/2", "a/3"].map(|name| node(name, &[], &["h"])).to_vec();
+    catalog.apply(update(true, all(), &[]), 0).unwrap();
+    // An operator that lost its nodes: records are still accepted, and nothing expires.
+    catalog.apply(update(true, vec![], &[]), HOUR).unwrap();
+    assert_eq!(catalog.unconfirmed(), 3);
+    catalog.expire_deleted(100 * HOUR);
+    assert!(catalog.lists("a/1", "h") && nodes.all().iter().all(|(_, node)| node.deleted_ns.is_none()));
+    drop(catalog);
+    let (catalog, nodes) = fixture.catalog();
+    assert_eq!(catalog.unconfirmed(), 3, "after a restart, too");
+    // Two of them come back; the third one is missing in two more snapshots, too early and late enough.
+    let two = || all()[..2].to_vec();
+    catalog.apply(update(true, two(), &[]), HOUR + 1).unwrap();
+    catalog.apply(update(true, two(), &[]), 2 * HOUR - 1).unwrap();
+    assert!(catalog.lists("a/3", "h") && catalog.unconfirmed() == 1);
+    catalog.apply(update(true, two(), &[]), 2 * HOUR).unwrap();
+    assert!(!catalog.lists("a/3", "h") && catalog.unconfirmed() == 0);
+    catalog.expire_deleted(2 * HOUR);
+    assert_eq!(nodes.candidates(None), ["a/1", "a/2"]);
+    // A smaller share is deleted at once, and so is what the operator says to be removed.
+    catalog.apply(update(true, all(), &[]), 3 * HOUR).unwrap();
+    catalog.apply(update(true, two(), &[]), 4 * HOUR).unwrap();
+    catalog.apply(update(false, vec![], &["a/1", "a/2"]), 4 * HOUR).unwrap();
+    assert!(catalog.unconfirmed() == 0 && nodes.all().iter().all(|(_, node)| node.deleted_ns == Some(4 * HOUR)));
+}
+
+#[test]
+fn stored_nodes_that_the_first_snapshot_lacks_are_kept() {
+    let fixture = Fixture::new();
+    let (catalog, nodes) = fixture.catalog();
+    nodes.register("a/x").unwrap();
+    catalog.apply(update(true, vec![], &[]), 0).unwrap();
+    catalog.expire_deleted(9 * HOUR);
+    assert!(nodes.knows("a/x") && catalog.unconfirmed() == 1);
 }
 
 #[test]

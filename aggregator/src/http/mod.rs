@@ -1,7 +1,7 @@
 //! The HTTP API.
 //!
 //! ```text
-//! listener ─▶ server ─▶ prefix: node prefixes, methods, CORS ─▶ router ─▶ app: authentication, authorization ─▶ handler
+//! listener ─▶ server ─▶ prefix: hosts, node prefixes, methods, CORS ─▶ router ─▶ app: authentication, authorization ─▶ handler
 //! ```
 //!
 //! `network` and `memory` have the routes of a pillar; a further pillar is a further directory with `routes()` and `Api`.
@@ -9,7 +9,10 @@
 //! `problem` (errors), `app` (state, and the only ways to the store). This file has the wiring: no other file imports it.
 
 pub(crate) mod app;
+pub(crate) mod browser;
 mod docs;
+pub(crate) mod in_flight;
+mod least_rate;
 mod list;
 mod memory;
 mod network;
@@ -55,6 +58,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(docs::routes())
         .fallback(prefix::not_found)
         .layer(CatchPanicLayer::custom(prefix::panicked))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), limit))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), measure))
         .with_state(app)
 }
@@ -65,7 +69,13 @@ pub(crate) fn operations_router(app: Arc<App>) -> Router {
         .fallback(prefix::not_found)
         .layer(Extension(OperationsListener))
         .layer(CatchPanicLayer::custom(prefix::panicked))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), limit))
         .with_state(app)
+}
+
+/// Bounds the memory of responses.
+async fn limit(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
+    app.in_flight().limit(next.run(request).await)
 }
 
 /// Counts the request and the time until its response began.

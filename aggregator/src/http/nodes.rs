@@ -9,14 +9,16 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{app::AuthorizedNodes, list, problem::Problem, response};
+use super::{
+    app::{AuthorizedNodes, check_budget},
+    list,
+    problem::Problem,
+    response,
+};
 use crate::{access::permission::ReadMessages, nodes::NodeEntry};
 
 /// Characters that are escaped in a segment of a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// Events of targets that are read.
-const MAX_EVENTS: u64 = 1000;
 
 /// A node.
 #[derive(Debug, Serialize, ToSchema)]
@@ -72,11 +74,12 @@ pub(crate) async fn nodes(nodes: AuthorizedNodes<ReadMessages>) -> Result<Respon
     let connected = nodes.agents().into_values().filter(|agent| agent.sessions > 0);
     let mut delivering: BTreeSet<String> = connected.flat_map(|agent| agent.nodes).collect();
     delivering.extend(nodes.with_current_memory());
-    let json = nodes.read(move |nodes, store| {
+    let json = nodes.read(move |nodes, store, budget| {
         let stored: BTreeMap<_, _> = store.nodes().into_iter().map(|node| (node.name.clone(), node)).collect();
         let views = nodes.known().into_iter().map(|(name, known)| {
+            check_budget(budget)?;
             let (info, is_delivering) = (stored.get(&name), delivering.contains(&name));
-            view(store, name, known, info, is_delivering)
+            view(store, name, known, info, is_delivering, nodes.max_events())
         });
         Ok(list::array(views.collect::<Result<Vec<_>, _>>()?))
     });
@@ -89,6 +92,7 @@ fn view(
     known: NodeEntry,
     info: Option<&NodeInfo>,
     is_delivering: bool,
+    max_events: u64,
 ) -> Result<NodeView, StoreError> {
     let NodeEntry { aliases, configured, deleted_ns, .. } = known;
     let last_record = info.and_then(|info| info.last_time_ns);
@@ -101,7 +105,7 @@ fn view(
     Ok(NodeView {
         path: path(&name),
         state,
-        targets: targets(store, &name)?,
+        targets: targets(store, &name, max_events)?,
         last_record,
         first_id: info.map_or(0, |info| info.first_id),
         next_id: info.map_or(0, |info| info.next_id),
@@ -121,8 +125,8 @@ fn path(name: &str) -> String {
 }
 
 /// The latest event of each target, newest first.
-fn targets(store: &Store, node: &str) -> Result<Vec<TargetView>, StoreError> {
-    let query = FactQuery { cursor: None, limit: MAX_EVENTS, order: Order::NewestFirst };
+fn targets(store: &Store, node: &str, max_events: u64) -> Result<Vec<TargetView>, StoreError> {
+    let query = FactQuery { cursor: None, limit: max_events, order: Order::NewestFirst };
     let mut seen = BTreeSet::new();
     let events = store.target_events(node, &query)?.into_iter().filter_map(|(_, record)| match record {
         Record { time_ns, target, kind: Some(Kind::TargetEvent(event)) } => seen

@@ -11,7 +11,7 @@ use axum::{
     routing::get,
 };
 use chainscope_hygiene::EscapedTruncated;
-use chainscope_store::{Error as StoreError, Store};
+use chainscope_store::{Budget, Error as StoreError, Store};
 use prometheus_client::{
     encoding::text,
     metrics::counter::Counter,
@@ -54,7 +54,7 @@ pub(crate) async fn healthz(_: OperationsAccess) -> &'static str {
 /// what is stored can still be read.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Ready.", body = String),
-    (status = 503, description = "Not ready, with the reason.", body = Problem),
+    (status = 503, description = "Not ready, with the reason.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> {
     if access.is_draining() {
@@ -63,7 +63,7 @@ pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> 
     if access.catalog().is_some_and(|catalog| !catalog.is_known()) {
         return Err(Problem::busy("the operator has not said yet which nodes there are"));
     }
-    access.read(|_, store| Ok(store.generation())).await?;
+    access.read(|_, store, _| Ok(store.generation())).await?;
     Ok(match access.ingest_trouble() {
         Some(trouble) => format!("ok, but records cannot be stored: {}\n", EscapedTruncated(&trouble)),
         None => "ok\n".to_owned(),
@@ -75,8 +75,8 @@ pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> 
     (status = 200, description = "The metrics.", content_type = "application/openmetrics-text", body = String),
 ))]
 pub(crate) async fn metrics(access: OperationsAccess) -> Result<Response, Problem> {
-    let text = access.read(|access, store| {
-        let scraped = scraped(access, store)?;
+    let text = access.read(|access, store, budget| {
+        let scraped = scraped(access, store, budget)?;
         let mut text = String::new();
         let written = text::encode_registry(&mut text, &access.app().metrics().registry)
             .and_then(|()| text::encode_registry(&mut text, &scraped))
@@ -90,12 +90,12 @@ pub(crate) async fn metrics(access: OperationsAccess) -> Result<Response, Proble
 }
 
 /// What is read at each scrape.
-fn scraped(access: &OperationsAccess, store: &Store) -> Result<Registry, StoreError> {
+fn scraped(access: &OperationsAccess, store: &Store, budget: &Budget) -> Result<Registry, StoreError> {
     let mut registry = Registry::with_prefix("chainscope");
     let mut nodes = store.nodes();
     // The store keeps the name of a deleted node.
     nodes.retain(|node| access.nodes().knows(&node.name));
-    network::scrape(&mut registry, store, &nodes)?;
+    network::scrape(&mut registry, store, &nodes, budget)?;
     memory::scrape(&mut registry, access);
     let disk = store.disk()?;
     gauge(
@@ -135,9 +135,14 @@ fn scraped(access: &OperationsAccess, store: &Store) -> Result<Registry, StoreEr
     if let Some(catalog) = access.catalog() {
         let help = "1 if the stream of the operator's catalog is connected";
         gauge(&mut registry, "catalog_connected", help, None, catalog.is_connected().into());
+        let help =
+            "Nodes that vanished from the operator's snapshot with many others, and are kept until it is confirmed";
+        gauge(&mut registry, "catalog_unconfirmed_nodes", help, None, catalog.unconfirmed() as u64);
     }
     gauge(&mut registry, "nodes", "Known nodes", None, access.nodes().all().len() as u64);
     gauge(&mut registry, "query_waiting", "Requests that wait for a thread", None, access.waiting_queries() as u64);
+    let help = "Memory of responses that wait for their clients";
+    gauge(&mut registry, "http_in_flight", help, Some(Unit::Bytes), access.app().in_flight().bytes());
     let streamed = Counter::<u64>::default();
     streamed.inc_by(access.app().metrics().streamed());
     registry.register("http_streamed_rows", "Rows sent on live streams", streamed);

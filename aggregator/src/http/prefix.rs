@@ -1,25 +1,25 @@
-//! What happens to a request before and after routing: node prefixes, methods, CORS.
+//! What happens to a request before and after routing: hosts, node prefixes, methods, CORS.
 //!
 //! The prefix `/nodes/{name}` or `/nodes/{namespace}/{name}` pins the request to a node and is removed, so that every
-//! endpoint exists below it. A request is refused here if its method or its length is not acceptable; every response gets
-//! the headers that let pages of other origins read it.
+//! endpoint exists below it. A request is refused here if its host, its method or its length is not acceptable; every response
+//! gets the headers that let pages of allowed origins read it.
 //!
 //! tower-http has layers for two of these, which do not fit the API's contract. `CorsLayer` responds to `OPTIONS` with 200
 //! (contract: 204) and without `Allow`. `NormalizePathLayer` removes any number of slashes, also leading ones: `//v2/p2p`
 //! would be answered (contract: 404).
 
-use std::convert::Infallible;
+use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     Router,
     body::Body,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, uri::PathAndQuery},
+    http::{HeaderValue, Method, Request, StatusCode, Uri, header, uri::PathAndQuery},
     response::{IntoResponse, Response},
 };
 use percent_encoding::percent_decode_str;
 use tower::ServiceExt as _;
 
-use super::{app::PinnedNode, problem::Problem};
+use super::{app::PinnedNode, browser::BrowserPolicy, problem::Problem};
 
 /// Longest path and query, in bytes.
 const MAX_URI: usize = 8 << 10;
@@ -30,9 +30,18 @@ const ROOTS: [&str; 4] = ["v1", "v2", "v3", "openapi"];
 const ALLOWED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS");
 
 /// Responds to a request; `pinned` is the node of the listener.
-pub(crate) async fn respond(router: Router, pinned: Option<PinnedNode>, request: Request<Body>) -> Response {
-    let mut response = route(router, pinned, request).await;
-    allow_origins(response.headers_mut());
+pub(crate) async fn respond(
+    router: Router,
+    policy: Arc<BrowserPolicy>,
+    pinned: Option<PinnedNode>,
+    request: Request<Body>,
+) -> Response {
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let mut response = match policy.refuse_host(&request) {
+        Some(refused) => refused,
+        None => route(router, pinned, request).await,
+    };
+    policy.allow_origin(origin.as_ref(), response.headers_mut());
     response
 }
 
@@ -107,11 +116,6 @@ fn options() -> Response {
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
     response
-}
-
-fn allow_origins(headers: &mut HeaderMap) {
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
 }
 
 /// The response to an unknown path.

@@ -32,6 +32,9 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
+    /// The media type of error responses.
+    pub(crate) const MEDIA_TYPE: &'static str = "application/problem+json";
+
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         let status = status.as_u16();
@@ -43,6 +46,11 @@ impl Problem {
         let mut problem = Self::new(StatusCode::BAD_REQUEST, format!("{name}: {why}"));
         problem.parameter = Some(name.to_owned());
         problem
+    }
+
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE.as_u16()
     }
 
     /// 404.
@@ -69,7 +77,7 @@ impl IntoResponse for Problem {
         let _ = crate::json::write(&mut body, &self);
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Self::MEDIA_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"chainscope\""));
@@ -105,7 +113,8 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Deadline { .. } | StoreError::Budget { .. } => {
-                Self::busy(format!("{error}: narrow it by time or cursor"))
+                let how = "give a shorter range of time (from, to), a cursor near the rows, a smaller limit, or fewer filters";
+                Self::new(StatusCode::BAD_REQUEST, format!("{error}: {how}"))
             }
             StoreError::Cancelled => Self::busy("the query was cancelled"),
             other => {

@@ -1,6 +1,12 @@
 //! Listeners: connections are limited in number, and each in the resources that it may use.
 
-use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{body::Body, http::Request, response::Response};
 use chainscope_hygiene::warn_limited;
@@ -17,10 +23,9 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
-use super::request_target::EscapedTarget;
+use super::{least_rate::LeastRate, request_target::EscapedTarget};
 
 /// Maximum size of a request's head, and of the read buffer.
 const HEAD_BYTES: usize = 32 << 10;
@@ -31,13 +36,20 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// Pause after `accept` failed, as when there are no more file descriptors.
 const BACKOFF: Duration = Duration::from_millis(100);
 
+/// The address that a request came from, in the extensions of the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
+
 /// How a listener serves its connections.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) acceptor: Acceptor,
     pub(crate) max_connections: usize,
-    /// Maximum time that a client takes to send the head of a request, and that it leaves a response unread.
+    /// Maximum time that a client takes to send the head of a request, and until which it has to take a response at the least
+    /// rate.
     pub(crate) client_timeout: Duration,
+    /// Least bytes a second that a client takes of a response while there are any.
+    pub(crate) least_rate: usize,
     /// Number of open connections.
     pub(crate) connections: Gauge,
     /// Cancelled when the listener has to end.
@@ -98,9 +110,10 @@ impl Server {
                 return;
             }
         };
-        let mut stream = TimeoutWriter::new(stream);
-        stream.set_timeout(Some(self.client_timeout));
-        let service = service_fn(|request: Request<Incoming>| {
+        let seconds = usize::try_from(self.client_timeout.as_secs()).unwrap_or(usize::MAX).max(1);
+        let stream = LeastRate::new(stream, self.client_timeout, self.least_rate.saturating_mul(seconds));
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(PeerAddress(peer.ip()));
             let response = service(request.map(Body::new));
             async move { Ok::<_, Infallible>(response.await) }
         });
@@ -108,7 +121,7 @@ impl Server {
             .timer(TokioTimer::new())
             .header_read_timeout(self.client_timeout)
             .max_buf_size(HEAD_BYTES)
-            .serve_connection(TokioIo::new(EscapedTarget::new(Box::pin(stream))), service);
+            .serve_connection(TokioIo::new(EscapedTarget::new(stream)), service);
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%peer, %error, "a connection ended early");
         }
@@ -122,26 +135,4 @@ async fn accept(
     let permit = Arc::clone(permits).acquire_owned().await.map_err(std::io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
     Ok((stream, peer, permit))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
-    use tokio_io_timeout::TimeoutWriter;
-
-    #[tokio::test]
-    async fn a_client_that_does_not_read_is_given_up() {
-        let (server, mut client) = duplex(8);
-        let mut server = TimeoutWriter::new(server);
-        server.set_timeout(Some(Duration::from_millis(20)));
-        let mut server = Box::pin(server);
-        server.write_all(b"12345678").await.unwrap();
-        let error = server.write_all(b"9").await.unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-        let mut read = [0; 8];
-        client.read_exact(&mut read).await.unwrap();
-        server.write_all(b"9").await.unwrap();
-    }
 }

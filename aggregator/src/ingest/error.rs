@@ -1,5 +1,7 @@
 //! Errors that end a session with an agent.
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
 
 use chainscope_hygiene::EscapedTruncated;
@@ -11,6 +13,9 @@ pub enum SessionError {
     /// The first message was not a hello.
     #[error("the first request of a session must be a hello")]
     NoHello,
+    /// No hello came in time.
+    #[error("no hello came within {0:?}")]
+    HelloTimeout(Duration),
     /// A hello came later than first.
     #[error("a session has only one hello")]
     SecondHello,
@@ -97,6 +102,7 @@ impl From<SessionError> for Status {
             E::NoHello | E::SecondHello | E::UnknownRequest | E::BadHello { .. } => Code::InvalidArgument,
             E::NoCommonVersion { .. } => Code::FailedPrecondition,
             E::OtherHost { .. } => Code::PermissionDenied,
+            E::HelloTimeout(_) => Code::DeadlineExceeded,
             E::TokenExpired => Code::Unauthenticated,
             E::Hole { .. } | E::Overflow { .. } => Code::OutOfRange,
             E::Store(_) | E::Stopping => Code::Unavailable,

@@ -11,7 +11,7 @@ use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-use super::{Ingest, IngestTrust, MAX_MESSAGE_BYTES, session_of};
+use super::{Ingest, IngestTrust, MAX_MESSAGE_BYTES, session_of, trust::AgentAuthenticator};
 use crate::limits::Limits;
 
 /// Maximum concurrent calls of one connection: one session, and a few that are ending.
@@ -19,7 +19,7 @@ const MAX_CALLS: u32 = 8;
 
 struct Service {
     ingest: Ingest,
-    trust: Option<IngestTrust>,
+    authenticator: Option<AgentAuthenticator>,
 }
 
 #[tonic::async_trait]
@@ -28,9 +28,9 @@ impl ingest_server::Ingest for Service {
 
     async fn record(&self, request: Request<Streaming<RecordRequest>>) -> Result<Response<Self::RecordStream>, Status> {
         let peer = request.remote_addr();
-        let proof = match &self.trust {
+        let proof = match &self.authenticator {
             None => None,
-            Some(trust) => Some(trust.prove(request.metadata()).await.inspect_err(|status| {
+            Some(authenticator) => Some(authenticator.prove(request.metadata(), peer.map(|peer| peer.ip())).await.inspect_err(|status| {
                 warn_limited!(?peer, code = ?status.code(), reason = %EscapedTruncated(status.message()), "an agent was not authenticated");
             })?),
         };
@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     limits: &Limits,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = ingest_server::IngestServer::new(Service { ingest, trust })
+    let service = ingest_server::IngestServer::new(Service { ingest, authenticator: trust.map(Into::into) })
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     Server::builder()

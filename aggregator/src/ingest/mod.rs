@@ -23,6 +23,7 @@ mod health;
 mod session;
 mod shared;
 mod trust;
+mod validate;
 mod writer;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -82,6 +83,7 @@ impl Ingest {
                 metrics,
                 queue_permits: Arc::new(Semaphore::new(max_permits as usize)),
                 max_permits,
+                hello_timeout: limits.client_timeout,
                 stop: CancellationToken::new(),
                 sessions: TaskTracker::new(),
                 runtime: Handle::current(),

@@ -11,7 +11,10 @@ use chainscope_proto::{
 };
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use prost::Message as _;
-use tokio::{sync::mpsc, time::sleep_until};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, sleep_until},
+};
 
 use super::{
     SessionError,
@@ -19,6 +22,7 @@ use super::{
     agents::SessionGuard,
     shared::Shared,
     trust::Proof,
+    validate::Validator,
     writer::{Append, Outcome},
 };
 use crate::{clock::now_ns, memory::AgentSession};
@@ -31,6 +35,9 @@ const EPOCH_BYTES: usize = 16;
 
 /// Maximum bytes of the name of an agent.
 const MAX_AGENT_BYTES: usize = 253;
+
+/// Maximum bytes of the version of an agent.
+const MAX_BUILD_BYTES: usize = 1024;
 
 type Replies = mpsc::Sender<Result<RecordReply, SessionError>>;
 
@@ -62,6 +69,7 @@ async fn serve<S: Stream<Item = RecordRequest>>(
     let first = tokio::select! {
         first = requests.next() => first,
         () = expiry.as_mut() => return Err(SessionError::TokenExpired),
+        () = sleep(shared.hello_timeout) => return Err(SessionError::HelloTimeout(shared.hello_timeout)),
         () = shared.stop.cancelled() => return Err(SessionError::Stopping),
     };
     let hello = match first.map(|request| request.request) {
@@ -125,6 +133,7 @@ struct Session {
     round: Arc<AgentSession>,
     /// Decides which streams are accepted; none: all.
     admission: Option<Admission>,
+    validator: Validator,
 }
 
 impl Session {
@@ -136,7 +145,7 @@ impl Session {
         replies: &Replies,
     ) -> Result<Self, SessionError> {
         let received_ns = now_ns();
-        check_hello(&hello)?;
+        check_hello(&hello, shared.nodes.max())?;
         if let Some(admission) = &admission {
             admission.check_agent(&hello.agent)?;
         }
@@ -162,7 +171,17 @@ impl Session {
         send(replies, record_reply::Reply::Welcome(welcome)).await?;
         #[expect(clippy::disallowed_methods, reason = "one result per batch in flight, whose number is limited")]
         let (results, outcomes) = mpsc::unbounded_channel();
-        Ok(Self { agent, epoch, in_flight: 0, results, outcomes, guard, round, admission })
+        Ok(Self {
+            agent,
+            epoch,
+            in_flight: 0,
+            results,
+            outcomes,
+            guard,
+            round,
+            admission,
+            validator: Validator::default(),
+        })
     }
 
     /// Handles a request. Waits while the queue of the writer is full.
@@ -172,7 +191,7 @@ impl Session {
         request: RecordRequest,
         replies: &Replies,
     ) -> Result<(), SessionError> {
-        let batch = match request.request {
+        let mut batch = match request.request {
             Some(Request::Batch(batch)) => batch,
             Some(Request::Memory(state)) => return self.merge(shared, state, replies).await,
             Some(Request::Hello(_)) => return Err(SessionError::SecondHello),
@@ -188,6 +207,7 @@ impl Session {
         }
         check_sequence(&batch)?;
         let bytes = batch.encoded_len();
+        self.validator.replace_invalid(&self.agent, &mut batch.records, &shared.metrics);
         self.guard.count(batch.records.len(), bytes);
         let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).saturating_add(1).min(shared.max_permits);
         let permit =
@@ -239,7 +259,7 @@ async fn send(replies: &Replies, reply: record_reply::Reply) -> Result<(), Sessi
     replies.send(Ok(RecordReply { reply: Some(reply) })).await.map_err(|_| SessionError::Stopping)
 }
 
-fn check_hello(hello: &Hello) -> Result<(), SessionError> {
+fn check_hello(hello: &Hello, max_nodes: usize) -> Result<(), SessionError> {
     let bad = |field, why| Err(SessionError::BadHello { field, why });
     if hello.agent.is_empty() || hello.agent.len() > MAX_AGENT_BYTES {
         return bad("agent", "it must have 1 to 253 bytes");
@@ -249,6 +269,12 @@ fn check_hello(hello: &Hello) -> Result<(), SessionError> {
     }
     if hello.epoch.len() != EPOCH_BYTES {
         return bad("epoch", "it must have 16 bytes");
+    }
+    if hello.build.len() > MAX_BUILD_BYTES {
+        return bad("build", "it must have at most 1024 bytes");
+    }
+    if hello.nodes.len() > max_nodes {
+        return bad("nodes", "they are more than this aggregator accepts");
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! State that all sessions share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) queue_permits: Arc<Semaphore>,
     /// Number of all permits.
     pub(super) max_permits: u32,
+    /// Maximum time until the hello of a session.
+    pub(super) hello_timeout: Duration,
     /// Cancelled when the aggregator stops.
     pub(super) stop: CancellationToken,
     pub(super) sessions: TaskTracker,

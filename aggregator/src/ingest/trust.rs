@@ -5,6 +5,7 @@
 
 use std::{
     fmt,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +14,7 @@ use chainscope_hygiene::EscapedTruncated;
 use tonic::{Status, metadata::MetadataMap};
 
 use crate::{
-    access::{AUDIENCE, Reviewer, expiry},
+    access::{AUDIENCE, Reviewer, TokenReviews, expiry},
     clock,
 };
 
@@ -47,11 +48,23 @@ pub(super) struct Proof {
     pub(super) until: Instant,
 }
 
-impl IngestTrust {
+/// Authenticates agents.
+pub(super) struct AgentAuthenticator {
+    tokens: TokenReviews,
+    account: String,
+}
+
+impl From<IngestTrust> for AgentAuthenticator {
+    fn from(IngestTrust { reviewer, account }: IngestTrust) -> Self {
+        Self { tokens: TokenReviews::new(reviewer, Some(AUDIENCE)), account }
+    }
+}
+
+impl AgentAuthenticator {
     /// Authenticates the caller by the token of its call.
-    pub(super) async fn prove(&self, metadata: &MetadataMap) -> Result<Proof, Status> {
+    pub(super) async fn prove(&self, metadata: &MetadataMap, peer: Option<IpAddr>) -> Result<Proof, Status> {
         let token = chainscope_tls::bearer(metadata)?;
-        let identity = self.reviewer.authenticate(token, Some(AUDIENCE)).await;
+        let identity = self.tokens.authenticate(token, peer).await;
         let identity = identity.map_err(|error| Status::unavailable(error.to_string()))?.ok_or_else(|| {
             Status::unauthenticated(format!("the token has expired, or is not for the audience {AUDIENCE}"))
         })?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use chainscope_proto::v1::{Loss, record::Kind};
 use chainscope_store::{Error as StoreError, FactQuery, Order, Store};
+use parking_lot::Mutex;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -30,12 +31,13 @@ pub(crate) struct LossStats {
     to: i64,
 }
 
-/// Losses of all nodes. Each loss is read once: a query reads only those that were stored since the last one.
+/// Losses of all nodes. Each loss is read once: a query reads only those that were stored since the last one. Nothing is
+/// locked while the store is read.
 ///
 /// Losses that were evicted before this process started are in the totals of a node, but not here.
 #[derive(Debug, Default)]
 pub(crate) struct LossTables {
-    nodes: BTreeMap<String, LossTable>,
+    nodes: Mutex<BTreeMap<String, LossTable>>,
 }
 
 #[derive(Debug, Default)]
@@ -46,14 +48,23 @@ struct LossTable {
 }
 
 impl LossTables {
-    /// Losses of a node. Reads the store.
-    pub(crate) fn of(&mut self, store: &Store, node: &str) -> Result<Vec<LossStats>, StoreError> {
-        let table = self.nodes.entry(node.to_owned()).or_default();
+    /// Losses of a node. Reads the store, and calls `check` between pages: its error ends the call, and the next one goes on.
+    pub(crate) fn of(
+        &self,
+        store: &Store,
+        node: &str,
+        check: impl Fn() -> Result<(), StoreError>,
+    ) -> Result<Vec<LossStats>, StoreError> {
         loop {
-            let query = FactQuery { cursor: Some(table.next), limit: PAGE, order: Order::OldestFirst };
+            check()?;
+            let first = self.nodes.lock().get(node).map_or(0, |table| table.next);
+            let query = FactQuery { cursor: Some(first), limit: PAGE, order: Order::OldestFirst };
             let losses = store.losses(node, &query)?;
             let is_last = (losses.len() as u64) < PAGE;
-            for (id, record) in losses {
+            let mut nodes = self.nodes.lock();
+            let table = nodes.entry(node.to_owned()).or_default();
+            // Losses before `next` were added by another request meanwhile.
+            for (id, record) in losses.into_iter().filter(|(id, _)| *id >= table.next).collect::<Vec<_>>() {
                 table.next = id.saturating_add(1);
                 if let Some(Kind::Loss(loss)) = record.kind {
                     table.add(loss);

@@ -62,7 +62,8 @@ pub(crate) struct Serve {
     /// CA bundle used to verify the operator; read again at each connection
     #[arg(long, value_name = "FILE", requires = "operator", env = "CHAINSCOPE_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Retention of the records of a node after its TezosNode was deleted
+    /// Retention of the records of a node after its TezosNode was deleted; also the time over which the operator has to confirm
+    /// that half of all nodes or more are gone
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = humantime::parse_duration, env = "CHAINSCOPE_DELETED_RETENTION")]
     pub(crate) deleted_retention: Duration,
     /// Service account of the agents: records are accepted with its tokens only, for the host of the token and the nodes there
@@ -77,9 +78,15 @@ pub(crate) struct Serve {
     /// Authentication of callers of the API
     #[arg(long, value_enum, default_value = "none", env = "CHAINSCOPE_AUTH")]
     pub(crate) auth: AuthMode,
-    /// File with lines of: token (or sha256:…), user, names of nodes, in which `*` matches any characters
+    /// File with lines of: token (or sha256:…), user, names of nodes, in which `*` matches any characters; `*` alone: all
     #[arg(long, value_name = "FILE", required_if_eq("auth", "token-file"), env = "CHAINSCOPE_AUTH_TOKEN_FILE")]
     pub(crate) auth_token_file: Option<PathBuf>,
+    /// Origins whose pages may read the API in a browser, beside those of loopback: https://explorer.example, or `*` for all
+    #[arg(long, value_name = "ORIGINS", value_delimiter = ',', env = "CHAINSCOPE_CORS_ORIGINS")]
+    pub(crate) cors_origins: Vec<String>,
+    /// Host names of the API beside localhost and IP addresses; any other is refused, or `*` for all [default with --auth: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "CHAINSCOPE_HOSTS")]
+    pub(crate) hosts: Vec<String>,
     /// Write a line of JSON for each read of the API: to a file, or to standard output without a value
     ///
     /// Without it reads of authenticated callers are in the ordinary log.
@@ -107,12 +114,15 @@ pub(crate) struct ExplorerProxy {
     /// Nodes that clients may read, each as NAMESPACE/NAME
     #[arg(long, value_name = "NODES", value_delimiter = ',', required = true, env = "CHAINSCOPE_NODES")]
     nodes: Vec<String>,
+    /// Host names of this proxy beside localhost and IP addresses; any other is refused, or `*` for all
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', env = "CHAINSCOPE_HOSTS")]
+    hosts: Vec<String>,
 }
 
 impl From<ExplorerProxy> for explorer_proxy::Config {
     fn from(args: ExplorerProxy) -> Self {
-        let ExplorerProxy { listen, api, explorer, token_file, ca_file, nodes } = args;
-        Self { listen, api, explorer, token_file, ca_file, nodes }
+        let ExplorerProxy { listen, api, explorer, token_file, ca_file, nodes, hosts } = args;
+        Self { listen, api, explorer, token_file, ca_file, nodes, hosts }
     }
 }
 

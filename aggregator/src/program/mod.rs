@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use chainscope_aggregator::{
     Aggregator, CatalogConfig, Config, Running,
-    access::{AccessConfig, ApiServer, Reviewer},
+    access::{AccessConfig, ApiServer},
     explorer_proxy,
     ingest::IngestTrust,
 };
@@ -83,22 +83,24 @@ async fn config(args: Serve, store: Store) -> anyhow::Result<Config> {
     config.audit = args.audit_log.is_some();
     config.tls = args.tls_dir;
     config.api_tls = args.api_tls;
+    config.cors_origins = args.cors_origins;
+    config.hosts = args.hosts;
     let needs_reviews = args.auth == AuthMode::Kubernetes || args.agent_service_account.is_some();
-    let reviewer: Option<Arc<dyn Reviewer>> = if needs_reviews {
-        Some(Arc::new(
-            ApiServer::infer().await.context("cannot reach the Kubernetes API server, which reviews tokens")?,
-        ))
+    let api_server = if needs_reviews {
+        Some(ApiServer::infer().await.context("cannot reach the Kubernetes API server, which reviews tokens")?)
     } else {
         None
     };
-    config.access = match (args.auth, args.auth_token_file, &reviewer) {
+    // Readers with invalid tokens do not delay the reviews of agents.
+    let of_agents = api_server.as_ref().map(ApiServer::separate);
+    config.access = match (args.auth, args.auth_token_file, api_server) {
         (AuthMode::None, ..) => AccessConfig::Open,
         (AuthMode::TokenFile, Some(file), _) => AccessConfig::TokenFile(file),
-        (AuthMode::Kubernetes, _, Some(reviewer)) => AccessConfig::Kubernetes(Arc::clone(reviewer)),
+        (AuthMode::Kubernetes, _, Some(api_server)) => AccessConfig::Kubernetes(Arc::new(api_server)),
         (AuthMode::TokenFile | AuthMode::Kubernetes, ..) => anyhow::bail!("--auth token-file needs --auth-token-file"),
     };
-    if let (Some(account), Some(reviewer)) = (args.agent_service_account, reviewer) {
-        config.trust = Some(IngestTrust { reviewer, account: account.0 });
+    if let (Some(account), Some(api_server)) = (args.agent_service_account, of_agents) {
+        config.trust = Some(IngestTrust { reviewer: Arc::new(api_server), account: account.0 });
     }
     if let Some(operator) = args.operator {
         config.catalog = Some(CatalogConfig {

@@ -18,7 +18,11 @@ use chainscope_proto::v1::{
     configuration_server::{Configuration, ConfigurationServer},
 };
 use futures::Stream;
-use tokio::{net::TcpListener, runtime::Runtime, sync::broadcast};
+use tokio::{
+    net::TcpListener,
+    runtime::Runtime,
+    sync::{broadcast, watch},
+};
 use tokio_stream::{StreamExt as _, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
@@ -31,6 +35,8 @@ pub(crate) struct Reviews {
     rights: Mutex<BTreeSet<[String; 4]>>,
     pub(crate) is_away: AtomicBool,
     pub(crate) requests: AtomicUsize,
+    /// While true, reviews of tokens that begin with `held` are not answered.
+    pub(crate) is_holding: watch::Sender<bool>,
 }
 
 impl Reviews {
@@ -59,6 +65,11 @@ impl Reviews {
         self.is_away.store(is_away, Ordering::SeqCst);
     }
 
+    /// Reviews so far.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+
     fn answer<T>(&self, answer: T) -> Result<T, ReviewError> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         if self.is_away.load(Ordering::SeqCst) { Err(ReviewError("it is away".into())) } else { Ok(answer) }
@@ -69,7 +80,13 @@ impl Reviewer for Reviews {
     fn authenticate<'a>(&'a self, token: &'a str, audience: Option<&'a str>) -> ReviewFuture<'a, Option<Identity>> {
         let key = (token.to_owned(), audience.unwrap_or_default().to_owned());
         let identity = self.tokens.lock().unwrap().get(&key).cloned();
-        Box::pin(async move { self.answer(identity) })
+        let answer = self.answer(identity);
+        Box::pin(async move {
+            if token.starts_with("held") {
+                self.is_holding.subscribe().wait_for(|is_holding| !is_holding).await.unwrap();
+            }
+            answer
+        })
     }
 
     fn authorize<'a>(&'a self, who: &'a Identity, what: &'a AccessReview) -> ReviewFuture<'a, AccessDecision> {

@@ -1,4 +1,4 @@
-//! Tests apart from the suite: one sets the global subscriber, the others need root to mount a file system.
+//! Tests that must not share a process: a global subscriber, memory, file systems that are full or fail.
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -9,3 +9,4 @@ mod audit_log;
 mod disk;
 #[cfg(all(feature = "kubernetes", feature = "rocksdb"))]
 mod failure;
+mod slow_readers;

@@ -1,10 +1,14 @@
 //! Authentication and authorization: 401, 403, 503, and no information about data that the caller may not read.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::Write as _, net::TcpStream, sync::Arc, time::Duration};
 
 use chainscope_aggregator::{Config, NodeConfig, access::AccessConfig};
 use chainscope_proto::v1::{Record, record::Kind};
 use chainscope_testing::wait::until_true;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpSocket,
+};
 
 use crate::common::{Server, TIME, fake::Reviews, get, message, record};
 
@@ -35,6 +39,13 @@ fn guarded(change: impl FnOnce(&mut Config)) -> (Server, Arc<Reviews>) {
     (server, reviews)
 }
 
+/// Open connections of the API, without that of this request.
+fn open_connections(server: &Server) -> u64 {
+    let metrics = get(server.running().operation_addr().unwrap(), "GET", "/metrics", &[]).body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("chainscope_http_connections "));
+    line.unwrap().parse::<u64>().unwrap() - 1
+}
+
 const NODE_PATHS: [&str; 15] = [
     "/v2/p2p",
     "/v2/p2p/0",
@@ -61,12 +72,14 @@ fn without_a_valid_token_only_the_description_is_served() {
         let bare = get(server.http(), "GET", path, &[]);
         assert_eq!(bare.status, 401, "{path}");
         assert_eq!(bare.header("www-authenticate"), Some("Bearer realm=\"chainscope\""), "{path}");
-        assert_eq!(bare.header("access-control-allow-origin"), Some("*"), "{path}");
         for bad in ["Bearer nobody", "Bearer ", "Basic YTpi", "x", "bearer  "] {
             assert_eq!(get(server.http(), "GET", path, &[("authorization", bad)]).status, 401, "{path} {bad}");
         }
         assert_eq!(get(server.http(), "OPTIONS", path, &[]).status, 204, "{path}");
     }
+    // A page of a rebound name has no token.
+    let rebound = [("host", "evil.example"), ("authorization", "Bearer alice-token")];
+    assert_eq!(get(server.http(), "GET", "/nodes/a/x/v2/p2p", &rebound).status, 200);
     let profiler = "/openapi/memory-profiler-openapi.json";
     for path in ["/openapi.json", "/openapi/network-recorder-openapi.json", profiler, "/docs/index.html"] {
         assert_eq!(get(server.http(), "GET", path, &[]).status, 200, "{path}");
@@ -165,9 +178,9 @@ fn an_unavailable_reviewer_refuses_and_answers_are_cached() {
     assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200);
     reviews.away(true);
     reviews.revoke("alice");
-    let requests = reviews.requests.load(std::sync::atomic::Ordering::SeqCst);
+    let requests = reviews.requests();
     assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200, "cached");
-    assert_eq!(reviews.requests.load(std::sync::atomic::Ordering::SeqCst), requests);
+    assert_eq!(reviews.requests(), requests);
     assert!(server.refusal("alice-token", "/nodes/a/y/v2/p2p", 503).contains("no answer"));
     assert_eq!(server.get_as("root-token", "/nodes").status, 503);
     assert_eq!(get(server.http(), "GET", "/nodes", &[]).status, 401);
@@ -178,6 +191,57 @@ fn an_unavailable_reviewer_refuses_and_answers_are_cached() {
     assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 200);
     reviews.revoke("alice");
     assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p").status, 403);
+}
+
+#[test]
+fn one_token_is_reviewed_once_and_an_expired_one_never() {
+    let (server, reviews) = guarded(|_| {});
+    reviews.user("held-token", "alice");
+    reviews.is_holding.send_replace(true);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(|| server.get_as("held-token", "/v2/version").status)).collect();
+        until_true("all requests are under way", || open_connections(&server) >= 8);
+        reviews.is_holding.send_replace(false);
+        for each in all {
+            assert_eq!(each.join().unwrap(), 200);
+        }
+    });
+    assert_eq!(reviews.requests(), 1);
+    // {"exp":1}
+    let expired = "e30.eyJleHAiOjF9.c2ln";
+    reviews.user(expired, "alice");
+    server.refusal(expired, "/v2/version", 401);
+    assert_eq!(reviews.requests(), 1);
+}
+
+#[test]
+fn invalid_tokens_of_one_address_do_not_delay_others() {
+    let (server, reviews) = guarded(|_| {});
+    reviews.is_holding.send_replace(true);
+    let forged: Vec<TcpStream> = (0..40)
+        .map(|number| {
+            let mut stream = TcpStream::connect(server.http()).unwrap();
+            write!(stream, "GET /nodes HTTP/1.1\r\nhost: a\r\nauthorization: Bearer held-{number}\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    until_true("reviews are under way", || open_connections(&server) >= 40 && reviews.requests() >= 4);
+    // From another address, which a loopback listener sees as such.
+    let status = server.runtime.block_on(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut stream = socket.connect(server.http()).await.unwrap();
+        let head =
+            "GET /v2/version HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer bob-token\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    });
+    assert!(status.starts_with("HTTP/1.1 200"), "{status}");
+    assert_eq!(reviews.requests(), 5, "four of the first address, one of the second");
+    reviews.is_holding.send_replace(false);
+    drop(forged);
 }
 
 #[test]
@@ -193,8 +257,8 @@ fn a_stream_ends_when_the_permission_is_withdrawn() {
     assert_eq!(live.ids(1), [0]);
     // The reviewer is unavailable: keep-alive comments only, and no message is lost.
     reviews.away(true);
-    let requests = reviews.requests.load(std::sync::atomic::Ordering::SeqCst);
-    until_true("the stream is reauthorized", || reviews.requests.load(std::sync::atomic::Ordering::SeqCst) > requests);
+    let requests = reviews.requests();
+    until_true("the stream is reauthorized", || reviews.requests() > requests);
     agent.batch("a/x", 1, messages(1));
     agent.wait_for("a/x", 2);
     for _ in 0..3 {
@@ -217,16 +281,17 @@ fn a_stream_ends_when_the_permission_is_withdrawn() {
 fn a_token_file_grants_nodes_and_is_reloaded() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tokens");
-    std::fs::write(&file, "one alice a/*\ntwo root\n").unwrap();
+    std::fs::write(&file, "one alice a/*\ntwo root *\n").unwrap();
     let (server, _) = guarded(|config| config.access = AccessConfig::TokenFile(file.clone()));
     let names = |token: &str| server.json_as(token, "/nodes").as_array().unwrap().len();
     assert_eq!((names("one"), names("two")), (2, 3));
     assert_eq!(server.get_as("one", "/nodes/a/y/v3/chunks").status, 200, "all kinds of data");
     assert_eq!(server.refusal("one", "/nodes/b/x/v2/p2p", 403), "alice may not get tezosnodes/messages of b/x");
     server.refusal("three", "/nodes", 401);
-    std::fs::write(&file, "three alice b/x\ntwo root\nnonsense\n").unwrap();
+    std::fs::write(&file, "three alice b/x\ntwo root *\nfour eve # b/*\n").unwrap();
     until_true("the new token is good", || server.get_as("three", "/nodes").status == 200);
     assert_eq!((server.get_as("one", "/nodes").status, names("three"), names("two")), (401, 1, 3));
+    server.refusal("four", "/nodes", 401);
     std::fs::remove_file(&file).unwrap();
     until_true("no token is accepted", || server.get_as("two", "/nodes").status == 503);
 }
@@ -247,4 +312,8 @@ fn a_malformed_token_file_is_an_error_at_start() {
     std::fs::write(&file, "secret-of-mine\n").unwrap();
     let error = start().unwrap();
     assert!(error.contains("line 1") && !error.contains("secret"), "{error}");
+    std::fs::write(&file, "a root *\nsecret-of-mine eve # ns/*\n").unwrap();
+    let error = start().unwrap();
+    let names_it = error.contains(file.to_str().unwrap()) && error.contains("line 2") && error.contains("`*` for all");
+    assert!(names_it && !error.contains("secret"), "{error}");
 }

@@ -17,8 +17,12 @@ use serde_json::{Value, json};
 use crate::common::{CONNECTION, LIMIT, Server, TIME, event, get, identified, message, opened, record, with_chunks};
 
 #[test]
-fn every_response_allows_all_origins() {
-    let server = Server::start();
+fn every_response_is_readable_by_pages_of_loopback_and_listed_origins_only() {
+    let listed = "https://explorer.example";
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.cors_origins = vec![listed.into()];
+    });
     for (method, path, status) in [
         ("GET", "/v2/p2p", 200),
         ("GET", "/v2/p2p/", 200),
@@ -40,7 +44,23 @@ fn every_response_allows_all_origins() {
     ] {
         let answer = get(server.http(), method, path, &[]);
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-        assert_eq!(answer.header("access-control-allow-origin"), Some("*"), "{method} {path}");
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{method} {path}");
+        assert_eq!(answer.header("vary"), Some("origin"), "{method} {path}");
+        for (origin, is_allowed) in
+            [("http://localhost:8080", true), ("http://[::1]", true), (listed, true), ("http://evil.example", false)]
+        {
+            let answer = get(server.http(), method, path, &[("origin", origin)]);
+            let allowed = is_allowed.then_some(origin);
+            assert_eq!(
+                (answer.status, answer.header("access-control-allow-origin")),
+                (status, allowed),
+                "{method} {path}"
+            );
+        }
+        let rebound = get(server.http(), method, path, &[("host", "evil.example"), ("origin", "http://evil.example")]);
+        assert_eq!(rebound.status, 421, "{method} {path}: {}", rebound.body);
+        assert_eq!(rebound.header("access-control-allow-origin"), None, "{method} {path}");
+        assert!(method == "HEAD" || rebound.body.contains("`hosts`"), "{method} {path}: {}", rebound.body);
         if status >= 400 && method != "HEAD" {
             assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{method} {path}");
             let problem: Value = serde_json::from_str(&answer.body).unwrap();
@@ -51,6 +71,17 @@ fn every_response_allows_all_origins() {
     let options = get(server.http(), "OPTIONS", "/v2/p2p", &[]);
     assert_eq!(options.header("access-control-allow-methods"), Some("GET, HEAD, OPTIONS"));
     assert_eq!(get(server.http(), "PUT", "/v2/p2p", &[]).header("allow"), Some("GET, HEAD, OPTIONS"));
+}
+
+#[test]
+fn all_origins_and_hosts_may_be_allowed() {
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.cors_origins = vec!["*".into()];
+        config.hosts = vec!["*".into()];
+    });
+    let answer = get(server.http(), "GET", "/v2/p2p", &[("host", "any.example"), ("origin", "http://any.example")]);
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some("*")));
 }
 
 #[test]
@@ -302,6 +333,39 @@ fn stats_contain_every_term_every_loss_and_findings() {
     }
     assert!(metrics.ends_with("# EOF\n") && !metrics.contains("pid 4711"));
     assert!(server.get("/metrics").header("content-type").unwrap().starts_with("application/openmetrics-text"));
+}
+
+#[test]
+fn too_wide_a_query_is_a_400_that_says_how_to_narrow_it() {
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.limits.query_timeout = Duration::from_micros(100);
+        config.limits.heartbeat_interval = Duration::from_millis(5);
+    });
+    server.feed("9732", (0..3000).map(|_| record(TIME, Kind::Message(message("advertise")))).collect());
+    // A 503 says that the wait for a thread took longer.
+    let answer =
+        std::iter::repeat_with(|| server.get("/v2/p2p?limit=1000")).find(|answer| answer.status != 503).unwrap();
+    assert_eq!((answer.status, answer.header("retry-after")), (400, None), "{}", answer.body);
+    assert!(answer.body.contains("(from, to), a cursor"), "{}", answer.body);
+    let mut live = server.events("/v2/p2p/stream?cursor=0", &[]);
+    let blocks: Vec<String> = std::iter::from_fn(|| live.block()).collect();
+    let last = blocks.last().unwrap();
+    assert!(last.starts_with("event: error\ndata: {") && last.contains("\"status\":400"), "{last}");
+}
+
+#[test]
+fn a_summary_of_many_nodes_ends_at_the_deadline() {
+    let server = Server::with(|config| {
+        config.nodes.extend((0..2000).map(|number| NodeConfig::new(format!("a/{number}"))));
+        config.limits.query_timeout = Duration::from_micros(100);
+    });
+    for path in ["/nodes", "/v2/stats"] {
+        // Others say that the wait for a thread took longer.
+        let is_late =
+            |_: &usize| server.problem(path, 503)["detail"].as_str().unwrap().contains("the summary of all nodes");
+        assert!((0..1000).any(|turn| is_late(&turn)), "{path}");
+    }
 }
 
 #[test]

@@ -83,6 +83,7 @@ fn setup() -> Setup {
             token_file: Some(files.path().join("token")),
             ca_file: Some(files.path().join("ca.crt")),
             nodes: vec!["a/x".into()],
+            hosts: vec!["explorer.example".into()],
         };
         let proxy = Proxy::bind(config).await.unwrap();
         let address = proxy.address().unwrap();
@@ -123,6 +124,10 @@ fn pages_come_from_the_explorer_and_data_of_the_listed_node_from_the_api() {
     let nodes: serde_json::Value = serde_json::from_str(&ask("/nodes").body).unwrap();
     assert_eq!((nodes.as_array().unwrap().len(), &nodes[0]["name"]), (1, &"a/x".into()));
     assert_eq!(ask("/v3/chunks").status, 403, "the token's rights hold");
+    for path in ["/", "/v2/p2p", "/nodes"] {
+        let rebound = get(setup.proxy, "GET", path, &[("host", "evil.example")]);
+        assert_eq!(rebound.status, 421, "{path}: {}", rebound.body);
+    }
     for method in ["POST", "OPTIONS", "DELETE"] {
         assert_eq!(get(setup.proxy, method, "/v2/p2p", &[]).status, 405, "{method}");
     }
@@ -133,7 +138,8 @@ fn live_streams_pass_and_new_certificates_and_tokens_are_loaded() {
     let setup = setup();
     let mut stream = TcpStream::connect(setup.proxy).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    write!(stream, "GET /v2/p2p/stream HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n").unwrap();
+    write!(stream, "GET /v2/p2p/stream HTTP/1.1\r\nhost: explorer.example\r\naccept: text/event-stream\r\n\r\n")
+        .unwrap();
     let mut lines = BufReader::new(stream).lines();
     let mut wait_for = |text: &str| while !lines.next().expect("the stream goes on").unwrap().contains(text) {};
     wait_for(": open");

@@ -126,7 +126,6 @@ fn no_query_string_gets_anything_but_200_or_400() {
             let query: Vec<_> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
             let answer = server.get(&format!("/v2/p2p?{}", query.join("&")));
             prop_assert!(answer.status == 200 || answer.status == 400, "{}", answer.status);
-            prop_assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
             Ok(())
         })
         .unwrap();

@@ -1,15 +1,17 @@
 //! Sessions with agents: in-process and over gRPC.
 
+use std::time::Duration;
+
 use chainscope_proto::v1::{
-    Batch, Hello, Record, RecordReply, RecordRequest, ingest_client::IngestClient, record::Kind, record_reply::Reply,
-    record_request::Request,
+    Batch, Chunk, ConnectionSummary, Hello, Message, Record, RecordReply, RecordRequest, SocketAddress,
+    connection_event::Event, ingest_client::IngestClient, record::Kind, record_reply::Reply, record_request::Request,
 };
 use prost::{Message as _, encoding};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming, transport::Channel};
 
-use crate::common::{LIMIT, Server, TIME, hello, message, open, record, with_chunks};
+use crate::common::{CONNECTION, LIMIT, Server, TIME, event, hello, message, open, record, with_chunks};
 
 fn messages(count: i64) -> Vec<Record> {
     (0..count).map(|n| record(TIME + n, Kind::Message(message("advertise")))).collect()
@@ -180,6 +182,62 @@ fn an_invalid_node_name_is_refused_and_other_streams_continue() {
 }
 
 #[test]
+fn an_agent_that_lies_is_counted_and_others_go_on() {
+    let server = Server::with(|_| {});
+    let mut honest = server.agent(&["good"]);
+    let (requests, mut replies) = {
+        let _inside = server.runtime.enter();
+        server.running().connect()
+    };
+    let send = |request| {
+        server.runtime.block_on(requests.send(RecordRequest { request: Some(request) })).unwrap();
+    };
+    send(Request::Hello(Hello { agent: "liar".into(), ..hello(&[]) }));
+
+    let of = |change: fn(&mut Message)| {
+        let mut message = message("advertise");
+        change(&mut message);
+        record(TIME, Kind::Message(message))
+    };
+    let chunk = Chunk { connection: CONNECTION, wire: vec![0; 1 << 20].into(), ..Chunk::default() };
+    let mut lies = vec![
+        of(|message| message.last_chunk = u64::MAX),
+        of(|message| (message.first_chunk, message.last_chunk) = (9, 3)),
+        of(|message| message.length = u64::MAX),
+        of(|message| message.preview = Some("x".repeat(2 << 20))),
+        of(|message| message.error = "x".repeat(1 << 20)),
+        of(|message| message.remote = Some(SocketAddress { ip: vec![1; 5], port: 70_000 })),
+        record(TIME, Kind::Chunk(chunk)),
+        event(CONNECTION, Event::Summary(ConnectionSummary::default())),
+        Record { target: "x".repeat(1 << 20), ..messages(1).remove(0) },
+    ];
+    // Each refers to as many chunks as a message may have, and none was sent.
+    lies.extend((0..100).map(|_| of(|message| message.last_chunk = 65_535)));
+    lies.push(messages(1).remove(0));
+    let end = lies.len() as u64;
+    send(Request::Batch(Batch { node: "bad".into(), first_sequence: 0, records: lies }));
+    honest.batch("good", 0, messages(50));
+    honest.wait_for("good", 50);
+    let mut reply = || server.runtime.block_on(replies.recv()).unwrap().reply.unwrap();
+    assert!(matches!(reply(), Reply::Welcome(_)));
+    match reply() {
+        Reply::Ack(ack) => assert_eq!(ack.next_sequence, end, "the session goes on"),
+        other => panic!("no acknowledgement: {other:?}"),
+    }
+    assert_eq!(server.ids("/v2/p2p?node_name=good").len(), 50);
+    assert_eq!(server.ids("/v2/p2p?node_name=bad"), [1, 0], "one message of many chunks, and the last one");
+    let stats = server.json("/v2/stats?node_name=bad");
+    let losses = stats["nodes"][0]["losses"].as_array().unwrap();
+    assert!(losses.iter().all(|loss| loss["stage"] == "ingest"), "{losses:?}");
+    assert_eq!(losses.iter().map(|loss| loss["records"].as_u64().unwrap()).sum::<u64>(), end - 2);
+    let metrics = server.get("/metrics").body;
+    for (reason, count) in [("chunk range", 2), ("preview", 1), ("chunk size", 1), ("chunks that were not sent", 99)] {
+        let line = format!("chainscope_ingest_invalid_records_total{{reason=\"{reason}\"}} {count}");
+        assert!(metrics.contains(&line), "no {line} in\n{metrics}");
+    }
+}
+
+#[test]
 fn kinds_of_a_later_version_are_acknowledged_and_counted() {
     let server = Server::with(|_| {});
     // A record of a later version: a time, and a kind with the unknown field number 99.
@@ -219,6 +277,22 @@ fn over_grpc_a_session_continues_at_the_high_water_mark() {
 }
 
 #[test]
+fn a_session_without_a_hello_ends() {
+    let server = Server::with(|config| {
+        config.ingest = Some("127.0.0.1:0".parse().unwrap());
+        config.limits.client_timeout = Duration::from_millis(50);
+    });
+    let address = server.running().ingest_addr().unwrap();
+    let ended = server.runtime.block_on(async {
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let (_requests, stream) = mpsc::channel::<RecordRequest>(1);
+        let mut replies = IngestClient::new(channel).record(ReceiverStream::new(stream)).await.unwrap().into_inner();
+        tokio::time::timeout(LIMIT, replies.message()).await.expect("the session goes on").unwrap_err()
+    });
+    assert_eq!(ended.code(), Code::DeadlineExceeded, "{ended}");
+}
+
+#[test]
 fn over_grpc_errors_are_returned_as_status() {
     let server = grpc();
     let refused = |hello| match Remote::connect(&server, hello) {
@@ -237,13 +311,11 @@ fn over_grpc_errors_are_returned_as_status() {
 }
 
 #[test]
-fn over_grpc_a_record_of_8_mib_is_accepted_and_a_larger_one_is_not() {
+fn over_grpc_a_batch_of_8_mib_is_received_and_a_larger_one_is_not() {
     let server = grpc();
     let mut agent = Remote::connect(&server, hello(&["n"])).unwrap();
     agent.mark();
-    let large = |bytes| {
-        record(TIME, Kind::Message(chainscope_proto::v1::Message { error: "x".repeat(bytes), ..message("unknown") }))
-    };
+    let large = |bytes| record(TIME, Kind::Message(Message { error: "x".repeat(bytes), ..message("unknown") }));
     agent.batch("n", 0, vec![large(8 << 20)]);
     agent.wait_for(1);
     agent.batch("n", 1, vec![large(9 << 20)]);

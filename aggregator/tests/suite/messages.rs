@@ -33,7 +33,6 @@ fn rows_are_byte_for_byte_those_of_the_contract() {
         )
     );
     assert_eq!(answer.header("content-type"), Some("application/json"));
-    assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
     assert_eq!(server.get("/v3/messages").body, answer.body);
 }
 

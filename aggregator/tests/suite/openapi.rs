@@ -1,6 +1,18 @@
-//! The committed OpenAPI documents are up to date. `UPDATE_GOLDEN=1` regenerates them.
+//! The OpenAPI documents: the committed ones are up to date (`UPDATE_GOLDEN=1` regenerates them), they are valid, and responses
+//! are as they describe them.
 
 use std::{env, fs, path::Path};
+
+use chainscope_aggregator::NodeConfig;
+use chainscope_proto::v1::{
+    ConnectionClosed, Initiator, Loss, NetworkAccount, ReasonCount, TargetEvent, connection_event::Event, record::Kind,
+};
+use serde_json::Value;
+
+use crate::{
+    common::{CONNECTION, Server, TIME, event, identified, message, opened, record, with_chunks},
+    memory::example,
+};
 
 #[test]
 fn the_committed_documents_are_fresh() {
@@ -15,14 +27,168 @@ fn the_committed_documents_are_fresh() {
     }
 }
 
+fn documents() -> [Value; 3] {
+    chainscope_aggregator::openapi().map(|text| serde_json::from_str(&text).unwrap())
+}
+
 #[test]
 fn every_path_is_described_once() {
-    let [full, recorder, profiler] = chainscope_aggregator::openapi();
-    let paths = |text: &str| {
-        let document: serde_json::Value = serde_json::from_str(text).unwrap();
-        document["paths"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()
-    };
-    let full = paths(&full);
+    let [full, recorder, profiler] =
+        documents().map(|document| document["paths"].as_object().unwrap().keys().cloned().collect::<Vec<_>>());
     assert_eq!(full.len(), 20);
-    assert!(paths(&recorder).iter().chain(&paths(&profiler)).all(|path| full.contains(path)));
+    assert!(recorder.iter().chain(&profiler).all(|path| full.contains(path)));
+}
+
+/// Calls `each` with every object in a value.
+fn each_object(value: &Value, each: &mut impl FnMut(&serde_json::Map<String, Value>)) {
+    match value {
+        Value::Object(object) => {
+            each(object);
+            object.values().for_each(|value| each_object(value, each));
+        }
+        Value::Array(list) => list.iter().for_each(|value| each_object(value, each)),
+        _ => {}
+    }
+}
+
+#[test]
+fn references_resolve_and_schemas_are_those_of_json_schema_2020_12() {
+    for document in documents() {
+        assert!(document["openapi"].as_str().unwrap().starts_with("3.1."));
+        each_object(&document, &mut |object| {
+            if let Some(Value::String(reference)) = object.get("$ref") {
+                let target = reference.strip_prefix('#').and_then(|pointer| document.pointer(pointer));
+                assert!(target.is_some(), "{reference} is not there");
+            }
+            if let Some(items) = object.get("items") {
+                assert!(items.is_object() || items.is_boolean(), "{items}");
+            }
+        });
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (status, response) in item["get"]["responses"].as_object().unwrap() {
+                let types: Vec<_> = response["content"].as_object().unwrap().keys().collect();
+                let is_problem = types == ["application/problem+json"];
+                assert_eq!(is_problem, status.as_str() >= "400", "{path} {status}: {types:?}");
+            }
+        }
+    }
+}
+
+/// Validates a value against a schema of the document, as far as the documents use JSON Schema. Members that are not described
+/// are errors.
+fn validate(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return validate(document, document.pointer(&reference[1..]).unwrap(), value);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let results: Vec<_> = choices.iter().map(|choice| validate(document, choice, value)).collect();
+        return match results.iter().filter(|result| result.is_ok()).count() {
+            1 => Ok(()),
+            count => Err(format!("{count} of {choices:?} match {value}: {results:?}")),
+        };
+    }
+    let types: Vec<&str> = match &schema["type"] {
+        Value::String(one) => vec![one],
+        Value::Array(several) => several.iter().filter_map(Value::as_str).collect(),
+        _ => return Ok(()),
+    };
+    let fits = types.iter().any(|kind| match *kind {
+        "null" => value.is_null(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("{other} is no type"),
+    });
+    if !fits {
+        return Err(format!("{value} is none of {types:?}"));
+    }
+    if schema["minimum"].as_i64().zip(value.as_i64()).is_some_and(|(least, value)| value < least) {
+        return Err(format!("{value} is below the minimum"));
+    }
+    if schema["enum"].as_array().is_some_and(|all| !all.contains(value)) {
+        return Err(format!("{value} is none of {}", schema["enum"]));
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        let schema = schema["prefixItems"].get(index).unwrap_or(&schema["items"]);
+        match schema {
+            Value::Bool(false) => return Err(format!("item {index} is not described")),
+            schema => validate(document, schema, item).map_err(|error| format!("{index}: {error}"))?,
+        }
+    }
+    let Some(members) = value.as_object() else { return Ok(()) };
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if !members.contains_key(name) {
+            return Err(format!("{name} is missing"));
+        }
+    }
+    for (name, member) in members {
+        let described = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+        if described.is_null() && (schema.get("properties").is_some() || schema.get("additionalProperties").is_some()) {
+            return Err(format!("{name} is not described"));
+        }
+        validate(document, described, member).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// A node with a record of every kind, and its memory.
+fn server() -> Server {
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig { aliases: vec!["main".into()], ..NodeConfig::new("9732") });
+    });
+    let count = |reason: &str| vec![ReasonCount { reason: reason.into(), count: 3 }];
+    let account = NetworkAccount { bytes_seen: 9, bytes_dropped: count("ring full"), ..NetworkAccount::default() };
+    let loss = Loss { stage: "kernel".into(), reason: "ring full".into(), records: 1, ..Loss::default() };
+    let mut records = with_chunks(message("metadata"), &[0, 0], 1, 100);
+    records.extend([
+        opened(CONNECTION, Initiator::Local, "51.15.220.7:9732"),
+        identified(CONNECTION, "idssJHDL1z8fkryZaYVF9fQRMktoWg"),
+        event(CONNECTION, Event::Closed(ConnectionClosed { by: "remote".into(), sent_bytes: 5, received_bytes: 6 })),
+        record(TIME, Kind::NetworkAccount(account)),
+        record(TIME, Kind::Loss(loss)),
+        record(TIME, Kind::TargetEvent(TargetEvent { event: "identity error".into(), pid: 7, detail: String::new() })),
+        record(TIME, Kind::Message(message("unknown"))),
+    ]);
+    server.feed("9732", records);
+    let mut agent = server.agent(&[]);
+    agent.memory([example().keyframe()]);
+    server
+}
+
+#[test]
+fn responses_are_as_described() {
+    let server = server();
+    let [document, ..] = documents();
+    let key = server.json("/v3/chunks")[0][0].as_str().unwrap().to_owned();
+    let more =
+        ["/v2/p2p/1", "/v2/p2p/9", "/v3/chunk/1.1-local-0", "/v1/tree?threshold=0", "/v1/tree?kind=all&reverse=true"];
+    let wrong =
+        ["/v2/p2p?limit=x", "/v2/p2p?node_name=none", "/v1/tree?at=1", "/v3/chunks?cn=x", "/v1/flamegraph?at=1"];
+    let described = document["paths"].as_object().unwrap().keys().filter(|path| *path != "/v2/p2p/stream");
+    let described = described.map(|path| path.replace("{id}", "0").replace("{key}", &key));
+    for path in described.chain(more.into_iter().chain(wrong).map(str::to_owned)) {
+        let answer = server.get(&path);
+        let route = path.split('?').next().unwrap();
+        let is_route = |template: &&String| {
+            let parts = |path: &str| path.split('/').map(str::to_owned).collect::<Vec<_>>();
+            let (template, route) = (parts(template), parts(route));
+            let fits = |(part, given): (&String, &String)| part.starts_with('{') || part == given;
+            template.len() == route.len() && template.iter().zip(&route).all(fits)
+        };
+        // A template without a parameter is the more exact one.
+        let templates = document["paths"].as_object().unwrap().keys();
+        let template = templates.filter(is_route).min_by_key(|template| template.contains('{')).unwrap();
+        let response = &document["paths"][template]["get"]["responses"][answer.status.to_string()];
+        let media = answer.header("content-type").unwrap().split(';').next().unwrap();
+        let content = &response["content"][media];
+        assert!(content.is_object(), "{path}: {} with {media} is not described", answer.status);
+        if media.ends_with("json") {
+            let value: Value = serde_json::from_str(&answer.body).unwrap();
+            validate(&document, &content["schema"], &value)
+                .unwrap_or_else(|error| panic!("{path}: {error}\n{value:#}"));
+        }
+    }
 }

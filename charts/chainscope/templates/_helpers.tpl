@@ -157,6 +157,14 @@ https://{{ include "chainscope.fullname" . }}-operator.{{ .Release.Namespace }}.
 {{ include "chainscope.fullname" . }}-aggregator.{{ .Release.Namespace }}.svc
 {{- end -}}
 
+{{/* The names of a component's Service, for --hosts: list of root and component. */}}
+{{- define "chainscope.serviceNames" -}}
+{{- $root := index . 0 }}
+{{- $name := printf "%s-%s" (include "chainscope.fullname" $root) (index . 1) }}
+{{- $namespaced := printf "%s.%s" $name $root.Release.Namespace }}
+{{- list $name $namespaced (printf "%s.svc" $namespaced) (printf "%s.svc.cluster.local" $namespaced) | join "," }}
+{{- end -}}
+
 {{/* Projected token of agents and aggregator for the audience chainscope. */}}
 {{- define "chainscope.tokenVolume" -}}
 name: token

@@ -17,7 +17,10 @@ use axum::{
 };
 
 use super::App;
-use crate::{access::Caller, http::problem::Problem};
+use crate::{
+    access::Caller,
+    http::{problem::Problem, server::PeerAddress},
+};
 
 /// Longest query string in the audit log, in bytes.
 const MAX_LOGGED_QUERY: usize = 1 << 10;
@@ -56,7 +59,8 @@ pub(crate) async fn authenticate(State(app): State<Arc<App>>, mut request: Reque
     let audit = app.services.audit;
     let query = if audit { logged(request.uri().query().unwrap_or_default()) } else { String::new() };
     let mut entry = AuditEntry { route, query, ..AuditEntry::default() };
-    let response = match app.services.access.authenticate(request.headers()).await {
+    let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
+    let response = match app.services.access.authenticate(request.headers(), peer).await {
         Err(refusal) => Problem::from(refusal).into_response(),
         Ok(caller) => {
             caller.user().clone_into(&mut entry.user);

@@ -12,10 +12,12 @@
 mod authenticate;
 mod request;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use chainscope_store::{Budget, Error as StoreError, Store};
-use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, watch},
@@ -26,7 +28,7 @@ pub(crate) use self::{
     authenticate::authenticate,
     request::{AuthorizedNode, AuthorizedNodes, OperationsAccess, OperationsListener, PinnedNode, SelectedNodes},
 };
-use super::problem::Problem;
+use super::{in_flight::InFlight, problem::Problem};
 use crate::{
     access::Access,
     catalog::Catalog,
@@ -36,7 +38,7 @@ use crate::{
     metrics::Metrics,
     network::losses::LossTables,
     nodes::Nodes,
-    pool::{Cancel, Pool},
+    pool::{Cancel, Pool, PoolError},
 };
 
 /// What the handlers use.
@@ -51,8 +53,12 @@ pub(crate) struct Services {
     pub(crate) build: String,
     /// Threads for short reads of the store.
     pub(crate) pool: Arc<Pool>,
+    /// Threads for summaries of many nodes, which may take long: messages are read meanwhile.
+    pub(crate) summaries: Arc<Pool>,
     /// Threads for responses that are written while they are read from the store, at the client's pace.
     pub(crate) bulk: Arc<Pool>,
+    /// Memory of responses.
+    pub(crate) in_flight: InFlight,
     /// One permit for each live stream.
     pub(crate) streams: Arc<Semaphore>,
     /// Changes whenever rows become visible.
@@ -72,12 +78,12 @@ pub(crate) struct Services {
 /// State of the handlers.
 pub(crate) struct App {
     services: Services,
-    losses: Mutex<LossTables>,
+    losses: LossTables,
 }
 
 impl App {
     pub(crate) fn new(services: Services) -> Self {
-        Self { services, losses: Mutex::default() }
+        Self { services, losses: LossTables::default() }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -91,6 +97,11 @@ impl App {
     /// The commit or version that this was built from.
     pub(crate) fn build(&self) -> &str {
         &self.services.build
+    }
+
+    /// Memory of responses.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.services.in_flight
     }
 
     /// One permit for each live stream.
@@ -113,19 +124,59 @@ impl App {
         &self.services.runtime
     }
 
-    /// Reads the store on a thread of the pool, for at most [`Limits::query_timeout`].
+    /// Reads the store on a thread of the pool: waits for a thread, and reads, for at most [`Limits::query_timeout`] each. A
+    /// query that takes longer is too wide, however busy the threads are.
     async fn read<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Store, Budget) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Problem> {
+        self.read_on(&self.services.pool, job).await
+    }
+
+    /// [`Self::read`] on a thread for summaries. A summary that takes too long is not the caller's fault.
+    async fn summarise<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Store, &Budget) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let summary = |store: &Store, budget: Budget| match job(store, &budget) {
+            Err(StoreError::Deadline { .. }) => Ok(None),
+            result => result.map(Some),
+        };
+        let too_late = || Problem::busy("the summary of all nodes was not ready in time: ask for one by node_name");
+        self.read_on(&self.services.summaries, summary).await?.ok_or_else(too_late)
+    }
+
+    async fn read_on<T: Send + 'static>(
+        &self,
+        pool: &Pool,
+        job: impl FnOnce(&Store, Budget) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Problem> {
         let store = self.services.store.clone();
-        let deadline = Instant::now().checked_add(self.services.limits.query_timeout);
-        let result = self.services.pool.run(move |cancel| job(&store, budget(deadline, cancel))).await;
+        let (submitted, timeout) = (Instant::now(), self.services.limits.query_timeout);
+        let result = pool.run(move |cancel| {
+            let began = Instant::now();
+            match began.duration_since(submitted) > timeout {
+                true => Err(PoolError::Full),
+                false => Ok(job(&store, budget(began.checked_add(timeout), cancel))),
+            }
+        });
+        let result = result.await.and_then(|result| result);
         if result.is_err() {
             self.services.metrics.http.refused.inc();
         }
         Ok(result??)
     }
+}
+
+/// Whether the client has gone or the deadline has passed.
+pub(crate) fn is_exhausted(budget: &Budget) -> bool {
+    budget.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+        || budget.deadline.is_some_and(|deadline| Instant::now() > deadline)
+}
+
+/// An error if [`is_exhausted`].
+pub(crate) fn check_budget(budget: &Budget) -> Result<(), StoreError> {
+    if is_exhausted(budget) { Err(StoreError::Deadline { examined: 0 }) } else { Ok(()) }
 }
 
 fn budget(deadline: Option<Instant>, cancel: &Cancel) -> Budget {

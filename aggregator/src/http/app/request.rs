@@ -9,7 +9,7 @@ use std::{
 use axum::{extract::FromRequestParts, http::request::Parts};
 use chainscope_store::{Budget, Error as StoreError, Store};
 
-use super::{App, authenticate::AuthContext};
+use super::{App, authenticate::AuthContext, check_budget};
 use crate::{
     access::{
         Refusal,
@@ -25,6 +25,11 @@ use crate::{
     network::losses::LossStats,
     nodes::{NodeEntry, Nodes, ResolveError, check_name},
 };
+
+/// Maximum number of events of targets that a summary of all nodes reads, and of each node.
+const MAX_EVENTS: u64 = 20_000;
+const MIN_EVENTS_OF_NODE: u64 = 20;
+const MAX_EVENTS_OF_NODE: u64 = 1000;
 
 /// The node that the path's prefix or the listener names; `node_name` is ignored then.
 #[derive(Debug, Clone)]
@@ -238,20 +243,25 @@ impl<P: AccessPolicy> AuthorizedNodes<P> {
     }
 
     /// Losses of a node. Reads the store: to be called from a job of [`Self::read`].
-    pub(crate) fn losses(&self, store: &Store, node: &str) -> Result<Vec<LossStats>, StoreError> {
-        self.app.losses.lock().of(store, node)
+    pub(crate) fn losses(&self, store: &Store, node: &str, budget: &Budget) -> Result<Vec<LossStats>, StoreError> {
+        self.app.losses.of(store, node, || check_budget(budget))
     }
 
-    /// Reads the store on a thread of the pool.
+    /// Maximum number of events of targets that are read of a node: all nodes together cause a bounded amount of work.
+    pub(crate) fn max_events(&self) -> u64 {
+        (MAX_EVENTS / self.names.len().max(1) as u64).clamp(MIN_EVENTS_OF_NODE, MAX_EVENTS_OF_NODE)
+    }
+
+    /// Reads the store on a thread for summaries. The job calls [`check_budget`] for each node.
     pub(crate) async fn read<T: Send + 'static>(
         self,
-        job: impl FnOnce(&Self, &Store) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&Self, &Store, &Budget) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Problem>
     where
         Self: 'static,
     {
         let app = Arc::clone(&self.app);
-        app.read(move |store, _| job(&self, store)).await
+        app.summarise(move |store, budget| job(&self, store, budget)).await
     }
 }
 
@@ -305,12 +315,12 @@ impl OperationsAccess {
         self.app.services.ingest.write_error()
     }
 
-    /// Reads the store on a thread of the pool.
+    /// Reads the store on a thread for summaries. The job calls [`check_budget`] for each node.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&Self, &Store) -> Result<T, StoreError> + Send + 'static,
+        job: impl FnOnce(&Self, &Store, &Budget) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Problem> {
         let access = self.clone();
-        self.app.read(move |store, _| job(&access, store)).await
+        self.app.summarise(move |store, budget| job(&access, store, budget)).await
     }
 }

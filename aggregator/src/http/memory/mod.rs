@@ -36,6 +36,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
 #[derive(OpenApi)]
 #[openapi(
     paths(tree::tree, targets::pid, targets::targets, flamegraph::flamegraph, pprof::pprof, snapshots::snapshots,),
-    components(schemas(Problem, tree::FrameView, tree::ShortReport, tree::TreeView))
+    components(schemas(Problem, selection::KindName, tree::ShortReport))
 )]
 pub(super) struct Api;

@@ -1,17 +1,14 @@
 //! Parameters of requests about memory, and the processes that they select.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
-};
+use std::sync::Arc;
 
 use chainscope_profile::{Kind, Kinds, ProfileData, Stacks, TreeError};
-use chainscope_store::{Budget, Error as StoreError, Store};
+use chainscope_store::{Error as StoreError, Store};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::{
-    app::AuthorizedNode,
+    app::{AuthorizedNode, is_exhausted},
     params::number,
     problem::Problem,
     time::{NS_PER_MS, nanoseconds, shown_time},
@@ -154,12 +151,6 @@ fn current(memory: &Memory, node: &str, by_name: bool) -> Vec<Arc<ProfileData>> 
     shown.map(|target| target.data).collect()
 }
 
-/// Whether the client has gone or the deadline has passed.
-fn is_exhausted(budget: &Budget) -> bool {
-    budget.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
-        || budget.deadline.is_some_and(|deadline| Instant::now() > deadline)
-}
-
 fn missing(store: &Store, node: &str, parameter: &str) -> Result<Problem, StoreError> {
     let oldest = store.memory_snapshots(node, i64::MIN, i64::MAX)?.first().map(|head| head.time_ns / 1_000_000);
     let mut problem = Problem::not_found(match oldest {
@@ -179,7 +170,9 @@ impl From<TreeError> for Problem {
     fn from(error: TreeError) -> Self {
         match error {
             TreeError::Nodes => Self::parameter("threshold", error),
-            TreeError::Cancelled => Self::busy("the tree was not ready in time: a greater threshold makes it smaller"),
+            TreeError::Cancelled => {
+                Self::parameter("threshold", "the tree was not ready in time: a greater one makes it smaller")
+            }
         }
     }
 }

@@ -64,8 +64,8 @@ impl From<&MemorySnapshot> for SnapshotView {
 /// Snapshots of the node's memory, newest first.
 #[utoipa::path(get, path = "/v1/snapshots", params(NodeParameters, SnapshotParameters), responses(
     (status = 200, description = "The snapshots; possibly none.", body = Vec<SnapshotView>),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn snapshots(
     Params(parameters): Params<SnapshotParameters>,

@@ -119,8 +119,8 @@ fn by_reason(counts: &[ReasonCount]) -> BTreeMap<String, u64> {
 /// The node's process: of several that run the oldest. 0 while none is known to run.
 #[utoipa::path(get, path = "/v1/pid", params(NodeParameters), responses(
     (status = 200, description = "A process id in the PID namespace of its host.", body = u32),
-    (status = 400, description = "Several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "Several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn pid(node: AuthorizedNode<ReadMemory>) -> Result<Response, Problem> {
     let targets = node.memory().targets(node.name());
@@ -133,8 +133,8 @@ pub(crate) async fn pid(node: AuthorizedNode<ReadMemory>) -> Result<Response, Pr
 /// All observed processes of the node, the oldest first.
 #[utoipa::path(get, path = "/v1/targets", params(NodeParameters), responses(
     (status = 200, description = "The processes; possibly none.", body = Vec<ProcessView>),
-    (status = 400, description = "Several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "Several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn targets(node: AuthorizedNode<ReadMemory>) -> Result<Response, Problem> {
     let memory = node.memory();

@@ -10,6 +10,7 @@ use chainscope_profile::{Kind, Kinds, Measure, ProfileData, Tree, TreeOptions};
 use chainscope_proto::v1::MemoryMapping;
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -49,21 +50,31 @@ pub(super) struct TreeParameters {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TreeView {
-    /// A frame, or the name of what is none: `underThreshold`, `unknown`, `[resident before attach]`, `[unattributed]`.
-    #[schema(value_type = Option<FrameView>)]
-    name: Option<FrameView>,
+    /// Absent of the root.
+    name: Option<NameView>,
     /// What is held by stacks with this beginning; with `since` the difference.
     value: i64,
     /// The part of it that is page cache.
     cache_value: i64,
     /// Absent where the name is a text.
-    #[schema(no_recursion)]
+    #[schema(no_recursion, required = false)]
     frames: Vec<TreeView>,
     /// Of `[resident before attach]` only: how it was distributed then.
     at_attach: Option<Vec<MappingView<'static>>>,
     /// Of `[resident before attach]` only: how what is left of its anonymous part is distributed, page by page. Absent where
     /// the agent cannot read page frame numbers, which needs `CAP_SYS_ADMIN`.
     now: Option<Vec<MappingView<'static>>>,
+}
+
+/// What holds memory.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what `tree_json` writes")]
+pub(crate) enum NameView {
+    /// A frame.
+    Frame(FrameView),
+    /// What is none: `underThreshold`, `unknown`, `[resident before attach]`, `[unattributed]`.
+    Other(String),
 }
 
 /// A frame.
@@ -102,9 +113,9 @@ pub(crate) struct ShortReport {
 /// Which code holds the node's memory.
 #[utoipa::path(get, path = "/v1/tree", params(NodeParameters, TreeParameters, MemoryParameters), responses(
     (status = 200, description = "The tree, in kibibytes; empty while nothing is known.", body = TreeView),
-    (status = 400, description = "A parameter is malformed, several nodes are meant, or the tree is too large.", body = Problem),
-    (status = 404, description = "There is no such node, process or snapshot.", body = Problem),
-    (status = 503, description = "Overloaded.", body = Problem),
+    (status = 400, description = "A parameter is malformed, several nodes are meant, or the tree is too large.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn tree(
     Params(TreeParameters { threshold, reverse, short }): Params<TreeParameters>,
@@ -138,12 +149,14 @@ pub(crate) async fn tree(
             Ok((head, text))
         })
         .await?;
-    Ok(response::json(body(head, rest)))
+    let permit = node.app().in_flight().hold(head.iter().map(Bytes::len).sum::<usize>() + rest.memory())?;
+    Ok(response::json(body(head, (rest, permit))))
 }
 
 /// The blocks that are there, then the others as the client takes them.
-fn body(head: Vec<Bytes>, rest: TreeWriter) -> Body {
-    let rest = stream::unfold(rest, |mut text| async move { text.block().map(|block| (block, text)) });
+fn body(head: Vec<Bytes>, rest: (TreeWriter, OwnedSemaphorePermit)) -> Body {
+    let rest =
+        stream::unfold(rest, |(mut text, permit)| async move { text.block().map(|block| (block, (text, permit))) });
     Body::from_stream(stream::iter(head).chain(rest).map(Ok::<_, Infallible>))
 }
 

@@ -8,6 +8,10 @@ use crate::json;
 /// Bytes of a block, roughly.
 const BLOCK: usize = 256 << 10;
 
+/// Bytes of a node, and of a frame with its name as JSON, roughly.
+const NODE_BYTES: usize = 48;
+const FRAME_BYTES: usize = 256;
+
 /// A tree that is being written.
 pub(super) struct TreeWriter {
     tree: Tree,
@@ -26,6 +30,11 @@ impl TreeWriter {
     pub(super) fn new(tree: Tree, before: Vec<u8>) -> Self {
         let names = vec![(0, 0); tree.frames()];
         Self { tree, open: Vec::new(), has_begun: false, names, text: Vec::new(), before }
+    }
+
+    /// Bytes of memory that it may take, roughly: nodes, names of frames, a block.
+    pub(super) fn memory(&self) -> usize {
+        self.tree.len() * NODE_BYTES + self.tree.frames() * FRAME_BYTES + BLOCK
     }
 
     /// The next block; none at the end.

@@ -19,8 +19,8 @@ use crate::access::permission::ReadConnections;
 #[utoipa::path(get, path = "/v3/connections", params(NodeParameters, ConnectionsParameters), responses(
     (status = 200, description = "Pairs of a key, `<seconds>.<nanoseconds>`, and what is known.",
      body = Vec<(String, ConnectionView)>),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn connections(
     Params(parameters): Params<ConnectionsParameters>,

@@ -7,7 +7,7 @@
 use std::{
     io::{self, Write},
     ops::ControlFlow,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -16,7 +16,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use chainscope_proto::v1::{Chunk, record::Kind};
+use chainscope_proto::v1::{Chunk, Message, record::Kind};
 use chainscope_store::{Error as StoreError, Store, StoredMessage};
 use serde::Serialize;
 use tokio::{runtime::Handle, sync::mpsc, time::timeout};
@@ -34,8 +34,14 @@ use super::{
 };
 use crate::{access::permission::ReadMessages, json, network::decode};
 
+/// Least bytes a second that a client takes of a large response: it occupies one of few threads.
+const LEAST_RATE: u64 = 256 << 10;
 /// Plain bytes up to which a response is built in memory.
 const MAX_BUFFERED: u64 = 256 << 10;
+/// Chunks beyond the first up to which a response is built in memory.
+const MAX_BUFFERED_CHUNKS: u64 = 8;
+/// Bytes of the first and the last chunk of a message that may belong to other messages.
+const MAX_FOREIGN: u64 = 2 << 16;
 /// Size of a block of a large response.
 const BLOCK: usize = 64 << 10;
 /// Blocks that may wait for the client.
@@ -61,8 +67,8 @@ pub(crate) struct Detail {
 /// One message, decoded, with its bytes; `null` if there is none with this id, or no longer.
 #[utoipa::path(get, path = "/v2/p2p/{id}", params(("id" = u64, Path, description = "Id of the message."), NodeParameters), responses(
     (status = 200, description = "The message, or null.", body = Option<Detail>),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn message(
     Path(id): Path<String>,
@@ -89,7 +95,7 @@ fn parse_id(text: &str) -> Result<u64, Problem> {
 /// One message: the same as `/v2/p2p/{id}`.
 #[utoipa::path(get, path = "/v3/message/{id}", params(("id" = u64, Path, description = "Id of the message."), NodeParameters), responses(
     (status = 200, description = "The message, or null.", body = Option<Detail>),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn message_v3(
     path: Path<String>,
@@ -107,7 +113,11 @@ enum Found {
 
 fn buffered(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
     let Some(stored) = store.stored_message(node, id)? else { return Ok(Found::Nothing) };
-    if matches!(&stored.record().kind, Some(Kind::Message(message)) if message.length > MAX_BUFFERED) {
+    let is_large = |message: &Message| {
+        let further_chunks = message.last_chunk.saturating_sub(message.first_chunk);
+        message.length > MAX_BUFFERED || further_chunks > MAX_BUFFERED_CHUNKS
+    };
+    if matches!(&stored.record().kind, Some(Kind::Message(message)) if is_large(message)) {
         return Ok(Found::Large);
     }
     let mut json = Vec::new();
@@ -126,6 +136,8 @@ fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64) -> Result<Response, Pr
         blocks,
         runtime: node.app().runtime().clone(),
         timeout: node.app().limits().client_timeout,
+        began: Instant::now(),
+        sent: 0,
     };
     node.spawn_bulk(move |store, node| {
         let written = match store.stored_message(node, id) {
@@ -179,8 +191,10 @@ fn write_message(stored: &StoredMessage<'_>, out: &mut dyn Write) -> Result<Opti
     let mut plain = Vec::new();
     let mut chunks = 0;
     each_chunk(stored, &mut |chunk| {
-        plain.extend_from_slice(&chunk.plain);
         chunks += 1;
+        if (plain.len() as u64) < message.length.saturating_add(MAX_FOREIGN) {
+            plain.extend_from_slice(&chunk.plain);
+        }
         Ok(())
     })?;
     let error = match decode::write_json(message, &plain, out)? {
@@ -238,22 +252,28 @@ struct BlockWriter {
     block: Vec<u8>,
     blocks: mpsc::Sender<io::Result<Bytes>>,
     runtime: Handle,
-    /// Longest wait for the client to take a block.
+    /// Time beyond that of [`LEAST_RATE`].
     timeout: Duration,
+    began: Instant,
+    /// Bytes that the client has taken, but for the waiting blocks.
+    sent: u64,
 }
 
 impl BlockWriter {
-    fn send(&self, block: io::Result<Bytes>) -> io::Result<()> {
-        let sent = self.runtime.block_on(async { timeout(self.timeout, self.blocks.send(block)).await });
+    fn send(&mut self, block: io::Result<Bytes>) -> io::Result<()> {
+        let allowed = self.timeout.saturating_add(Duration::from_secs(self.sent / LEAST_RATE));
+        let left = allowed.saturating_sub(self.began.elapsed());
+        self.sent = self.sent.saturating_add(block.as_ref().map_or(0, |block| block.len() as u64));
+        let sent = self.runtime.block_on(async { timeout(left, self.blocks.send(block)).await });
         match sent {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection")),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")),
         }
     }
 
     /// Ends the body with an error, so that the client does not take a part for the whole.
-    fn abort(&self, error: io::Error) {
+    fn abort(&mut self, error: io::Error) {
         tracing::debug!(%error, "a large response was aborted");
         // Fails if the client is gone.
         let _ = self.send(Err(error));

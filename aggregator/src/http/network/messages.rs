@@ -23,9 +23,9 @@ use crate::access::permission::ReadMessages;
 /// All filters given must hold. Pages: give the id after the last row as `cursor`.
 #[utoipa::path(get, path = "/v2/p2p", params(NodeParameters, MessageParameters), responses(
     (status = 200, description = "The messages; possibly none.", body = Vec<Row<'static>>),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
-    (status = 503, description = "Overloaded, or the query took too long.", body = Problem),
+    (status = 400, description = "A parameter is malformed, several nodes are meant, or the query takes too long.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn messages(
     Params(parameters): Params<MessageParameters>,
@@ -39,8 +39,8 @@ pub(crate) async fn messages(
 /// Messages of a node, newest first: the same as `/v2/p2p`.
 #[utoipa::path(get, path = "/v3/messages", params(NodeParameters, MessageParameters), responses(
     (status = 200, description = "The messages; possibly none.", body = Vec<Row<'static>>),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn messages_v3(
     parameters: Params<MessageParameters>,

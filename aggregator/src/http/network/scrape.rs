@@ -4,15 +4,23 @@
 //! has each target.
 
 use chainscope_proto::v1::{NetworkAccount, ReasonCount, Record, record::Kind};
-use chainscope_store::{Error as StoreError, NodeInfo, Store};
+use chainscope_store::{Budget, Error as StoreError, NodeInfo, Store};
 use prometheus_client::registry::{Registry, Unit};
 
-use super::super::scrape::{counters_by_node, gauges_by_node};
+use super::super::{
+    app::check_budget,
+    scrape::{counters_by_node, gauges_by_node},
+};
 
 /// Registers the metrics of all nodes.
-pub(crate) fn scrape(registry: &mut Registry, store: &Store, nodes: &[NodeInfo]) -> Result<(), StoreError> {
+pub(crate) fn scrape(
+    registry: &mut Registry,
+    store: &Store,
+    nodes: &[NodeInfo],
+    budget: &Budget,
+) -> Result<(), StoreError> {
     stored(registry, nodes);
-    accounted(registry, store, nodes)
+    accounted(registry, store, nodes, budget)
 }
 
 /// What is stored of each node.
@@ -38,9 +46,10 @@ fn stored(registry: &mut Registry, nodes: &[NodeInfo]) {
 }
 
 /// The terms of the conservation equations, summed over the targets and epochs of a node.
-fn accounted(registry: &mut Registry, store: &Store, nodes: &[NodeInfo]) -> Result<(), StoreError> {
+fn accounted(registry: &mut Registry, store: &Store, nodes: &[NodeInfo], budget: &Budget) -> Result<(), StoreError> {
     let mut accounts: Vec<(String, Vec<NetworkAccount>)> = Vec::with_capacity(nodes.len());
     for node in nodes {
+        check_budget(budget)?;
         let of_node = store.accounts(&node.name)?.into_iter().filter_map(|account| match account.record {
             Record { kind: Some(Kind::NetworkAccount(terms)), .. } => Some(terms),
             _ => None,

@@ -7,20 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::response::Response;
 use chainscope_proto::v1::{NetworkAccount, ReasonCount, Record, record::Kind};
-use chainscope_store::{Account, Error as StoreError, FactQuery, NodeInfo, Order, Store};
+use chainscope_store::{Account, Budget, Error as StoreError, FactQuery, NodeInfo, Order, Store};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::super::{
-    app::{AuthorizedNodes, SelectedNodes},
+    app::{AuthorizedNodes, SelectedNodes, check_budget},
     params::NodeParameters,
     problem::Problem,
     response,
 };
 use crate::{access::permission::ReadStats, clock::now_ns, ingest::AgentInfo, network::losses::LossStats};
-
-/// Events of targets that are read.
-const MAX_EVENTS: u64 = 1000;
 
 /// The whole answer.
 #[derive(Debug, Serialize, ToSchema)]
@@ -191,15 +188,15 @@ pub(crate) struct Finding {
 /// The conservation table.
 #[utoipa::path(get, path = "/v2/stats", params(NodeParameters), responses(
     (status = 200, description = "All nodes, or the one that is named.", body = Stats),
-    (status = 404, description = "There is no such node.", body = Problem),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn stats(SelectedNodes(nodes): SelectedNodes<ReadStats>) -> Result<Response, Problem> {
     Ok(response::json_of(&nodes.read(gather).await?))
 }
 
-fn gather(nodes: &AuthorizedNodes<ReadStats>, store: &Store) -> Result<Stats, StoreError> {
+fn gather(nodes: &AuthorizedNodes<ReadStats>, store: &Store, budget: &Budget) -> Result<Stats, StoreError> {
     let stored: BTreeMap<_, _> = store.nodes().into_iter().map(|node| (node.name.clone(), node)).collect();
-    let of_nodes = nodes.names().iter().map(|name| node(nodes, store, name, stored.get(name)));
+    let of_nodes = nodes.names().iter().map(|name| node(nodes, store, budget, name, stored.get(name)));
     let ingest = &nodes.app().metrics().ingest;
     let disk = store.disk()?;
     Ok(Stats {
@@ -240,16 +237,18 @@ fn agent((name, info): (String, AgentInfo)) -> AgentStats {
 fn node(
     nodes: &AuthorizedNodes<ReadStats>,
     store: &Store,
+    budget: &Budget,
     name: &str,
     info: Option<&NodeInfo>,
 ) -> Result<NodeStats, StoreError> {
+    check_budget(budget)?;
     Ok(NodeStats {
         name: name.to_owned(),
         stored: info.map(stored).unwrap_or_default(),
         totals: info.map(totals).unwrap_or_default(),
         accounts: store.accounts(name)?.into_iter().filter_map(account).collect(),
-        losses: nodes.losses(store, name)?,
-        findings: findings(store, name)?,
+        losses: nodes.losses(store, name, budget)?,
+        findings: findings(store, name, nodes.max_events())?,
     })
 }
 
@@ -348,8 +347,8 @@ fn equations(terms: &NetworkAccount) -> Vec<Equation> {
 }
 
 /// The latest event of each kind and target, if it is an error.
-fn findings(store: &Store, node: &str) -> Result<Vec<Finding>, StoreError> {
-    let query = FactQuery { cursor: None, limit: MAX_EVENTS, order: Order::NewestFirst };
+fn findings(store: &Store, node: &str, max_events: u64) -> Result<Vec<Finding>, StoreError> {
+    let query = FactQuery { cursor: None, limit: max_events, order: Order::NewestFirst };
     let mut seen = BTreeSet::new();
     let mut findings = Vec::new();
     for (_, record) in store.target_events(node, &query)? {

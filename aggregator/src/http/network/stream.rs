@@ -4,8 +4,9 @@
 //! Rows are read only as fast as the client takes them, so that a slow client costs nothing but its connection. After a
 //! disconnect `Last-Event-ID` resumes after the last event, without gaps and duplicates.
 //!
-//! A permission that may be withdrawn is checked again every minute. A stream whose caller lost it ends with an event called
-//! `error`; while the check cannot be made, nothing is sent.
+//! A permission that may be withdrawn is checked again every minute. A stream whose caller lost it, or that cannot be read any
+//! more, ends with an event called `error`, whose data is a problem; while the aggregator is overloaded or the check cannot be
+//! made, nothing is sent.
 
 use std::{convert::Infallible, ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
@@ -49,12 +50,13 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Messages of a node as they are recorded.
 ///
 /// Server-sent events: `id` is the message's, `data` a row as in `/v2/p2p`. Begins with the next message, or at `cursor`; the
-/// header `Last-Event-ID` resumes after that message. `limit` ends the stream after that number of events.
+/// header `Last-Event-ID` resumes after that message. `limit` ends the stream after that number of events. A last event called
+/// `error`, whose data is a problem, says why a stream cannot go on.
 #[utoipa::path(get, path = "/v2/p2p/stream", params(NodeParameters, MessageParameters), responses(
     (status = 200, description = "The events.", content_type = "text/event-stream", body = String),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem),
-    (status = 404, description = "There is no such node.", body = Problem),
-    (status = 503, description = "Too many streams are open.", body = Problem),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Too many streams are open.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn messages(
     headers: HeaderMap,
@@ -156,7 +158,7 @@ impl Feed {
                     }
                     continue;
                 }
-                Err(refusal) => return self.end(error_event(refusal)),
+                Err(refusal) => return self.end(error_event(&refusal.into())),
             }
             self.visible.mark_unchanged();
             let events = tokio::select! {
@@ -166,8 +168,11 @@ impl Feed {
             match events {
                 Ok(events) if !events.is_empty() => return Some(events),
                 Ok(_) => {}
-                // The store is overloaded: the next attempt follows.
-                Err(problem) => tracing::debug!(detail = problem.detail, "a stream could not be read"),
+                // The next attempt follows.
+                Err(problem) if problem.is_temporary() => {
+                    tracing::debug!(detail = problem.detail, "a stream could not be read");
+                }
+                Err(problem) => return self.end(error_event(&problem)),
             }
             let limits = self.node.app().limits();
             let pause = match self.node.is_revocable() {
@@ -240,7 +245,7 @@ fn with_data(event: Event, value: &impl Serialize) -> Event {
     event.data(String::from_utf8(text).unwrap_or_default())
 }
 
-/// The end of a stream whose caller lost the permission.
-fn error_event(refusal: Refusal) -> Event {
-    with_data(Event::default().event("error"), &Problem::from(refusal))
+/// The end of a stream that cannot go on.
+fn error_event(problem: &Problem) -> Event {
+    with_data(Event::default().event("error"), problem)
 }
