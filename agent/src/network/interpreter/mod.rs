@@ -195,6 +195,7 @@ impl<S: RecordSink> Interpreter<S> {
         let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
         let was_settled = session.is_settled();
         session.data(data, &mut context);
+            observed.totals.bytes_taken += bytes;
         self.has_new_session |= !was_settled && session.is_settled();
         let pid = session.pid;
         self.settle(pid, data.header.socket);
@@ -227,6 +228,7 @@ impl<S: RecordSink> Interpreter<S> {
         let journal = self.journal();
         let kept: HashSet<(String, u64)> =
             journal.sessions.iter().map(|session| (session.node.clone(), session.connection)).collect();
+        observed.totals.bytes_taken += data.bytes.len() as u64;
         let time = self.clock.now();
         for (_, mut session) in std::mem::take(&mut self.sessions) {
             let Some(observed) = self.targets.get_mut(&session.pid) else { continue };

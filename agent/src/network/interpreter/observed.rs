@@ -48,6 +48,7 @@ impl Observed {
             messages: account.messages_sent,
             connections_open: account.connections_open,
             bytes_seen: account.bytes_seen,
+            bytes_residual: account.bytes_residual,
             bytes_lost: sum(&account.bytes_dropped),
             records_lost: sum(&account.messages_dropped) + account.chunks_dropped,
             last_record_ns: self.totals.last_record_ns,

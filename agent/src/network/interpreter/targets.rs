@@ -56,6 +56,7 @@ impl<S: RecordSink> Interpreter<S> {
         }
     }
 
+            observed.totals.bytes_taken += bytes;
     /// The tally of a target, as of its last account.
     pub(crate) fn tally(&self, pid: u32) -> Option<Tally> {
         self.targets.get(&pid).map(Observed::tally)
