@@ -66,12 +66,17 @@ impl Observed {
         session.counted = after;
     }
 
-    /// Adds a session that left the table to the totals.
-    pub(super) fn end(&mut self, session: &mut Session) {
+    /// Counts a session that left the table as undecided no more.
+    pub(super) fn uncount(&mut self, session: &mut Session) {
         if let Some(counted) = session.counted.take() {
             self.undecided_count -= 1;
             self.undecided_bytes -= counted;
         }
+    }
+
+    /// Adds a session that left the table to the totals.
+    pub(super) fn end(&mut self, session: &mut Session) {
+        self.uncount(session);
         self.totals.ended += session.account();
         self.totals.connections_open -= 1;
     }

@@ -32,6 +32,10 @@ impl<S: RecordSink> Interpreter<S> {
         let Some(observed) = self.targets.get_mut(&pid) else { return };
         (observed.target.p2p_port, observed.target.store) = (p2p_port, store);
         observed.target.keys.set_source(identity);
+        if !observed.target.keys.is_reading() {
+            let reason = observed.target.keys.state().err().map(str::to_owned);
+            self.resolve_identity(pid, reason);
+        }
         self.emit_identity_events(pid);
     }
 
@@ -52,11 +56,11 @@ impl<S: RecordSink> Interpreter<S> {
         if let Some(observed) = self.targets.get_mut(&pid)
             && bytes > 0
         {
+            observed.totals.bytes_taken += bytes;
             *observed.totals.bytes_dropped.entry(reason).or_default() += bytes;
         }
     }
 
-            observed.totals.bytes_taken += bytes;
     /// The tally of a target, as of its last account.
     pub(crate) fn tally(&self, pid: u32) -> Option<Tally> {
         self.targets.get(&pid).map(Observed::tally)
@@ -74,6 +78,7 @@ impl<S: RecordSink> Interpreter<S> {
         let sockets: Vec<SocketId> =
             self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
         let time = self.clock.now();
+        self.finish_ended_of(pid);
         for socket in sockets {
             let Some(mut session) = self.sessions.remove(&socket) else { continue };
             let Some(observed) = self.targets.get_mut(&pid) else { continue };
@@ -105,7 +110,8 @@ impl<S: RecordSink> Interpreter<S> {
 
     pub(super) fn send_account(&mut self, pid: u32) {
         let mut live = StreamStats::default();
-        for session in self.sessions.values().filter(|session| session.pid == pid) {
+        let ended = self.ended.iter().map(|ended| &ended.session);
+        for session in self.sessions.values().chain(ended).filter(|session| session.pid == pid) {
             live += session.account();
         }
         let Some(observed) = self.targets.get_mut(&pid) else { return };
