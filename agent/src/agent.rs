@@ -92,15 +92,17 @@ impl Agent {
         let sink = ActiveSink { streams: streams.clone(), active: Arc::new(AtomicBool::new(false)) };
         #[expect(clippy::disallowed_methods, reason = "senders drop notices beyond `MAX_NOTICES`")]
         let (notices, noticed) = channel::unbounded();
-        let machine = Machine { proc: Proc::at(&config.host_proc) };
+        let proc = Proc::at(&config.host_proc);
+        let machine = Machine::new(proc.clone());
         let exec = configuration.plan.exec_interest();
-        let (memory, memory_inbox) = MemoryPillar::start(&machine.proc)?;
+        let (memory, memory_inbox) = MemoryPillar::start(&proc)?;
         let mut network = network::Setup::load(&config, folder.clone(), sink.clone(), exec, notices.clone())?;
         let mode = network.mode();
         tracing::info!(%mode, nodes = config.nodes.len(), "capturing");
 
         let opener = StreamInbox(streams.clone());
         let inboxes: Vec<Box<dyn Inbox>> = vec![Box::new(opener), network.inbox(), memory_inbox];
+        let mut heartbeats = vec![machine.heartbeat()];
         let mut discovery = Discovery::new(machine, configuration.plan, inboxes, noticed, configuration.maps);
         // Ports first: a process that begins to listen from here on is seen by the kernel, one that listens already by the
         // scan.
@@ -133,31 +135,37 @@ impl Agent {
         let pillar_statuses: Vec<_> = pillars.iter().map(|pillar| pillar.status()).collect();
         let figures = Arc::default();
         let heartbeat = Heartbeat::new("status");
-        let monitor = Monitor::new(Sources {
-            streams: streams.clone(),
-            pillars: pillar_statuses.clone(),
-            heartbeats: vec![beat, heartbeat.clone()],
-            figures: Arc::clone(&figures),
-            reach: config.cluster.is_some().then(|| reach.clone()),
-            ended: ended.clone(),
-        });
+        heartbeats.extend([beat, heartbeat.clone()]);
+        heartbeats.extend(streams.heartbeat());
         let reporter = StatusReporter {
             view,
-            pillars: pillar_statuses,
+            pillars: pillar_statuses.clone(),
             sink,
             folder: folder.clone(),
             reports: configuration.reports,
-            figures,
+            figures: Arc::clone(&figures),
             limit_bytes: config.spool_bytes.unwrap_or(config.queue_bytes as u64),
             heartbeat,
         };
         let (stop_status, status_stopped) = channel::bounded(0);
         let status = spawn("chainscope-status", move || reporter.run(&status_stopped))?;
         let (link, host, sent) = (link.into(), config.host, streams.clone());
-        let uplink = AsyncThread::spawn("chainscope-uplink", move || uplink::run(sent, profiles, link, host))?;
+        let uplink =
+            AsyncThread::spawn("chainscope-uplink", "uplink", move || uplink::run(sent, profiles, link, host))?;
         let client = configuration.client;
-        let operator =
-            client.map(|client| AsyncThread::spawn("chainscope-operator", move || client.run())).transpose()?;
+        let operator = client
+            .map(|client| AsyncThread::spawn("chainscope-operator", "operator client", move || client.run()))
+            .transpose()?;
+        heartbeats.push(uplink.heartbeat());
+        heartbeats.extend(operator.as_ref().map(AsyncThread::heartbeat));
+        let monitor = Monitor::new(Sources {
+            streams: streams.clone(),
+            pillars: pillar_statuses,
+            heartbeats,
+            figures,
+            reach: config.cluster.is_some().then_some(reach),
+            ended: ended.clone(),
+        });
         Ok(Running {
             mode,
             streams,

@@ -8,6 +8,8 @@ pub(crate) struct Tally {
     pub(crate) messages: u64,
     pub(crate) connections_open: u64,
     pub(crate) bytes_seen: u64,
+    /// Bytes seen that the account does not explain.
+    pub(crate) bytes_residual: i64,
     pub(crate) bytes_lost: u64,
     pub(crate) records_lost: u64,
     /// Time of the newest record, nanoseconds since 1970.
@@ -27,6 +29,7 @@ impl Tally {
             messages: self.messages + later.messages,
             connections_open: self.connections_open + later.connections_open,
             bytes_seen: self.bytes_seen + later.bytes_seen,
+            bytes_residual: self.bytes_residual.saturating_add(later.bytes_residual),
             bytes_lost: self.bytes_lost + later.bytes_lost,
             records_lost: self.records_lost + later.records_lost,
             last_record_ns: self.last_record_ns.max(later.last_record_ns),

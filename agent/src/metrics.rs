@@ -59,6 +59,13 @@ pub(crate) struct Sources {
     pub(crate) ended: watch::Receiver<bool>,
 }
 
+impl Sources {
+    fn all_heartbeats(&self) -> impl Iterator<Item = Heartbeat> {
+        let of_pillars = self.pillars.iter().flat_map(|pillar| pillar.heartbeats());
+        of_pillars.chain(self.heartbeats.iter().cloned())
+    }
+}
+
 #[derive(Debug)]
 enum State {
     Running(Sources),
@@ -85,7 +92,14 @@ impl Monitor {
     pub fn live(&self) -> Result<(), String> {
         match &*self.0 {
             State::Running(sources) if *sources.ended.borrow() => Err("the capture has ended".to_owned()),
-            _ => Ok(()),
+            State::Running(sources) => match sources.all_heartbeats().find(Heartbeat::is_stuck) {
+                Some(stuck) => {
+                    let (stage, age) = (stuck.stage, stuck.age().as_secs());
+                    Err(format!("the stage \"{stage}\" has made no progress for {age} seconds"))
+                }
+                None => Ok(()),
+            },
+            State::Unsupported { .. } => Ok(()),
         }
     }
 
@@ -128,8 +142,7 @@ impl Monitor {
                 register_pods(&mut registry, &figures.lock());
                 register_streams(&mut registry, streams);
                 pillars.iter().for_each(|pillar| pillar.register(&mut registry));
-                let of_pillars = pillars.iter().flat_map(|pillar| pillar.heartbeats());
-                register_heartbeats(&mut registry, of_pillars.chain(heartbeats.iter().cloned()));
+                register_heartbeats(&mut registry, all_heartbeats(pillars, heartbeats));
             }
             State::Unsupported { reach, .. } => register_operator(&mut registry, reach),
         }
@@ -237,7 +250,7 @@ fn register_heartbeats(registry: &mut Registry, heartbeats: impl Iterator<Item =
     for heartbeat in heartbeats {
         ages.get_or_create(&[("stage", heartbeat.stage)]).set(heartbeat.age().as_secs_f64());
     }
-    registry.register("heartbeat_age_seconds", "Time since a thread made progress last, by stage", ages);
+    registry.register("heartbeat_age_seconds", "Time since a stage made progress last", ages);
 }
 
 #[cfg(test)]
@@ -270,6 +283,28 @@ mod tests {
         let ready = monitor.response(&Method::GET, "/readyz");
         assert_eq!((ready.status(), ready.body().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "CAP_BPF is missing\n"));
         assert!(monitor.metrics().contains("\nchainscope_agent_ready 0\n"), "{}", monitor.metrics());
+    }
+
+    #[test]
+    fn a_stuck_stage_is_not_alive_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = crate::folder::Folder::open(dir.path()).unwrap();
+        let streams = RecordStreams::open(&folder, 1 << 20, None, std::iter::empty()).unwrap();
+        let (_end, ended) = watch::channel(false);
+        let mut heartbeats = vec![Heartbeat::new("discovery")];
+        let foreign = Heartbeat::of_foreign_calls("identity").aged(Duration::from_secs(500));
+        foreign.set(Some(std::time::Instant::now() - Duration::from_secs(100)));
+        heartbeats.push(foreign);
+        let monitor = |heartbeats: &[Heartbeat]| {
+            Monitor::new(streams.clone(), Vec::new(), heartbeats.to_vec(), Arc::default(), None, ended.clone())
+        };
+        assert_eq!(monitor(&heartbeats).live(), Ok(()), "other processes cannot end the agent");
+        let ages = monitor(&heartbeats).metrics();
+        assert!(ages.contains("heartbeat_age_seconds{stage=\"identity\"} 100."), "{ages}");
+        heartbeats.push(Heartbeat::new("network reader").aged(Duration::from_secs(70)));
+        let response = monitor(&heartbeats).response(&Method::GET, "/livez");
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.body(), "the stage \"network reader\" has made no progress for 70 seconds\n");
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ impl Unsupported {
         // The maps have no receiver.
         let (maps, _) = crossbeam_channel::bounded(0);
         let client = Client::new(config, None, PodMap::default(), maps, reported, reach.clone());
-        let operator = AsyncThread::spawn("chainscope-operator", move || client.run())?;
+        let operator = AsyncThread::spawn("chainscope-operator", "operator client", move || client.run())?;
         Ok(Self { _operator: operator, monitor: Monitor::unsupported(cause.to_string(), reach), _reports: reports })
     }
 

@@ -1,5 +1,5 @@
 //! Input of a conversation: pieces of its byte streams and the local node's identity.
-use std::sync::Arc;
+use std::{sync::Arc, task::Poll};
 
 use crate::Identity;
 
@@ -81,20 +81,19 @@ impl<'a> Piece<'a> {
 
 /// Source of the local node's identity.
 pub trait Keyring {
-    /// Returns the identity with this public key.
-    ///
-    /// # Errors
-    /// The reason why there is none, as a clause to show to users, without secrets.
-    fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String>;
+    /// Returns the identity with this public key. The error is the reason why there is none, as a clause to show to users,
+    /// without secrets. `Pending`: it is not known yet; the answer follows by
+    /// [`Conversation::set_identity`](crate::Conversation::set_identity).
+    fn identity(&mut self, public_key: &[u8; 32]) -> Poll<Result<Arc<Identity>, String>>;
 }
 
 /// A keyring of one identity.
 impl Keyring for Arc<Identity> {
-    fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String> {
-        if self.public_key() == public_key {
+    fn identity(&mut self, public_key: &[u8; 32]) -> Poll<Result<Arc<Identity>, String>> {
+        Poll::Ready(if self.public_key() == public_key {
             Ok(Arc::clone(self))
         } else {
             Err(format!("the node is {}, the identity is of {}", crate::hash::peer_id(public_key), self.peer_id()))
-        }
+        })
     }
 }

@@ -9,6 +9,8 @@ pub struct Limits {
     /// Maximum number of bytes of one direction that are buffered until the other direction's connection message
     /// arrives.
     pub max_buffered_bytes: usize,
+    /// Maximum number of bytes of one direction that are buffered until the identity is known.
+    pub max_awaiting_identity_bytes: usize,
     /// Number of bytes without a connection message after which the connection is classified as another protocol.
     pub max_undecided_bytes: usize,
     /// Maximum value of a message's length prefix.
@@ -35,6 +37,7 @@ impl Default for Limits {
         Self {
             max_connection_message_bytes: 1024,
             max_buffered_bytes: 32 << 10,
+            max_awaiting_identity_bytes: 256 << 10,
             max_undecided_bytes: 4 << 10,
             max_message_bytes: MAX_MESSAGE_BYTES,
             max_prefix_bytes: 4 << 20,

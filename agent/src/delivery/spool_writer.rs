@@ -2,14 +2,17 @@
 
 use std::{
     sync::Arc,
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use chainscope_hygiene::warn_limited;
 
 use super::{buffers::Buffers, stream::StreamBuffer as _};
-use crate::Error;
+use crate::{
+    Error,
+    thread::{Heartbeat, spawn},
+};
 
 #[cfg(test)]
 mod tests;
@@ -23,18 +26,23 @@ const WRITE_BYTES: usize = 1 << 20;
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the thread. It ends once the buffers are closed and everything is on disk.
-pub(super) fn start(buffers: &Arc<Buffers>) -> Result<JoinHandle<()>, Error> {
-    let name = "chainscope-spool";
+pub(super) fn start(buffers: &Arc<Buffers>, heartbeat: Heartbeat) -> Result<JoinHandle<()>, Error> {
     let buffers = Arc::clone(buffers);
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(&buffers));
-    thread.map_err(|source| Error::Thread { name, source })
+    spawn("chainscope-spool", move || run(&buffers, &heartbeat))
 }
 
-fn run(buffers: &Buffers) {
+fn run(buffers: &Buffers, heartbeat: &Heartbeat) {
+    heartbeat.rest();
     while wait(buffers) {
-        while write_once(buffers) {}
+        heartbeat.beat();
+        while write_once(buffers) {
+            heartbeat.beat();
+        }
+        heartbeat.rest();
     }
+    heartbeat.beat();
     write_once(buffers);
+    heartbeat.rest();
 }
 
 /// Waits until there is enough to write. Returns false once the buffers are closed and the queue is empty.

@@ -21,6 +21,7 @@ use crate::{
     Error,
     clock::realtime_ns,
     folder::{Epoch, Folder},
+    thread::Heartbeat,
 };
 
 /// The record streams of this agent. Cheap to clone.
@@ -35,6 +36,10 @@ struct Shared {
     /// Nodes whose streams the aggregator refuses in this session.
     suspended: Mutex<BTreeSet<String>>,
     spool_writer: Mutex<Option<JoinHandle<()>>>,
+    /// Held while a stream is opened, which waits for the disk: records of other streams do not.
+    opening: Mutex<()>,
+    /// Of the spool writer, if there is one.
+    heartbeat: Option<Heartbeat>,
 }
 
 impl RecordStreams {
@@ -69,16 +74,16 @@ impl RecordStreams {
             }
         }
         let buffers = Arc::new(Buffers::new(queue, spool));
-        let writer = match &buffers.spool {
-            Some(_) => Some(spool_writer::start(&buffers)?),
-            None => None,
-        };
+        let heartbeat = buffers.spool.is_some().then(|| Heartbeat::new("spool writer"));
+        let writer = heartbeat.clone().map(|heartbeat| spool_writer::start(&buffers, heartbeat)).transpose()?;
         let streams = Self(Arc::new(Shared {
             buffers,
             folder: folder.clone(),
             epoch,
             suspended: Mutex::default(),
             spool_writer: Mutex::new(writer),
+            opening: Mutex::default(),
+            heartbeat,
         }));
         for node in nodes {
             streams.open_stream(node)?;
@@ -89,16 +94,21 @@ impl RecordStreams {
     /// Opens the stream of a node unless it is open. The name is on disk before the stream is used: a stream whose name
     /// is there after a restart continues at the aggregator's high-water mark.
     pub(crate) fn open_stream(&self, node: &str) -> Result<(), Error> {
-        let mut queue = self.0.buffers.queue.lock();
-        if queue.has(node) {
+        let _opening = self.0.opening.lock();
+        if self.0.buffers.queue.lock().has(node) {
             return Ok(());
         }
         self.0.folder.add_stream(node)?;
         if let Some(spool) = &self.0.buffers.spool {
             spool.lock().open_stream(node, false)?;
         }
-        queue.open(node, Some(0));
+        self.0.buffers.queue.lock().open(node, Some(0));
         Ok(())
+    }
+
+    /// Of the spool writer, if there is a spool.
+    pub(crate) fn heartbeat(&self) -> Option<Heartbeat> {
+        self.0.heartbeat.clone()
     }
 
     pub(crate) fn epoch(&self) -> &Epoch {
@@ -242,5 +252,38 @@ impl Drop for Shared {
             // The panic hook has printed a panic of the thread.
             let _ = writer.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write as _, thread, time::Duration};
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn opening_a_stream_does_not_delay_records_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let streams = RecordStreams::open(&folder, 1 << 20, None, ["a"]).unwrap();
+        // A disk that does not answer: the list of streams is a pipe.
+        let path = folder.path().join("streams");
+        let list = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let opened = streams.clone();
+        let opener = thread::spawn(move || opened.open_stream("b"));
+        // Returns once the thread reads.
+        let mut pipe = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let (sender, pushed) = crossbeam_channel::bounded(1);
+        let pushing = streams.clone();
+        thread::spawn(move || sender.send(pushing.push("a", Record::default())));
+        assert_eq!(pushed.recv_timeout(Duration::from_secs(30)), Ok(true));
+        pipe.write_all(&list).unwrap();
+        drop(pipe);
+        opener.join().unwrap().unwrap();
+        assert_eq!(streams.names(), ["a", "b"]);
     }
 }

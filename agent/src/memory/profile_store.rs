@@ -18,7 +18,7 @@ use super::{
     profile::{Profile, Subject},
     tree::{Call, Tree},
 };
-use crate::clock::Clock;
+use crate::{clock::Clock, thread::Heartbeat};
 
 /// Maximum number of ended profiles kept until an aggregator acknowledges them.
 const MAX_ENDED: usize = 64;
@@ -35,6 +35,23 @@ struct Shared {
     accepts_states: AtomicBool,
     /// Whether the symbolizer thread has ended: no further updates follow.
     is_closed: AtomicBool,
+    heartbeats: Heartbeats,
+}
+
+/// Heartbeats of the pillar's threads, which read the address spaces and executables of the profiled processes.
+#[derive(Debug)]
+pub(super) struct Heartbeats {
+    pub(super) watcher: Heartbeat,
+    pub(super) symbolizer: Heartbeat,
+}
+
+impl Default for Heartbeats {
+    fn default() -> Self {
+        Self {
+            watcher: Heartbeat::of_foreign_calls("memory watcher"),
+            symbolizer: Heartbeat::of_foreign_calls("memory symbolizer"),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +82,10 @@ pub(super) struct SymbolizedUpdate {
 }
 
 impl ProfileStore {
+    pub(super) fn heartbeats(&self) -> &Heartbeats {
+        &self.0.heartbeats
+    }
+
     /// Starts a new stream and schedules a keyframe of every profile. `accepts_states`: whether its aggregator accepts
     /// memory states.
     pub(crate) fn begin_stream(&self, accepts_states: bool) {

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     openmetrics::{counters, gauge, gauges, node, signed},
     pillar::PillarStatus,
+    thread::Heartbeat,
 };
 
 impl PillarStatus for ProfileStore {
@@ -64,6 +65,11 @@ impl PillarStatus for ProfileStore {
         ] {
             gauge(registry, name, help, value);
         }
+    }
+
+    fn heartbeats(&self) -> Vec<Heartbeat> {
+        let heartbeats = self.heartbeats();
+        vec![heartbeats.watcher.clone(), heartbeats.symbolizer.clone()]
     }
 
     fn error(&self) -> Option<String> {

@@ -24,8 +24,12 @@ pub(super) fn run(updates: &Receiver<ProfileUpdate>, store: &ProfileStore, proc:
     let mut clock = Clock::sampled();
     let mut last_used = Instant::now();
     loop {
+        store.heartbeats().symbolizer.rest();
         let received = match updates.recv_timeout(IDLE_TIMEOUT) {
-            Ok(received) => received,
+            Ok(received) => {
+                store.heartbeats().symbolizer.beat();
+                received
+            }
             Err(RecvTimeoutError::Timeout) => {
                 symbols.drop_copies();
                 continue;

@@ -133,11 +133,16 @@ impl<P: Probe> Watcher<P> {
                     // Sending fails only if the symbolizer thread panicked.
                     let _ = self.updates.send(std::mem::take(&mut self.update));
                 }
+                self.store.heartbeats().watcher.rest();
                 match self.commands.recv() {
-                    Ok(command) => self.apply(command),
+                    Ok(command) => {
+                        self.store.heartbeats().watcher.beat();
+                        self.apply(command);
+                    }
                     Err(_) => return self.shut_down(),
                 }
             }
+            self.store.heartbeats().watcher.beat();
             loop {
                 match self.commands.try_recv() {
                     Ok(command) => self.apply(command),

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Two threads: the reader takes events from the ring and applies commands, the worker interprets. What the reader hands
-//! on, it takes back empty.
+//! on, it takes back empty. Identities are read on further threads, because their file systems may never answer.
 
 mod account;
 mod figures;
@@ -37,11 +37,12 @@ use worker::{Channels, Worker};
 
 use crate::{
     Error,
+    blocking::BlockingPool,
     clock::Clock,
     config::Config,
     folder::Folder,
     pillar::{Pillar, PillarStatus, RecordSink},
-    targets::{ExecInterest, Inbox, Notice, TargetChange, proc::Proc},
+    targets::{ExecInterest, Inbox, Notice, TargetChange, identity::IdentityReader, proc::Proc},
     thread::{Heartbeat, join, spawn},
 };
 
@@ -98,12 +99,16 @@ impl<S: RecordSink + 'static> Setup<S> {
         let (filled, batches) = bounded(BATCHES);
         let (spare, emptied) = bounded(BATCHES);
         let (reading, interpreting) = (Heartbeat::new("network reader"), Heartbeat::new("network interpreter"));
-        let figures = Arc::new(Figures::new(vec![reading.clone(), interpreting.clone()]));
+        let (answers, identities) = unbounded();
+        let pool = BlockingPool::new("chainscope-identity", "identity");
+        let figures = Arc::new(Figures::new(vec![reading.clone(), interpreting.clone(), pool.heartbeat()]));
+        let proc = Proc::at(&config.host_proc);
         let reader = Reader::new(probe, commanded, filled, emptied, Arc::clone(&stop), reading);
         let worker = Worker::new(
             interpreter,
-            Proc::at(&config.host_proc),
-            Channels { commands, inbox: changes, notices },
+            proc.clone(),
+            IdentityReader::new(proc, pool, answers),
+            Channels { commands, inbox: changes, notices, identities },
             folder,
             config.cluster.is_some(),
             Arc::clone(&figures),

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chainscope_ebpf::network::{Event, KernelAccount};
+use chainscope_ebpf::network::{Event, KernelAccount, Verdict};
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::v1::Journal;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
@@ -16,7 +16,7 @@ use prost::Message as _;
 use super::{
     account::HOLDING_FULL,
     figures::{self, Figures},
-    holding::{Held, Holding},
+    holding::Holding,
     interpreter::{Interpreter, Target, records},
     reader::{Batch, Command, ProbeEvent},
 };
@@ -25,7 +25,11 @@ use crate::{
     figures::LiveTally,
     folder::Folder,
     pillar::RecordSink,
-    targets::{Assignment, Network, Notice, StartedTarget, TargetChange, WatchList, identity::ProcessKeys, proc::Proc},
+    targets::{
+        Assignment, Network, Notice, ReuseCheck, StartedTarget, TargetChange, WatchList,
+        identity::{IdentityAnswer, IdentityReader, ProcessKeys},
+        proc::Proc,
+    },
     thread::Heartbeat,
 };
 
@@ -41,7 +45,7 @@ const MISSING_IDENTITY_INTERVAL: Duration = Duration::from_secs(2);
 const IDENTITY_INTERVAL: Duration = Duration::from_secs(30);
 /// Notices that discovery has not taken, at most: further ones are dropped, and the next scan finds their processes.
 const MAX_NOTICES: usize = 4096;
-/// Timeout at shutdown for answers of discovery about unknown processes.
+/// Timeout at shutdown for answers of discovery about unknown processes, and for identities.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How the capture of a process ends, in the words of the records.
@@ -59,6 +63,7 @@ struct Known {
     node: Arc<str>,
     pod: Option<String>,
     netns: u32,
+    reuse: ReuseCheck,
 }
 
 /// The ends of the channels that the thread works with.
@@ -66,6 +71,7 @@ pub(super) struct Channels {
     pub(super) commands: Sender<Command>,
     pub(super) inbox: Receiver<TargetChange>,
     pub(super) notices: Sender<Notice>,
+    pub(super) identities: Receiver<IdentityAnswer>,
 }
 
 /// The thread's state.
@@ -73,10 +79,13 @@ pub(super) struct Worker<S> {
     interpreter: Interpreter<S>,
     holding: Holding,
     proc: Proc,
+    identities: IdentityReader,
     channels: Channels,
     folder: Folder,
     watched: WatchList,
     targets: BTreeMap<u32, Known>,
+    /// Targets whose events are held until their identity was read for the first time.
+    awaiting_identity: HashSet<u32>,
     /// Targets of which only other things are observed.
     without_network: HashSet<u32>,
     /// Captures whose end was requested from the reader.
@@ -99,6 +108,7 @@ impl<S: RecordSink> Worker<S> {
     pub(super) fn new(
         interpreter: Interpreter<S>,
         proc: Proc,
+        identities: IdentityReader,
         channels: Channels,
         folder: Folder,
         reports_identities: bool,
@@ -110,10 +120,12 @@ impl<S: RecordSink> Worker<S> {
             interpreter,
             holding: Holding::default(),
             proc,
+            identities,
             channels,
             folder,
             watched: WatchList::default(),
             targets: BTreeMap::new(),
+            awaiting_identity: HashSet::new(),
             without_network: HashSet::new(),
             ends: HashMap::new(),
             unannounced: HashMap::new(),
@@ -141,7 +153,7 @@ impl<S: RecordSink> Worker<S> {
     /// # Errors
     /// The last journal cannot be written: the data directory refuses.
     pub(super) fn run(mut self, batches: &Receiver<Batch>, spare: &Sender<Batch>) -> Result<(), Error> {
-        let mut inbox = self.channels.inbox.clone();
+        let (mut inbox, identities) = (self.channels.inbox.clone(), self.channels.identities.clone());
         self.note();
         self.publish();
         loop {
@@ -167,6 +179,13 @@ impl<S: RecordSink> Worker<S> {
                     // Discovery ended: its last changes stay in effect.
                     Err(_) => inbox = never(),
                 },
+                recv(identities) -> answer => {
+                    // A sender is in `self.identities`.
+                    if let Ok(answer) = answer {
+                        self.identity_read(answer);
+                        self.send_verdicts();
+                    }
+                },
                 default(pause) => {}
             }
             if self.polled.elapsed() >= POLL_INTERVAL {
@@ -178,7 +197,7 @@ impl<S: RecordSink> Worker<S> {
         self.write_journal(journal)
     }
 
-    /// Waits for discovery's changes of processes whose events are held.
+    /// Waits for discovery's changes of processes whose events are held, and for identities.
     fn await_answers(&mut self) {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         while self.holding.has_provisional() {
@@ -188,6 +207,22 @@ impl<S: RecordSink> Worker<S> {
             }
         }
         self.drain_inbox();
+        while !self.awaiting_identity.is_empty() || self.interpreter.awaits_identities() {
+            match self.channels.identities.recv_deadline(deadline) {
+                Ok(answer) => self.identity_read(answer),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        for pid in std::mem::take(&mut self.awaiting_identity) {
+            self.replay(pid);
+        }
+    }
+
+    fn identity_read(&mut self, answer: IdentityAnswer) {
+        let pid = answer.pid;
+        if self.interpreter.identity_read(answer) && self.awaiting_identity.remove(&pid) {
+            self.replay(pid);
+        }
     }
 
     fn event(&mut self, event: &ProbeEvent<'_>) {
@@ -199,6 +234,11 @@ impl<S: RecordSink> Worker<S> {
             ProbeEvent::Event(Event::Exec { pid, .. }) => {
                 self.notify(Notice::Executed { pid: *pid });
                 self.release_without_network(*pid);
+            }
+            ProbeEvent::Event(Event::Opened(opened))
+                if self.targets.get(&opened.pid).is_some_and(|known| known.reuse.is_reused()) =>
+            {
+                self.send(Command::Decide(opened.socket, Verdict::LeaveAlone));
             }
             ProbeEvent::Event(event) => {
                 if let Event::Opened(opened) = event
@@ -259,6 +299,7 @@ impl<S: RecordSink> Worker<S> {
             TargetChange::Changed(pid, assignment) => self.change(*pid, assignment),
             TargetChange::Released(pid) => {
                 self.without_network.remove(pid);
+                self.end_wait(*pid);
                 self.stop_capture(Command::ReleaseProcess { pid: *pid }, RELEASED);
             }
             TargetChange::Exited(pid) => {
@@ -292,6 +333,9 @@ impl<S: RecordSink> Worker<S> {
         let Some(Network { store }) = assignment.observe.network else { return };
         self.send(Command::SetPort { pid, port: assignment.p2p_port });
         self.interpreter.update_target(pid, assignment.p2p_port, store, assignment.identity.clone());
+        if !self.interpreter.is_reading_identity(pid) {
+            self.end_wait(pid);
+        }
     }
 
     /// Brings what the kernel watches up to date.
@@ -331,6 +375,7 @@ impl<S: RecordSink> Worker<S> {
         let StartedTarget { facts, owner, assignment, was_held, has_exited, .. } = target;
         let pid = facts.pid;
         // The number of a process whose exit was not noticed yet.
+        self.end_wait(pid);
         self.end(pid, EXITED);
         let Some(network) = assignment.observe.network else {
             self.holding.discard(pid);
@@ -345,21 +390,25 @@ impl<S: RecordSink> Worker<S> {
         if !was_held && !self.holding.is_provisional(pid) {
             self.holding.discard(pid);
         }
-        let held = self.holding.take(pid);
         if !has_exited {
             self.ends.remove(&pid);
         }
-        let known =
-            Known { node: Arc::clone(&assignment.node), pod: owner.pod().map(str::to_owned), netns: facts.netns };
+        let known = Known {
+            node: Arc::clone(&assignment.node),
+            pod: owner.pod().map(str::to_owned),
+            netns: facts.netns,
+            reuse: ReuseCheck::new(&self.proc, pid, facts.start),
+        };
         self.targets.insert(pid, known);
-        self.record(target, network, held);
+        self.record(target, network);
         if let Some(live) = self.live(pid) {
             self.figures.started(pid, live);
         }
     }
 
-    /// Records what a process sends and receives, beginning with what was held of it.
-    fn record(&mut self, target: &StartedTarget, network: Network, held: Option<Held>) {
+    /// Records what a process sends and receives, beginning with what was held of it. Until the first read of its identity
+    /// returns, events are held.
+    fn record(&mut self, target: &StartedTarget, network: Network) {
         let StartedTarget { facts, assignment, cause, has_exited, .. } = target;
         let pid = facts.pid;
         if !has_exited {
@@ -370,7 +419,8 @@ impl<S: RecordSink> Worker<S> {
                 listens: listens.map(|port| (facts.netns, port)).into_iter().collect(),
             });
         }
-        let mut keys = ProcessKeys::new(self.proc.clone(), pid, assignment.identity.clone());
+        let (node, source) = (Arc::clone(&assignment.node), assignment.identity.clone());
+        let mut keys = ProcessKeys::new(self.identities.clone(), node, facts, source);
         keys.reload();
         self.interpreter.start_target(Target {
             node: Arc::clone(&assignment.node),
@@ -387,7 +437,26 @@ impl<S: RecordSink> Worker<S> {
         } else {
             self.unannounced.insert(pid, (cause.name(), detail));
         }
-        let Some(held) = held else { return };
+        if self.interpreter.is_reading_identity(pid) {
+            if !self.holding.has(pid) || self.holding.is_provisional(pid) {
+                self.holding.hold(pid);
+            }
+            self.awaiting_identity.insert(pid);
+        } else {
+            self.replay(pid);
+        }
+    }
+
+    /// Interprets the held events of a target without waiting for its identity any longer.
+    fn end_wait(&mut self, pid: u32) {
+        if self.awaiting_identity.remove(&pid) {
+            self.replay(pid);
+        }
+    }
+
+    /// Interprets what was held of a target.
+    fn replay(&mut self, pid: u32) {
+        let Some(held) = self.holding.take(pid) else { return };
         self.interpreter.add_dropped(pid, HOLDING_FULL, held.dropped_bytes);
         held.replay(&mut |event| self.interpreter.event(event));
         if let Some(account) = &held.settled {
@@ -407,6 +476,9 @@ impl<S: RecordSink> Worker<S> {
 
     fn poll(&mut self) {
         self.polled = Instant::now();
+        for pid in self.interpreter.expire_identities(self.polled) {
+            self.end_wait(pid);
+        }
         self.reload_identities();
         if self.sockets_listed.is_none_or(|listed| listed.elapsed() >= SOCKETS_INTERVAL) {
             self.drop_vanished_sessions();

@@ -22,6 +22,11 @@ const DEBUG_DIR: &str = "/usr/lib/debug";
 /// Maximum length of a debug file whose checksum is computed, in bytes.
 const MAX_DEBUG_FILE: u64 = 4 << 30;
 
+/// Files are verified by inode, build ID or checksum, so that the start of the process is not compared.
+fn root_of(mapped: &MappedFile) -> Root {
+    Root::Of { pid: mapped.pid, start: None }
+}
+
 /// The file opened for a mapping.
 #[derive(Debug)]
 pub(super) struct OpenedFile {
@@ -34,7 +39,7 @@ pub(super) struct OpenedFile {
 /// unverified file at its path.
 pub(super) fn open_mapped(proc: &Proc, mapped: &MappedFile) -> Option<OpenedFile> {
     let at_path = if mapped.path.is_absolute() && !mapped.is_deleted {
-        open_regular(proc, Root::Of(mapped.pid), &mapped.path).ok()
+        open_regular(proc, root_of(mapped), &mapped.path).ok()
     } else {
         None
     };
@@ -64,7 +69,7 @@ pub(super) fn is_executable(proc: &Proc, mapped: &MappedFile) -> bool {
 /// Opens the separate debug file, by build ID or else by debug link.
 pub(super) fn open_debug(proc: &Proc, mapped: &MappedFile, elf: &Elf) -> Option<(File, Elf)> {
     if let Some(path) = build_id_path(&elf.build_id)
-        && let Ok((file, _)) = open_regular(proc, Root::Of(mapped.pid), &path)
+        && let Ok((file, _)) = open_regular(proc, root_of(mapped), &path)
         && let Ok(debug) = Elf::read(&file)
         && debug.build_id == elf.build_id
     {
@@ -73,7 +78,7 @@ pub(super) fn open_debug(proc: &Proc, mapped: &MappedFile, elf: &Elf) -> Option<
     let link = elf.debug_link.as_ref()?;
     let paths = link_paths(link, mapped.path.parent()?);
     paths.into_iter().filter(|path| *path != mapped.path).find_map(|path| {
-        let (mut file, meta) = open_regular(proc, Root::Of(mapped.pid), &path).ok()?;
+        let (mut file, meta) = open_regular(proc, root_of(mapped), &path).ok()?;
         if meta.len() > MAX_DEBUG_FILE || crc(&mut file)? != link.crc {
             return None;
         }

@@ -1,7 +1,7 @@
 //! The discovery thread: finds targets, notices their exits, and puts every change into the inboxes of the pillars.
 //!
-//! Everything that reads other processes to decide what is observed runs here, apart from identities: a process or daemon
-//! that does not answer delays new targets and leaves the recording of known ones alone.
+//! Everything that reads other processes to decide what is observed begins here, apart from identities. A process or
+//! daemon that does not answer is skipped after a timeout ([`super::system`]).
 
 use std::{
     sync::Arc,

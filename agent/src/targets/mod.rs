@@ -6,9 +6,9 @@
 //!   notices of probes: exec, listen, unknown socket ──────────┘
 //! ```
 //!
-//! [`discovery`] runs this on a thread of its own, because reading other processes can block: `/proc/PID/cmdline` waits
-//! for the process's `mmap_lock`, a socket for the daemon behind it. Pillars get the changes in their inboxes and know
-//! nothing of where they come from.
+//! [`discovery`] runs this on a thread of its own. Reads that another program can delay have threads and timeouts of their
+//! own ([`system`]): `/proc/PID/cmdline` waits for the process's `mmap_lock` and file systems, a socket for the daemon
+//! behind it. Pillars get the changes in their inboxes and know nothing of where they come from.
 
 mod cgroup;
 mod change;
@@ -37,7 +37,7 @@ pub(crate) use change::{Inbox, Notice, StartCause, StartedTarget, TargetChange, 
 use identity::Source;
 pub(crate) use plan::{ExecInterest, Plan};
 pub(crate) use process::ProcessFacts;
-pub(crate) use system::Machine;
+pub(crate) use system::{Machine, ReuseCheck};
 pub(crate) use view::{PodProcesses, TargetsView};
 
 /// What a process is observed as.

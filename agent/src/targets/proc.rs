@@ -29,6 +29,9 @@ pub(crate) struct Socket {
     pub(crate) is_listening: bool,
 }
 
+/// Returns the first argument of a process in a container; empty if it cannot be read.
+pub(crate) type ReadArgument<'a> = dyn Fn(u32, &ContainerLocation) -> String + 'a;
+
 /// A `/proc` of the initial PID namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Proc(Arc<Path>);
@@ -68,10 +71,11 @@ impl Proc {
             .collect()
     }
 
-    /// Everything about one process; none if it is gone, or a zombie.
-    pub(crate) fn facts(&self, pid: u32) -> Option<ProcessFacts> {
+    /// Everything about one process; none if it is gone, or a zombie. `argument` reads its first argument, which may wait
+    /// for the process; it is called for processes in containers only.
+    pub(crate) fn facts(&self, pid: u32, argument: &ReadArgument<'_>) -> Option<ProcessFacts> {
         let process = self.open(pid)?;
-        let mut facts = self.brief(&process)?;
+        let mut facts = self.brief(&process, argument)?;
         let held: BTreeSet<u64> = socket_inodes(&process).unwrap_or_default().into_iter().collect();
         if !held.is_empty() {
             facts.listens = tcp_entries(&process)
@@ -84,15 +88,14 @@ impl Proc {
     }
 
     /// Everything but the ports.
-    fn brief(&self, process: &Process) -> Option<ProcessFacts> {
+    fn brief(&self, process: &Process, argument: &ReadArgument<'_>) -> Option<ProcessFacts> {
         let pid = u32::try_from(process.pid()).ok()?;
         let stat = process.stat().ok()?;
         // A kernel thread or a zombie has none.
         let exe = without_deleted(process.exe().ok()?);
         let cgroup = fs::read_to_string(self.path(pid, "cgroup")).unwrap_or_default();
         let location = ContainerLocation::from_cgroup(&cgroup);
-        // The first argument is compared for processes in containers only.
-        let argument = location.as_ref().map(|_| self.argument(pid)).unwrap_or_default();
+        let argument = location.as_ref().map(|location| argument(pid, location)).unwrap_or_default();
         Some(ProcessFacts {
             pid,
             start: stat.starttime,
@@ -106,8 +109,8 @@ impl Proc {
         })
     }
 
-    /// The first argument without its directory.
-    fn argument(&self, pid: u32) -> String {
+    /// The first argument without its directory. Reads the memory of the process, which may never return.
+    pub(crate) fn argument(&self, pid: u32) -> String {
         let mut bytes = Vec::new();
         if let Ok(file) = fs::File::open(self.path(pid, "cmdline")) {
             // What was read before an error is used.
@@ -150,10 +153,10 @@ impl Proc {
 
     /// Every process, with those of `ports` on which it is the one that listens. Descriptors are read only where a
     /// namespace has such a listening socket.
-    pub(crate) fn scan(&self, ports: &BTreeSet<u16>) -> Vec<ProcessFacts> {
+    pub(crate) fn scan(&self, ports: &BTreeSet<u16>, argument: &ReadArgument<'_>) -> Vec<ProcessFacts> {
         let mut processes = Vec::new();
         for process in self.processes() {
-            if let Some(facts) = self.brief(&process) {
+            if let Some(facts) = self.brief(&process, argument) {
                 // The process is a descriptor: it is kept open only if ports have to be read.
                 processes.push(((!ports.is_empty()).then_some(process), facts));
             }
@@ -239,10 +242,13 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let proc = Proc::default();
         let me = std::process::id();
-        let found: Vec<ProcessFacts> =
-            proc.scan(&BTreeSet::from([port])).into_iter().filter(|facts| facts.listens.contains(&port)).collect();
+        let found: Vec<ProcessFacts> = proc
+            .scan(&BTreeSet::from([port]), &|_, _| String::new())
+            .into_iter()
+            .filter(|facts| facts.listens.contains(&port))
+            .collect();
         assert_eq!(found.iter().map(|facts| facts.pid).collect::<Vec<_>>(), [me]);
-        let alone = proc.facts(me).unwrap();
+        let alone = proc.facts(me, &|_, _| String::new()).unwrap();
         assert!(alone.listens.contains(&port));
         assert_eq!(alone.exe, std::env::current_exe().unwrap());
         assert_eq!(Some(alone.start), proc.start_of(me));
@@ -253,8 +259,8 @@ mod tests {
     #[test]
     fn a_process_that_is_gone_has_no_facts() {
         let proc = Proc::default();
-        assert_eq!(proc.facts(u32::MAX), None);
-        assert_eq!(proc.facts(4_194_305), None);
+        assert_eq!(proc.facts(u32::MAX, &|_, _| String::new()), None);
+        assert_eq!(proc.facts(4_194_305, &|_, _| String::new()), None);
         assert!(proc.sockets(4_194_305).is_empty());
         assert_eq!(without_deleted("/usr/bin/octez-node (deleted)".into()), PathBuf::from("/usr/bin/octez-node"));
     }

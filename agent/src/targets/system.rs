@@ -1,16 +1,18 @@
 //! The machine as the target table reads it: facts about processes, and their exits.
 
-use std::{collections::BTreeSet, os::fd::OwnedFd, path::Path};
+use std::{collections::BTreeSet, io::ErrorKind, os::fd::OwnedFd, path::Path, time::Duration};
 
+use chainscope_hygiene::warn_limited;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
 use super::{
-    ContainerId, ProcessFacts, docker,
+    ContainerId, ContainerLocation, ProcessFacts, docker,
     proc::{self, Proc},
 };
+use crate::{blocking::BlockingPool, thread::Heartbeat};
 
 /// Where facts about processes come from.
 pub(crate) trait System {
@@ -32,43 +34,104 @@ pub(crate) trait ExitWatch: Send {
     fn has_exited(&self) -> bool;
 }
 
-/// The machine this runs on.
-#[derive(Debug, Default)]
+/// How long a read of another process's memory, or of a path of the configuration, may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a request to Docker may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The machine this runs on. What other programs can delay runs on threads of its own, with a timeout; afterwards nothing
+/// more is read of the same container, path or daemon until the call has returned.
+#[derive(Debug)]
 pub(crate) struct Machine {
-    pub(crate) proc: Proc,
+    proc: Proc,
+    pool: BlockingPool,
+}
+
+impl Machine {
+    pub(crate) fn new(proc: Proc) -> Self {
+        Self { proc, pool: BlockingPool::new("chainscope-process", "processes") }
+    }
+
+    /// Shows calls that do not return.
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        self.pool.heartbeat()
+    }
+
+    fn argument(&self, pid: u32, location: &ContainerLocation) -> String {
+        let proc = self.proc.clone();
+        let read = self.pool.call(&location.container.to_string(), READ_TIMEOUT, move || proc.argument(pid));
+        read.unwrap_or_else(|| {
+            let container = location.container.short();
+            warn_limited!(
+                pid,
+                container,
+                "the command line of a process of this container cannot be read: its processes are matched by executable"
+            );
+            String::new()
+        })
+    }
 }
 
 impl System for Machine {
     fn facts(&self, pid: u32) -> Option<ProcessFacts> {
-        self.proc.facts(pid)
+        self.proc.facts(pid, &|pid, location| self.argument(pid, location))
     }
 
     fn scan(&self, ports: &BTreeSet<u16>) -> Vec<ProcessFacts> {
-        self.proc.scan(ports)
+        self.proc.scan(ports, &|pid, location| self.argument(pid, location))
     }
 
     fn netns(&self, path: &Path) -> Option<u32> {
-        proc::netns_inode(path)
+        let path = path.to_owned();
+        self.pool.call(&path.to_string_lossy().into_owned(), READ_TIMEOUT, move || proc::netns_inode(&path)).flatten()
     }
 
     fn containers(&self, name: &str) -> Vec<ContainerId> {
-        match docker::containers_named(Path::new(docker::SOCKET), name) {
-            Ok(containers) => containers,
-            Err(cause) => {
-                chainscope_hygiene::warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
-                Vec::new()
-            }
-        }
+        let wanted = name.to_owned();
+        let request = move || docker::containers_named(Path::new(docker::SOCKET), &wanted);
+        let answer = self.pool.call(docker::SOCKET, REQUEST_TIMEOUT, request);
+        answer.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())).unwrap_or_else(|cause| {
+            warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
+            Vec::new()
+        })
     }
 
     fn watch(&self, pid: u32) -> Option<Box<dyn ExitWatch>> {
-        let start = self.proc.start_of(pid)?;
-        let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
-        match pidfd_open(raw, PidfdFlags::NONBLOCK) {
-            Ok(fd) => Some(Box::new(PidfdWatch(fd))),
-            // Kernels and sandboxes without pidfd: another start time shows that the process is another one.
-            Err(_) => Some(Box::new(StartTimeWatch { proc: self.proc.clone(), pid, start })),
-        }
+        watch_exit(&self.proc, pid)
+    }
+}
+
+fn watch_exit(proc: &Proc, pid: u32) -> Option<Box<dyn ExitWatch>> {
+    let start = proc.start_of(pid)?;
+    let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    match pidfd_open(raw, PidfdFlags::NONBLOCK) {
+        Ok(fd) => Some(Box::new(PidfdWatch(fd))),
+        // Kernels and sandboxes without pidfd: another start time shows that the process is another one.
+        Err(_) => Some(Box::new(StartTimeWatch { proc: proc.clone(), pid, start })),
+    }
+}
+
+/// Tells a process from a later one with the same id. The kernel captures by id, also between the exit of a target and
+/// the moment at which discovery notices it.
+pub(crate) struct ReuseCheck {
+    proc: Proc,
+    pid: u32,
+    start: u64,
+    /// None if the process has exited.
+    exit: Option<Box<dyn ExitWatch>>,
+}
+
+impl ReuseCheck {
+    /// `start`: clock ticks from boot to the start of the process.
+    pub(crate) fn new(proc: &Proc, pid: u32, start: u64) -> Self {
+        let exit = watch_exit(proc, pid).filter(|_| proc.start_of(pid) == Some(start));
+        Self { proc: proc.clone(), pid, start, exit }
+    }
+
+    /// Whether another process has the id now. Cheap while the process runs.
+    pub(crate) fn is_reused(&self) -> bool {
+        let has_exited = self.exit.as_ref().is_none_or(|exit| exit.has_exited());
+        has_exited && self.proc.start_of(self.pid).is_some_and(|start| start != self.start)
     }
 }
 
@@ -101,5 +164,24 @@ struct StartTimeWatch {
 impl ExitWatch for StartTimeWatch {
     fn has_exited(&self) -> bool {
         self.proc.start_of(self.pid) != Some(self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_id_that_is_used_again_is_recognised() {
+        let (proc, pid) = (Proc::default(), std::process::id());
+        let start = proc.start_of(pid).unwrap();
+        assert!(!ReuseCheck::new(&proc, pid, start).is_reused());
+        assert!(ReuseCheck::new(&proc, pid, start - 1).is_reused());
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let check = ReuseCheck::new(&proc, child.id(), proc.start_of(child.id()).unwrap());
+        assert!(!check.is_reused());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!check.is_reused(), "the last sockets of a process may be reported after its exit");
     }
 }

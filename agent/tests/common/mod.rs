@@ -114,5 +114,5 @@ pub(crate) fn check_account(delivered: &Delivered) {
         account.bytes_captured + account.bytes_left_alone + dropped + account.bytes_in_ring,
         "{account:?}"
     );
-    assert_eq!((dropped, account.bytes_in_ring), (0, 0), "{account:?}");
+    assert_eq!((dropped, account.bytes_in_ring, account.bytes_residual), (0, 0, 0), "{account:?}");
 }

@@ -22,6 +22,11 @@ impl TestProcess {
         Self::run(&mut Self::program(&std::env::current_exe().unwrap()))
     }
 
+    /// Starts this program with changes to its environment.
+    pub(crate) fn start_with(change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        Self::run(change(&mut Self::program(&std::env::current_exe().unwrap())))
+    }
+
     /// Starts another executable.
     pub(crate) fn start_as(exe: &Path) -> Self {
         std::fs::copy(std::env::current_exe().unwrap(), exe).unwrap();

@@ -106,7 +106,7 @@ fn uid() -> String {
 }
 
 /// Creates it in the first hierarchy that is writable: version 1, hybrid, or 2.
-fn make_group(path: &str) -> PathBuf {
+pub(crate) fn make_group(path: &str) -> PathBuf {
     let tried: Vec<PathBuf> = ["pids", "systemd", "freezer", "unified", ""]
         .iter()
         .map(|hierarchy| Path::new("/sys/fs/cgroup").join(hierarchy))

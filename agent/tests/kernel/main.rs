@@ -5,6 +5,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod operator;
+mod stuck;
 
 use std::{
     io::Write as _,

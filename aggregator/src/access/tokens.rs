@@ -22,6 +22,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::review::{Identity, ReviewError, Reviewer, expiry};
+use crate::clock;
 
 /// Maximum number of concurrent reviews of tokens from one peer. Further ones wait.
 const MAX_REVIEWS_OF_PEER: usize = 4;

@@ -263,6 +263,7 @@ fn stats_contain_every_term_every_loss_and_findings() {
         bytes_captured: 80,
         bytes_dropped: vec![count("ring full", 7), count("unreadable", 3)],
         bytes_left_alone: 10,
+        bytes_residual: -2,
         bytes_in_chunks: 60,
         bytes_skipped: 15,
         bytes_pending: 5,
@@ -306,6 +307,7 @@ fn stats_contain_every_term_every_loss_and_findings() {
     let holds: Vec<_> = table["equations"].as_array().unwrap().iter().map(|each| each["holds"].clone()).collect();
     assert_eq!(holds, [true, true, false, true], "{table}");
     assert_eq!(table["equations"][2]["left"], 4);
+    assert_eq!(table["bytes_residual"], -2);
     let losses = json!([{"stage": "kernel", "reason": "ring full", "times": 2, "records": 2, "bytes": 10,
                          "amount_unknown": false, "from": 20, "to": 55}]);
     assert_eq!(node["losses"], losses);

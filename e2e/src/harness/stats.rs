@@ -18,6 +18,8 @@ pub struct Account {
     pub bytes_dropped: u64,
     /// Bytes seen that are in the ring buffer.
     pub bytes_in_ring: u64,
+    /// Bytes seen that the other terms do not explain.
+    pub bytes_residual: i64,
     /// Captured bytes of chunks.
     pub bytes_in_chunks: u64,
     /// Captured bytes of other protocols.
@@ -114,6 +116,7 @@ impl Account {
         self.bytes_left_alone += number("bytes_left_alone");
         self.bytes_dropped += number("bytes_dropped");
         self.bytes_in_ring += number("bytes_in_ring");
+        self.bytes_residual += account["bytes_residual"].as_i64().unwrap_or_default();
         self.bytes_in_chunks += number("bytes_in_chunks");
         self.bytes_not_protocol += number("bytes_not_protocol");
         self.bytes_skipped += number("bytes_skipped");
@@ -137,6 +140,7 @@ impl Account {
     /// If one does not hold.
     pub fn assert_conserved(&self) {
         let a = self;
+        assert_eq!(a.bytes_residual, 0, "{a:?}");
         assert_eq!(
             a.bytes_seen,
             a.bytes_captured + a.bytes_left_alone + a.bytes_dropped + a.bytes_in_ring,

@@ -8,6 +8,9 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::proc_maps::CodeMapping;
 
+/// `O_NONBLOCK`: a FIFO or a device at a path must not block.
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
 /// Opens the file of a mapping.
 ///
 /// # Errors
@@ -18,9 +21,9 @@ pub(crate) fn open(pid: u32, mapping: &CodeMapping) -> Result<File, String> {
     let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let tries = [
         (!mapping.deleted).then(|| open_in(Path::new(&root), &mapping.path)),
-        Some(File::open(format!("/proc/{pid}/exe"))),
+        Some(open_link(&format!("/proc/{pid}/exe"))),
         // Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
-        Some(File::open(range)),
+        Some(open_link(&range)),
     ];
     for found in tries.into_iter().flatten() {
         match found.and_then(|file| verify(file, mapping)) {
@@ -34,10 +37,13 @@ pub(crate) fn open(pid: u32, mapping: &CodeMapping) -> Result<File, String> {
 /// Opens a path inside the root of the process: symbolic links are resolved as the process resolves them.
 fn open_in(root: &Path, path: &Path) -> std::io::Result<File> {
     let folder = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // O_NONBLOCK: a FIFO at this path must not block.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    Ok(rustix::fs::openat2(&folder, path, flags, Mode::empty(), resolve)?.into())
+    Ok(rustix::fs::openat2(&folder, path, FLAGS, Mode::empty(), resolve)?.into())
+}
+
+/// Opens the file that a link of `/proc` leads to.
+fn open_link(path: &str) -> std::io::Result<File> {
+    Ok(rustix::fs::open(path, FLAGS, Mode::empty())?.into())
 }
 
 /// Checks that the file is the mapped one. On an overlay file system `maps` may show another device than `stat`, with the
@@ -52,4 +58,21 @@ fn verify(file: File, mapping: &CodeMapping) -> std::io::Result<File> {
         return Err(std::io::Error::other("replaced by another file"));
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_opened_without_waiting_and_refused() {
+        let path = std::env::temp_dir().join(format!("chainscope-fifo-{}", std::process::id()));
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let opened = [open_link(path.to_str().unwrap()), open_in(Path::new("/"), &path)];
+        std::fs::remove_file(&path).unwrap();
+        for file in opened {
+            assert!(!file.unwrap().metadata().unwrap().is_file());
+        }
+    }
 }

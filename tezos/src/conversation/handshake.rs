@@ -1,4 +1,6 @@
 //! The handshake of a conversation: both connection messages, then the keys, or the decision that there are none.
+use std::{sync::Arc, task::Poll};
+
 use super::{Conversation, MAX_MID_STREAM_CHECKS, REMEDY_IDENTITY, REMEDY_NEW_SESSION, Stage, chunk_content};
 use crate::{
     cipher::{Cipher, SharedKey},
@@ -49,7 +51,7 @@ impl Conversation {
     }
 
     /// Buffers bytes until the keys are derived.
-    fn buffer(&mut self, piece: Piece<'_>) {
+    pub(super) fn buffer(&mut self, piece: Piece<'_>) {
         let DirectionState::AwaitingKeys(pieces) = &mut self.half_mut(piece.direction).state else { return };
         // A call boundary is kept, because a resynchronisation starts with it.
         let is_separate = piece.call_start && pieces.len() < MAX_BUFFERED_PIECES;
@@ -188,6 +190,9 @@ impl Conversation {
 
     /// Derives the keys from both connection messages and the local node's identity, then processes the buffered bytes.
     pub(super) fn derive_keys(&mut self, keys: &mut dyn Keyring, time_ns: u64, out: &mut dyn FnMut(Output)) {
+        if self.awaited_identity.is_some() {
+            return self.limit_awaiting_identity(out);
+        }
         let (sent_message, received_message) = (self.sent_message.clone(), self.received_message.clone());
         let messages = ConnectionMessage::from_plain(chunk_content(&sent_message))
             .and_then(|sent| Ok((sent, ConnectionMessage::from_plain(chunk_content(&received_message))?)));
@@ -198,8 +203,44 @@ impl Conversation {
         };
         self.identify(&sent, &received, out);
         match keys.identity(sent.public_key) {
+            Poll::Ready(found) => self.use_identity(found, received.public_key, time_ns, out),
+            Poll::Pending => self.awaited_identity = Some(*sent.public_key),
+        }
+    }
+
+    /// Public key of the identity that this conversation waits for.
+    pub fn awaited_identity(&self) -> Option<[u8; 32]> {
+        self.awaited_identity
+    }
+
+    /// Gives the conversation the identity that it waits for, or the reason why there is none.
+    pub fn set_identity(&mut self, found: Result<Arc<Identity>, String>, out: &mut dyn FnMut(Output)) {
+        let remote = self.identified.as_ref().map(|identified| identified.public_key);
+        if let (Some(_), Some(remote)) = (self.awaited_identity.take(), remote) {
+            self.use_identity(found, &remote, 0, out);
+            debug_assert!(self.stats().is_balanced(), "{:?}", self.stats());
+        }
+    }
+
+    /// Closes the conversation if a direction has buffered its limit while the identity is not known.
+    fn limit_awaiting_identity(&mut self, out: &mut dyn FnMut(Output)) {
+        let limit = self.limits.max_awaiting_identity_bytes;
+        let buffered = self.sent.stats().pending.max(self.received.stats().pending);
+        if buffered > limit as u64 {
+            self.set_identity(Err(format!("not read before {limit} bytes had arrived")), out);
+        }
+    }
+
+    fn use_identity(
+        &mut self,
+        found: Result<Arc<Identity>, String>,
+        remote_public_key: &[u8; 32],
+        time_ns: u64,
+        out: &mut dyn FnMut(Output),
+    ) {
+        match found {
             Ok(identity) => {
-                self.add_ciphers(&identity, received.public_key);
+                self.add_ciphers(&identity, remote_public_key);
                 self.stage = Stage::Session;
                 self.replay_buffered(time_ns, out);
             }
@@ -266,6 +307,9 @@ impl Conversation {
                     continue;
                 }
             };
+            if std::mem::take(&mut half.starts_unsynced) {
+                half.lose_sync();
+            }
             let mut position = half.boundary.1;
             for BufferedPiece { offset, bytes, call_start, time_ns } in pieces {
                 self.half_mut(direction).lose_bytes(offset.saturating_sub(position));

@@ -78,6 +78,8 @@ pub struct Conversation {
     /// Whole connection chunk received by the local node, once captured.
     received_message: Vec<u8>,
     identified: Option<Identified>,
+    /// Public key of the identity that the keyring does not know yet. Until then bytes are buffered.
+    awaited_identity: Option<[u8; 32]>,
     /// Whether a chunk was decrypted.
     opened: bool,
     /// Whether it was reported that the first chunk cannot be decrypted.
@@ -98,6 +100,7 @@ impl Conversation {
             sent_message: Vec::new(),
             received_message: Vec::new(),
             identified: None,
+            awaited_identity: None,
             opened: false,
             failure_reported: false,
         }
@@ -119,7 +122,7 @@ impl Conversation {
         half.stats.captured += piece.bytes.len() as u64;
         half.skip(aligned.repeated);
         if is_first {
-            self.start_direction(&piece, keys, out);
+            self.start_direction(&piece, out);
         } else {
             self.lose(direction, aligned.missing_before, out);
         }
@@ -134,6 +137,7 @@ impl Conversation {
 
     /// Ends the connection, at these stream offsets if they are known. Open gaps are reported.
     pub fn finish(&mut self, sent_offset: Option<u64>, received_offset: Option<u64>, out: &mut dyn FnMut(Output)) {
+        self.set_identity(Err("not read before the connection ended".to_owned()), out);
         for (direction, end) in [(Direction::Sent, sent_offset), (Direction::Received, received_offset)] {
             let half = self.half_mut(direction);
             if let (Some(end), Some(next_offset)) = (end, half.next_offset)
@@ -183,7 +187,7 @@ impl Conversation {
     }
 
     /// Handles the first piece of a direction, before its bytes: the stream may have begun before it.
-    fn start_direction(&mut self, piece: &Piece<'_>, keys: &mut dyn Keyring, out: &mut dyn FnMut(Output)) {
+    fn start_direction(&mut self, piece: &Piece<'_>, out: &mut dyn FnMut(Output)) {
         match self.stage {
             Stage::Undecided | Stage::Handshake if piece.offset == 0 => {}
             Stage::Undecided | Stage::Handshake if self.is_captured_from_start(piece.direction) => {
@@ -191,10 +195,10 @@ impl Conversation {
             }
             Stage::Undecided | Stage::Handshake => self.start_mid_stream(piece, out),
             Stage::Resumed => {
-                self.derive_keys(keys, piece.time_ns, out);
-                if self.stage == Stage::Session {
-                    self.half_mut(piece.direction).lose_sync();
-                }
+                // The number of bytes since the saved position is unknown.
+                let half = self.half_mut(piece.direction);
+                half.boundary.1 = piece.offset;
+                half.starts_unsynced = true;
             }
             Stage::Session => self.half_mut(piece.direction).lose_sync(),
             Stage::Closed | Stage::MidStream(_) | Stage::NotTezos => {}
@@ -233,8 +237,8 @@ impl Conversation {
 
     /// Stage `Resumed`.
     fn push_resumed(&mut self, piece: Piece<'_>, keys: &mut dyn Keyring, out: &mut dyn FnMut(Output)) {
+        self.buffer(piece);
         self.derive_keys(keys, piece.time_ns, out);
-        self.feed(piece, out);
     }
 
     /// Stages `Session` and `Closed`.

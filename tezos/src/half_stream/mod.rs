@@ -77,6 +77,8 @@ pub(crate) struct HalfStream {
     pub(crate) stats: StreamStats,
     /// Number of chunks up to the last whole one, and the stream offset after it.
     pub(crate) boundary: (u64, u64),
+    /// Whether the buffered bytes begin at an unknown position of the chunk stream.
+    pub(crate) starts_unsynced: bool,
     /// Gap that is not reported yet.
     gap: Option<Gap>,
     budget: Budget,
@@ -93,6 +95,7 @@ impl HalfStream {
             reassembler: Reassembler::new(direction),
             stats: StreamStats::default(),
             boundary: (0, 0),
+            starts_unsynced: false,
             gap: None,
             budget: Budget::new(limits),
         }

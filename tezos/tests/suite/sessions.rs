@@ -1,5 +1,5 @@
 //! Whole sessions of both directions, from the vectors and encrypted by `seal`.
-use std::sync::Arc;
+use std::{sync::Arc, task::Poll};
 
 use chainscope_tezos::{
     Category, ChunkState, Conversation, Direction, Identity, Keyring, Limits, Message, Offsets, Output, Piece,
@@ -420,9 +420,108 @@ fn a_connection_without_a_second_connection_message_is_closed() {
 struct Refusing;
 
 impl Keyring for Refusing {
-    fn identity(&mut self, _: &[u8; 32]) -> Result<Arc<Identity>, String> {
-        Err("no identity.json in /data".to_owned())
+    fn identity(&mut self, _: &[u8; 32]) -> Poll<Result<Arc<Identity>, String>> {
+        Poll::Ready(Err("no identity.json in /data".to_owned()))
     }
+}
+
+/// A keyring whose answer follows later.
+struct NotYet;
+
+impl Keyring for NotYet {
+    fn identity(&mut self, _: &[u8; 32]) -> Poll<Result<Arc<Identity>, String>> {
+        Poll::Pending
+    }
+}
+
+/// Plays calls to a conversation whose identity is known `late` calls after the keyring was asked.
+fn play_with_late_identity(
+    conversation: &mut Conversation,
+    calls: &[(Direction, Vec<u8>)],
+    mut offsets: [u64; 2],
+    mut late: usize,
+) -> Vec<Output> {
+    let mut outputs = Vec::new();
+    for (direction, bytes) in calls {
+        let offset = &mut offsets[*direction as usize];
+        conversation.push(Piece::whole(*direction, *offset, bytes, 1), &mut NotYet, &mut |o| outputs.push(o));
+        *offset += bytes.len() as u64;
+        if let Some(key) = conversation.awaited_identity() {
+            assert_eq!(key, *local().public_key());
+            if late == 0 {
+                conversation.set_identity(Ok(local()), &mut |o| outputs.push(o));
+            }
+            late = late.saturating_sub(1);
+        }
+        assert!(conversation.stats().is_balanced());
+    }
+    outputs
+}
+
+fn messages_of(outputs: &[Output]) -> Vec<[u8; 32]> {
+    let mut messages: Vec<_> = outputs
+        .iter()
+        .filter_map(|output| if let Output::Message(message) = output { Some(message.sha256) } else { None })
+        .collect();
+    messages.sort();
+    messages
+}
+
+#[test]
+fn a_conversation_waits_for_its_identity() {
+    let calls = calls("outgoing-all-messages");
+    let mut whole = Recorder::new(Some(Role::Initiator), Limits::default(), local());
+    for (direction, bytes) in &calls {
+        whole.next(*direction, bytes);
+    }
+    let limits = Limits { max_awaiting_identity_bytes: 4 << 20, ..Limits::default() };
+    for late in [0, 1, 5, 20, 60] {
+        let mut conversation = Conversation::new(Some(Role::Initiator), limits).with_start(0, 0);
+        let outputs = play_with_late_identity(&mut conversation, &calls, [0, 0], late);
+        assert_eq!(messages_of(&outputs), messages_of(&whole.outputs), "{late}");
+        let stats = conversation.stats();
+        assert_eq!((stats.pending, stats.skipped, stats.undecryptable), (0, 0, 0), "{late}");
+    }
+
+    // A resumed session, at its saved offsets and at others.
+    let mut first = Recorder::new(Some(Role::Initiator), Limits::default(), local());
+    for (direction, bytes) in &calls[..20] {
+        first.next(*direction, bytes);
+    }
+    let saved = first.conversation.saved().unwrap();
+    for (offsets, start) in [(Offsets::Continued, first.offsets), (Offsets::Unknown, [7, 9])] {
+        let resume = || Conversation::resume(&saved, offsets, limits).unwrap();
+        let at_once = play_with_late_identity(&mut resume(), &calls[20..], start, 0);
+        for late in [1, 12] {
+            let outputs = play_with_late_identity(&mut resume(), &calls[20..], start, late);
+            assert!(messages_of(&outputs).len() > 20);
+            assert_eq!(messages_of(&outputs), messages_of(&at_once), "{offsets:?} {late}");
+        }
+    }
+}
+
+#[test]
+fn the_wait_for_an_identity_is_bounded() {
+    let calls = calls("outgoing-all-messages");
+    let reason = |outputs: &[Output]| {
+        outputs.iter().rev().find_map(|output| match output {
+            Output::State { state: State::Undecryptable, reason, .. } => Some(reason.clone()),
+            _ => None,
+        })
+    };
+    let limits = Limits { max_awaiting_identity_bytes: 1000, ..Limits::default() };
+    let mut conversation = Conversation::new(Some(Role::Initiator), limits);
+    let outputs = play_with_late_identity(&mut conversation, &calls, [0, 0], usize::MAX);
+    assert_eq!(reason(&outputs).unwrap(), "identity: not read before 1000 bytes had arrived");
+    let stats = conversation.stats();
+    assert_eq!((stats.chunks, stats.undecryptable, stats.in_chunks), (40, 38, stats.captured));
+
+    let mut conversation = Conversation::new(Some(Role::Initiator), Limits::default());
+    let mut outputs = play_with_late_identity(&mut conversation, &calls[..20], [0, 0], usize::MAX);
+    assert!(conversation.awaited_identity().is_some() && conversation.stats().pending > 0);
+    conversation.finish(None, None, &mut |output| outputs.push(output));
+    assert_eq!(reason(&outputs).unwrap(), "identity: not read before the connection ended");
+    assert_eq!(conversation.stats().pending, 0);
 }
 
 #[test]

@@ -81,12 +81,12 @@ pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Replaces a segment file by one of `kept`, the valid start of a segment file, followed by `records`. Returns its length.
-pub(super) fn rewrite(
+pub(super) fn rewrite<'a>(
     dir: &Path,
     name: SegmentName,
     header: Header,
     kept: &[u8],
-    records: &[Record],
+    records: impl IntoIterator<Item = &'a Record>,
 ) -> io::Result<u64> {
     let mut bytes = header.encode().to_vec();
     bytes.extend_from_slice(kept.get(format::HEADER_BYTES..).unwrap_or_default());

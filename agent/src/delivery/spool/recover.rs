@@ -1,6 +1,8 @@
 //! Repair of a stream's directory after a kill, a power cut or disk damage.
+//!
+//! One segment file is in memory at a time: a full spool may be as large as the memory limit of the agent.
 
-use std::{collections::VecDeque, fs, io, path::Path};
+use std::{collections::VecDeque, fs, io, iter, path::Path};
 
 use bytes::Bytes;
 use chainscope_proto::v1::{Record, record::Kind};
@@ -82,14 +84,14 @@ impl Damage {
 /// Reads and repairs the directory of a stream.
 pub(super) fn recover(dir: &Path, now_ns: i64) -> io::Result<Recovered> {
     let listing = list(dir)?;
-    let mut found = read_segments(dir, listing.names)?;
+    let mut found = scan_segments(dir, listing.names)?;
     let mut recovered = Recovered { segments: VecDeque::new(), losses: RecordSummary::default() };
-    while let Some((mut segment, bytes)) = found.pop_front() {
+    while let Some((mut segment, file_length)) = found.pop_front() {
         // During a renumbering the sequences of two segments are unrelated.
         let next_first = found.front().and_then(|(next, _)| next.name.first).filter(|_| listing.renumber.is_none());
         let position = Position { is_last: found.is_empty(), next_first };
-        if let Some(damage) = Damage::of(&segment, bytes.len() as u64, position) {
-            repair(dir, &mut segment, &bytes, damage, now_ns, &mut recovered.losses)?;
+        if let Some(damage) = Damage::of(&segment, file_length, position) {
+            repair(dir, &mut segment, damage, now_ns, &mut recovered.losses)?;
         }
         if segment.records > 0 || segment.name.first.is_some() {
             recovered.segments.push_back(segment);
@@ -134,8 +136,9 @@ fn list(dir: &Path) -> io::Result<Listing> {
     Ok(Listing { names, renumber })
 }
 
-/// Reads the segments, without those that a segment of losses replaced; these are removed.
-fn read_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Segment, Bytes)>> {
+/// Scans the segments, without those that a segment of losses replaced; these are removed. Returns each with the length
+/// of its file.
+fn scan_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Segment, u64)>> {
     let mut segments = VecDeque::new();
     let mut replaced_to = None;
     for name in names {
@@ -153,7 +156,8 @@ fn read_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Se
         if last > name.ordinal {
             replaced_to = Some(last);
         }
-        segments.push_back((Segment::synced(name, last, scan.records, scan.valid_bytes, scan.summary), bytes));
+        let segment = Segment::synced(name, last, scan.records, scan.valid_bytes, scan.summary);
+        segments.push_back((segment, bytes.len() as u64));
     }
     Ok(segments)
 }
@@ -162,7 +166,6 @@ fn read_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Se
 fn repair(
     dir: &Path,
     segment: &mut Segment,
-    bytes: &Bytes,
     damage: Damage,
     now_ns: i64,
     losses: &mut RecordSummary,
@@ -171,14 +174,18 @@ fn repair(
     if !matches!(damage, Damage::NeverSynced | Damage::TornTail) {
         tracing::warn!(path = %path.display(), ?damage, "a segment of the spool is damaged");
     }
+    let bytes = match damage {
+        Damage::MissingRecords(_) | Damage::UnreadableUnsent | Damage::UnreadableSent => files::read(&path)?,
+        Damage::Inconsistent | Damage::NeverSynced | Damage::TornTail => Bytes::new(),
+    };
     match damage {
-        Damage::MissingRecords(missing) => fill_missing(dir, segment, bytes, missing, now_ns),
+        Damage::MissingRecords(missing) => fill_missing(dir, segment, &bytes, missing, now_ns),
         Damage::Inconsistent => {
             let what = format!("{}: the next segment does not continue its sequence", path.display());
             Err(io::Error::new(io::ErrorKind::InvalidData, what))
         }
-        Damage::UnreadableUnsent => replace_unsent(dir, segment, bytes, now_ns),
-        Damage::UnreadableSent => cut_sent(dir, segment, bytes, now_ns, losses),
+        Damage::UnreadableUnsent => replace_unsent(dir, segment, &bytes, now_ns),
+        Damage::UnreadableSent => cut_sent(dir, segment, &bytes, now_ns, losses),
         // It has no records: the caller removes the file.
         Damage::NeverSynced => Ok(()),
         Damage::TornTail => truncate(&path, segment.length),
@@ -191,13 +198,13 @@ fn fill_missing(dir: &Path, segment: &mut Segment, bytes: &Bytes, missing: u64, 
     let loss = spool_loss(DAMAGED, 1, 0, (now_ns, now_ns), false);
     let record = Record { time_ns: now_ns, target: String::new(), kind: Some(Kind::Loss(loss)) };
     let count = usize::try_from(missing).unwrap_or(usize::MAX);
-    rewrite(dir, segment, bytes, &vec![record; count], RecordSummary::default())
+    rewrite(dir, segment, bytes, iter::repeat_n(&record, count), RecordSummary::default())
 }
 
 /// Replaces unreadable records without sequence numbers by one loss of unknown amount.
 fn replace_unsent(dir: &Path, segment: &mut Segment, bytes: &Bytes, now_ns: i64) -> io::Result<()> {
     let loss = RecordSummary::unknown_loss(DAMAGED, now_ns);
-    rewrite(dir, segment, bytes, &loss.losses(), loss)
+    rewrite(dir, segment, bytes, loss.losses().iter(), loss)
 }
 
 /// Cuts off unreadable records that may have been sent. Their number is known after the next session began, so the loss
@@ -210,7 +217,7 @@ fn cut_sent(
     losses: &mut RecordSummary,
 ) -> io::Result<()> {
     losses.merge(RecordSummary::unknown_loss(DAMAGED, now_ns));
-    rewrite(dir, segment, bytes, &[], RecordSummary::default())
+    rewrite(dir, segment, bytes, [].iter(), RecordSummary::default())
 }
 
 /// Cuts a file after its last valid record.
@@ -221,18 +228,19 @@ fn truncate(path: &Path, length: u64) -> io::Result<()> {
 }
 
 /// Rewrites the file: its readable records, then `records`, of which `summary` is the summary.
-fn rewrite(
+fn rewrite<'a>(
     dir: &Path,
     segment: &mut Segment,
     bytes: &Bytes,
-    records: &[Record],
+    records: impl ExactSizeIterator<Item = &'a Record>,
     summary: RecordSummary,
 ) -> io::Result<()> {
+    let added = records.len() as u64;
     let valid = usize::try_from(segment.length).unwrap_or(usize::MAX);
     let header = Header { ordinal: segment.name.ordinal, last: segment.last_ordinal };
     let kept = bytes.get(..valid).unwrap_or_default();
     segment.length = files::rewrite(dir, segment.name, header, kept, records)?;
-    segment.records += records.len() as u64;
+    segment.records += added;
     segment.summary.merge(summary);
     (segment.synced_records, segment.synced_length) = (segment.records, segment.length);
     Ok(())

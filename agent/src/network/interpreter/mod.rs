@@ -12,6 +12,7 @@
 //! port, whatever it carries. Other sockets of the process (RPC, DNS) leave no record, only counted bytes.
 
 mod bounds;
+mod identities;
 mod observed;
 pub(crate) mod records;
 mod session;
@@ -22,11 +23,13 @@ mod tests;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
+    time::Instant,
 };
 
 use chainscope_ebpf::network::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{Journal, Record};
-use chainscope_tezos::Keyring;
+use chainscope_tezos::{Identity, Keyring};
+use identities::EndedSession;
 use observed::{ConnectionKeys, Observed};
 use session::{Context, Session};
 
@@ -36,15 +39,32 @@ use crate::{
     network::account::{GIVEN_UP, UNKNOWN_SOCKET},
     network::journal::{self, Waiting},
     pillar::RecordSink,
-    targets::identity::{IdentityEvent, ProcessKeys, Source},
+    targets::identity::{IdentityAnswer, IdentityEvent, ProcessKeys, Source},
 };
 
 /// Identities of one process.
 pub(crate) trait Keys: Keyring {
     /// What happened since the last call.
     fn take_events(&mut self) -> Vec<IdentityEvent>;
-    /// Reads whether there is an identity now.
+    /// Begins to read whether there is an identity now.
     fn reload(&mut self) {}
+    /// Whether the answer of a read is awaited.
+    fn is_reading(&self) -> bool {
+        false
+    }
+    /// Takes the answer of a read; none if sessions have to wait for another one. The error is for sessions whose identity
+    /// is not known now.
+    fn take_answer(&mut self, _answer: IdentityAnswer) -> Option<Result<(), String>> {
+        None
+    }
+    /// Gives up the wait for a read that takes too long; returns the reason.
+    fn expire(&mut self, _now: Instant) -> Option<String> {
+        None
+    }
+    /// The identity with this public key, if it is known.
+    fn known(&self, _public_key: &[u8; 32]) -> Option<Arc<Identity>> {
+        None
+    }
     /// Changes the source of identities.
     fn set_source(&mut self, _source: Source) {}
     /// The peer id of the identity in use, or why there is none.
@@ -60,6 +80,22 @@ impl Keys for ProcessKeys {
 
     fn reload(&mut self) {
         Self::reload(self);
+    }
+
+    fn is_reading(&self) -> bool {
+        Self::is_reading(self)
+    }
+
+    fn take_answer(&mut self, answer: IdentityAnswer) -> Option<Result<(), String>> {
+        Self::take_answer(self, answer)
+    }
+
+    fn expire(&mut self, now: Instant) -> Option<String> {
+        Self::expire(self, now)
+    }
+
+    fn known(&self, public_key: &[u8; 32]) -> Option<Arc<Identity>> {
+        Self::known(self, public_key)
     }
 
     fn set_source(&mut self, source: Source) {
@@ -89,6 +125,8 @@ pub(crate) struct Interpreter<S> {
     limits: TargetLimits,
     targets: BTreeMap<u32, Observed>,
     sessions: HashMap<SocketId, Session>,
+    /// Sessions whose connection ended while they wait for their identity.
+    ended: Vec<EndedSession>,
     keys: BTreeMap<Arc<str>, ConnectionKeys>,
     waiting: Waiting,
     /// Bytes of unknown sockets: their opening has not arrived yet because the ring was full.
@@ -109,6 +147,7 @@ impl<S: RecordSink> Interpreter<S> {
             limits,
             targets: BTreeMap::new(),
             sessions: HashMap::new(),
+            ended: Vec::new(),
             keys: BTreeMap::new(),
             waiting,
             unknown_sockets: HashMap::new(),
@@ -156,6 +195,7 @@ impl<S: RecordSink> Interpreter<S> {
             return;
         }
         if let Some(bytes) = self.unknown_sockets.remove(&opened.socket) {
+            observed.totals.bytes_taken += bytes;
             *observed.totals.bytes_dropped.entry(UNKNOWN_SOCKET).or_default() += bytes;
         }
         let time = self.clock.real(opened.time_ns);
@@ -188,6 +228,7 @@ impl<S: RecordSink> Interpreter<S> {
             return;
         };
         let Some(observed) = self.targets.get_mut(&session.pid) else { return };
+        observed.totals.bytes_taken += data.bytes.len() as u64;
         if session.is_given_up() {
             *observed.totals.bytes_dropped.entry(GIVEN_UP).or_default() += data.bytes.len() as u64;
             return;
@@ -214,6 +255,10 @@ impl<S: RecordSink> Interpreter<S> {
             };
             let time = self.clock.real(closed.time_ns);
             let ends = Some((closed.sent_offset, closed.received_offset));
+            if session.awaited_identity().is_some() {
+                observed.uncount(&mut session);
+                return self.end_later(EndedSession { session, ends, by, time });
+            }
             let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
             session.finish(ends, by, time, &mut context);
             observed.end(&mut session);
@@ -228,6 +273,9 @@ impl<S: RecordSink> Interpreter<S> {
         let kept: HashSet<(String, u64)> =
             journal.sessions.iter().map(|session| (session.node.clone(), session.connection)).collect();
         let time = self.clock.now();
+        while let Some(ended) = self.ended.pop() {
+            self.finish_ended(ended);
+        }
         #[expect(clippy::disallowed_methods, reason = "sorted below")]
         let mut sessions: Vec<Session> = std::mem::take(&mut self.sessions).into_values().collect();
         sessions.sort_unstable_by_key(|session| session.key);

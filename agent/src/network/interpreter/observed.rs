@@ -48,6 +48,7 @@ impl Observed {
             messages: account.messages_sent,
             connections_open: account.connections_open,
             bytes_seen: account.bytes_seen,
+            bytes_residual: account.bytes_residual,
             bytes_lost: sum(&account.bytes_dropped),
             records_lost: sum(&account.messages_dropped) + account.chunks_dropped,
             last_record_ns: self.totals.last_record_ns,
@@ -65,12 +66,17 @@ impl Observed {
         session.counted = after;
     }
 
-    /// Adds a session that left the table to the totals.
-    pub(super) fn end(&mut self, session: &mut Session) {
+    /// Counts a session that left the table as undecided no more.
+    pub(super) fn uncount(&mut self, session: &mut Session) {
         if let Some(counted) = session.counted.take() {
             self.undecided_count -= 1;
             self.undecided_bytes -= counted;
         }
+    }
+
+    /// Adds a session that left the table to the totals.
+    pub(super) fn end(&mut self, session: &mut Session) {
+        self.uncount(session);
         self.totals.ended += session.account();
         self.totals.connections_open -= 1;
     }

@@ -1,10 +1,10 @@
 //! One socket: its conversation and how its outputs become records.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use chainscope_ebpf::network::{self as ebpf, Data, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{self, ConnectionState, JournalSession, Record, connection_event::Event as ConnectionKind};
-use chainscope_tezos::{Conversation, Direction, Limits, Output, Piece, Protocol, Role, State, StreamStats};
+use chainscope_tezos::{Conversation, Direction, Identity, Limits, Output, Piece, Protocol, Role, State, StreamStats};
 
 use super::{Target, records};
 use crate::{
@@ -198,6 +198,29 @@ impl Session {
         let time = context.clock.real(header.time_ns);
         for output in outputs {
             self.output(output, time, header.socket_call, context);
+        }
+    }
+
+    /// Public key of the identity that the conversation waits for.
+    pub(super) fn awaited_identity(&self) -> Option<[u8; 32]> {
+        match &self.body {
+            Body::Live(conversation) => conversation.awaited_identity(),
+            Body::Done(_) => None,
+        }
+    }
+
+    /// The identity that the conversation waits for was read, or there is none.
+    pub(super) fn set_identity<S: RecordSink>(
+        &mut self,
+        found: Result<Arc<Identity>, String>,
+        time: i64,
+        context: &mut Context<'_, S>,
+    ) {
+        let Body::Live(conversation) = &mut self.body else { return };
+        let mut outputs = Vec::new();
+        conversation.set_identity(found, &mut |output| outputs.push(output));
+        for output in outputs {
+            self.output(output, time, false, context);
         }
     }
 

@@ -32,6 +32,10 @@ impl<S: RecordSink> Interpreter<S> {
         let Some(observed) = self.targets.get_mut(&pid) else { return };
         (observed.target.p2p_port, observed.target.store) = (p2p_port, store);
         observed.target.keys.set_source(identity);
+        if !observed.target.keys.is_reading() {
+            let reason = observed.target.keys.state().err().map(str::to_owned);
+            self.resolve_identity(pid, reason);
+        }
         self.emit_identity_events(pid);
     }
 
@@ -52,6 +56,7 @@ impl<S: RecordSink> Interpreter<S> {
         if let Some(observed) = self.targets.get_mut(&pid)
             && bytes > 0
         {
+            observed.totals.bytes_taken += bytes;
             *observed.totals.bytes_dropped.entry(reason).or_default() += bytes;
         }
     }
@@ -75,6 +80,7 @@ impl<S: RecordSink> Interpreter<S> {
             self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
         sockets.sort_unstable();
         let time = self.clock.now();
+        self.finish_ended_of(pid);
         for socket in sockets {
             let Some(mut session) = self.sessions.remove(&socket) else { continue };
             let Some(observed) = self.targets.get_mut(&pid) else { continue };
@@ -107,7 +113,8 @@ impl<S: RecordSink> Interpreter<S> {
     #[expect(clippy::disallowed_methods, reason = "summed")]
     pub(super) fn send_account(&mut self, pid: u32) {
         let mut live = StreamStats::default();
-        for session in self.sessions.values().filter(|session| session.pid == pid) {
+        let ended = self.ended.iter().map(|ended| &ended.session);
+        for session in self.sessions.values().chain(ended).filter(|session| session.pid == pid) {
             live += session.account();
         }
         let Some(observed) = self.targets.get_mut(&pid) else { return };

@@ -4,31 +4,42 @@
 //! (device, inode, size, time of change). Keys stay in the `Identity` values, which are wiped when dropped. Errors name
 //! the path and the kind of fault, never the content.
 //!
-//! Reads happen where [`Keyring::identity`] is called, on the interpreter's thread, behind its trait `Keys`.
+//! ```text
+//!   interpreter's thread:  ProcessKeys ── read ──▶ IdentityReader: threads, one call of a node at a time ── search
+//!                              ▲                                            │
+//!                              └────────────── IdentityAnswer ◀─────────────┘
+//! ```
+//!
+//! A file may be on a file system that never answers, so that [`ProcessKeys`] itself does no I/O: it answers "not known
+//! yet" until the read has returned, and after [`READ_TIMEOUT`] that there is none.
 
 mod locate;
 mod read;
+mod search;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::Arc,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::{Duration, Instant},
 };
 
 use chainscope_tezos::{Identity, Keyring};
-use locate::{PathHints, data_dir_of_config};
-use read::{ReadError, Root, Stamp, open_in};
+use crossbeam_channel::Sender;
+use search::{Files, Process};
 
-use crate::targets::proc::Proc;
+use super::{ProcessFacts, proc::Proc};
+use crate::blocking::{BlockingPool, Refused};
 
-/// The content of a file when it was last read.
-#[derive(Debug, Clone)]
-struct Read {
-    stamp: Stamp,
-    content: Result<Arc<Identity>, String>,
-}
+/// How long sessions wait for a read.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Identities kept for one process; a node has one and rarely changes it.
+const MAX_KNOWN: usize = 8;
 
 /// A change of a target's identity, for records and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,14 +77,59 @@ impl PartialEq for Source {
     }
 }
 
+/// Reads identities on threads of its own. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct IdentityReader {
+    proc: Proc,
+    pool: BlockingPool,
+    answers: Sender<IdentityAnswer>,
+    reads: Arc<AtomicU64>,
+}
+
+/// The result of one read.
+#[derive(Debug)]
+pub(crate) struct IdentityAnswer {
+    /// The process.
+    pub(crate) pid: u32,
+    /// Number of the read.
+    read: u64,
+    files: Files,
+    found: Result<Arc<Identity>, String>,
+}
+
+impl IdentityReader {
+    /// `pool` runs the reads, with the node as their key.
+    pub(crate) fn new(proc: Proc, pool: BlockingPool, answers: Sender<IdentityAnswer>) -> Self {
+        Self { proc, pool, answers, reads: Arc::default() }
+    }
+}
+
+/// A read that has not returned.
+#[derive(Debug)]
+struct Reading {
+    number: u64,
+    since: Instant,
+    /// The public key that is searched for.
+    wanted: Option<[u8; 32]>,
+    /// A session needs the identity.
+    is_for_session: bool,
+    /// A session asked for this key after the read began: if it is not found the files are read once more.
+    asked: Option<[u8; 32]>,
+    /// Sessions do not wait for it any more.
+    is_overdue: bool,
+}
+
 /// The identities of one process.
 #[derive(Debug)]
 pub(crate) struct ProcessKeys {
-    proc: Proc,
-    pid: u32,
+    reader: IdentityReader,
+    /// The node: reads of one node are made one after the other.
+    node: Arc<str>,
+    process: Process,
     source: Source,
-    /// By root (true: the host's) and path in it.
-    read: HashMap<(bool, PathBuf), Read>,
+    /// The files as they were read last.
+    files: Files,
+    reading: Option<Reading>,
     /// Identities read before, also of files that are gone or changed: sessions that began with them go on, and the
     /// root of a process disappears with it.
     known: Vec<Arc<Identity>>,
@@ -84,20 +140,24 @@ pub(crate) struct ProcessKeys {
     state: Result<String, String>,
 }
 
-/// Identities kept for one process; a node has one and rarely changes it.
-const MAX_KNOWN: usize = 8;
-
 impl ProcessKeys {
-    pub(crate) fn new(proc: Proc, pid: u32, source: Source) -> Self {
-        let (read, known, events) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { proc, pid, source, read, known, missed: None, events, last_event: None, state: Err(String::new()) }
+    pub(crate) fn new(reader: IdentityReader, node: Arc<str>, facts: &ProcessFacts, source: Source) -> Self {
+        let process = Process { proc: reader.proc.clone(), pid: facts.pid, start: facts.start };
+        let (files, known, events) = (Files::default(), Vec::new(), Vec::new());
+        let (reading, missed, last_event, state) = (None, None, None, Err(String::new()));
+        Self { reader, node, process, source, files, reading, known, missed, events, last_event, state }
     }
 
     /// Changes the source. Sessions that began with identities known before go on with them.
     pub(crate) fn set_source(&mut self, source: Source) {
         if self.source != source {
             self.source = source;
-            self.reload();
+            // The answer of a read of the earlier source is ignored.
+            let asked = self.reading.take().and_then(|reading| reading.asked.or(reading.wanted));
+            match asked {
+                Some(key) => self.begin(Some(key), true),
+                None => self.reload(),
+            }
         }
     }
 
@@ -106,24 +166,29 @@ impl ProcessKeys {
         &self.state
     }
 
+    /// The identity with this public key, if it was read.
+    pub(crate) fn known(&self, public_key: &[u8; 32]) -> Option<Arc<Identity>> {
+        self.known.iter().find(|known| known.public_key() == public_key).cloned()
+    }
+
+    /// Whether the first answer of a read is awaited.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reading.as_ref().is_some_and(|reading| !reading.is_overdue)
+    }
+
     /// Reads the identity before a session needs it: a process may exit, and its root with it, while its bytes are still
     /// to be interpreted. A missing file is no event: a node generates its identity in its first seconds.
     pub(crate) fn reload(&mut self) {
-        match self.find(self.missed) {
-            Ok(identity) => {
-                self.missed = None;
-                self.emit(IdentityEvent::Found(identity.peer_id().to_owned()));
-            }
-            // The operator sent none: that does not change within seconds.
-            Err(trouble) if matches!(self.source, Source::Missing(_)) => self.emit(IdentityEvent::Failed(trouble)),
-            Err(_) => {}
+        if self.reading.is_none() {
+            self.begin(self.missed, false);
         }
     }
 
-    /// The identity of the source, with the given public key if one is given.
-    fn find(&mut self, wanted: Option<[u8; 32]>) -> Result<Arc<Identity>, String> {
-        let found = match self.source.clone() {
+    /// Begins a read; a source without files answers at once.
+    fn begin(&mut self, wanted: Option<[u8; 32]>, is_for_session: bool) {
+        let found = match &self.source {
             Source::Given(identity) => {
+                let identity = Arc::clone(identity);
                 self.remember(&identity);
                 if wanted.is_none_or(|key| key == *identity.public_key()) {
                     Ok(identity)
@@ -131,14 +196,88 @@ impl ProcessKeys {
                     Err(format!("the one in the Secret is of another node, {}", identity.peer_id()))
                 }
             }
-            Source::Missing(reason) => Err(reason),
-            Source::Detect | Source::Path(_) | Source::InRoot(_) => {
-                let places = self.places();
-                self.search(&places, wanted.as_ref())
-            }
+            Source::Missing(reason) => Err(reason.clone()),
+            Source::Detect | Source::Path(_) | Source::InRoot(_) => match self.submit(wanted) {
+                Ok(number) => {
+                    let (since, is_overdue) = (Instant::now(), false);
+                    self.reading = Some(Reading { number, since, wanted, is_for_session, asked: None, is_overdue });
+                    return;
+                }
+                Err(Refused) => Err("too many reads of other files do not return".to_owned()),
+            },
         };
+        self.conclude(wanted, is_for_session, &found);
+    }
+
+    fn submit(&mut self, wanted: Option<[u8; 32]>) -> Result<u64, Refused> {
+        let read = self.reader.reads.fetch_add(1, Ordering::Relaxed);
+        let (process, source, answers) = (self.process.clone(), self.source.clone(), self.reader.answers.clone());
+        let mut files = std::mem::take(&mut self.files);
+        let search = move || {
+            let found = files.search(&process, &source, wanted.as_ref());
+            IdentityAnswer { pid: process.pid, read, files, found }
+        };
+        let deliver = move |answer| {
+            // The interpreter ended.
+            let _ = answers.send(answer);
+        };
+        self.reader.pool.submit(&self.node, search, deliver).map(|()| read)
+    }
+
+    /// Takes the answer of a read. None: it is not the one that sessions wait for, or another one has begun. The error is
+    /// for the sessions whose identity is not [known](Self::known) now.
+    pub(crate) fn take_answer(&mut self, answer: IdentityAnswer) -> Option<Result<(), String>> {
+        let reading = self.reading.take_if(|reading| reading.number == answer.read)?;
+        self.files = answer.files;
+        for identity in self.files.take_new() {
+            self.remember(&identity);
+        }
+        self.conclude(reading.wanted, reading.is_for_session, &answer.found);
+        match reading.asked.filter(|_| !reading.is_overdue) {
+            Some(key) => match self.known(&key) {
+                Some(identity) => self.conclude(Some(key), true, &Ok(identity)),
+                None => {
+                    self.begin(Some(key), true);
+                    if self.reading.is_some() {
+                        return None;
+                    }
+                }
+            },
+            None => {}
+        }
+        Some(answer.found.map(drop))
+    }
+
+    /// Gives up the wait for a read that takes longer than [`READ_TIMEOUT`]; returns the reason.
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<String> {
+        let is_late = |reading: &&mut Reading| {
+            !reading.is_overdue && now.saturating_duration_since(reading.since) >= READ_TIMEOUT
+        };
+        self.reading.as_mut().filter(is_late)?.is_overdue = true;
+        let reason = overdue();
+        self.state = Err(reason.clone());
+        self.emit(IdentityEvent::Failed(reason.clone()));
+        Some(reason)
+    }
+
+    /// Notes the result of a search.
+    fn conclude(&mut self, wanted: Option<[u8; 32]>, is_for_session: bool, found: &Result<Arc<Identity>, String>) {
         self.state = found.as_ref().map(|identity| identity.peer_id().to_owned()).map_err(Clone::clone);
-        found
+        match found {
+            Ok(identity) => {
+                self.missed = None;
+                self.emit(IdentityEvent::Found(identity.peer_id().to_owned()));
+            }
+            Err(trouble) if is_for_session => {
+                self.missed = wanted;
+                self.emit(IdentityEvent::Failed(trouble.clone()));
+            }
+            // The operator sent none: that does not change within seconds.
+            Err(trouble) if matches!(self.source, Source::Missing(_)) => {
+                self.emit(IdentityEvent::Failed(trouble.clone()));
+            }
+            Err(_) => {}
+        }
     }
 
     /// Events since the last call.
@@ -153,73 +292,6 @@ impl ProcessKeys {
         }
     }
 
-    /// The places to try now: a process may have changed its directory, and its configuration file may have appeared.
-    fn places(&self) -> Vec<(Root, PathBuf)> {
-        let own = Root::Of(self.pid);
-        match &self.source {
-            // A path from the configuration may be the host's view of a container's volume.
-            Source::Path(path) => return vec![(own, path.clone()), (Root::Host, path.clone())],
-            Source::InRoot(path) => return vec![(own, path.clone())],
-            _ => {}
-        }
-        let hints = path_hints(&self.proc, self.pid);
-        let config = hints.cli_args().config.or_else(|| hints.node_dir.as_ref().map(|dir| dir.join("config.json")));
-        let folder = config
-            .and_then(|path| open_in(&self.proc, own, &path).ok()?.content().ok())
-            .and_then(|json| data_dir_of_config(&json));
-        hints.candidates(folder.as_deref()).into_iter().map(|path| (own, path)).collect()
-    }
-
-    /// The first usable identity, with the given public key if one is given; else why there is none.
-    fn search(&mut self, places: &[(Root, PathBuf)], wanted: Option<&[u8; 32]>) -> Result<Arc<Identity>, String> {
-        let mut troubles = Vec::new();
-        let mut other = None;
-        for (root, path) in places {
-            match self.identity_in(*root, path) {
-                Ok(identity) if wanted.is_none_or(|key| key == identity.public_key()) => return Ok(identity),
-                Ok(identity) => other = other.or(Some((path.clone(), identity))),
-                Err(LookupError::Missing) => {}
-                Err(LookupError::Other(trouble)) => troubles.push(trouble),
-            }
-        }
-        if let Some((path, identity)) = other {
-            let file = identity.peer_id();
-            return Err(format!("{} is of another node, {file}", shown(&path)));
-        }
-        troubles.into_iter().next().map_or_else(
-            || {
-                // The connection's state has "identity: " before it.
-                let tried: Vec<String> = places.iter().map(|(_, path)| shown(path)).collect();
-                let first = tried.first().cloned().unwrap_or_default();
-                Err(match tried.len() {
-                    0..=2 => format!("not found at {first}"),
-                    count => format!("not found at {first} and {} other places", count - 1),
-                })
-            },
-            Err,
-        )
-    }
-
-    fn identity_in(&mut self, root: Root, path: &Path) -> Result<Arc<Identity>, LookupError> {
-        let key = (root == Root::Host, path.to_owned());
-        let trouble = |cause: ReadError| match cause {
-            ReadError::Missing => LookupError::Missing,
-            other => LookupError::Other(format!("{}: {other}", shown(path))),
-        };
-        let opened = open_in(&self.proc, root, path).map_err(trouble)?;
-        let stamp = opened.stamp;
-        if let Some(read) = self.read.get(&key).filter(|read| read.stamp == stamp) {
-            return read.content.clone().map_err(LookupError::Other);
-        }
-        let content = opened.content().map_err(trouble)?;
-        let content = Identity::from_json(&content).map(Arc::new).map_err(|cause| format!("{}: {cause}", shown(path)));
-        if let Ok(identity) = &content {
-            self.remember(identity);
-        }
-        self.read.insert(key, Read { stamp, content: content.clone() });
-        content.map_err(LookupError::Other)
-    }
-
     fn remember(&mut self, identity: &Arc<Identity>) {
         self.known.retain(|known| known.public_key() != identity.public_key());
         self.known.push(Arc::clone(identity));
@@ -229,49 +301,28 @@ impl ProcessKeys {
     }
 }
 
-enum LookupError {
-    Missing,
-    Other(String),
-}
-
 impl Keyring for ProcessKeys {
-    fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String> {
-        if let Some(identity) = self.known.iter().find(|known| known.public_key() == public_key).cloned() {
+    fn identity(&mut self, public_key: &[u8; 32]) -> Poll<Result<Arc<Identity>, String>> {
+        if let Some(identity) = self.known(public_key) {
             if self.missed.take().is_some() {
                 self.reload();
             }
-            return Ok(identity);
+            return Poll::Ready(Ok(identity));
         }
-        let found = self.find(Some(*public_key));
-        self.missed = found.is_err().then_some(*public_key);
-        match &found {
-            Ok(identity) => self.emit(IdentityEvent::Found(identity.peer_id().to_owned())),
-            Err(trouble) => self.emit(IdentityEvent::Failed(trouble.clone())),
+        match &mut self.reading {
+            Some(reading) if reading.is_overdue => return Poll::Ready(Err(overdue())),
+            Some(reading) if reading.is_for_session && reading.wanted == Some(*public_key) => {}
+            Some(reading) => reading.asked = Some(*public_key),
+            None => self.begin(Some(*public_key), true),
         }
-        found
+        match (&self.reading, &self.state) {
+            (Some(_), _) => Poll::Pending,
+            (None, Err(trouble)) => Poll::Ready(Err(trouble.clone())),
+            (None, Ok(_)) => Poll::Ready(self.known(public_key).ok_or_else(|| "not known".to_owned())),
+        }
     }
 }
 
-/// A path as it may appear in a record or a log line.
-fn shown(path: &Path) -> String {
-    chainscope_hygiene::EscapedTruncated(&path.to_string_lossy()).to_string()
-}
-
-fn path_hints(proc: &Proc, pid: u32) -> PathHints {
-    let Some(process) = proc.open(pid) else {
-        return PathHints::default();
-    };
-    let environment = process.environ().unwrap_or_default();
-    let folder = |name: &str| environment.get(std::ffi::OsStr::new(name)).map(PathBuf::from);
-    // From outside, the directory of a process with another root has that root in front.
-    let cwd = process.cwd().ok().map(|cwd| match process.root() {
-        Ok(root) => cwd.strip_prefix(&root).map_or(cwd.clone(), |inside| Path::new("/").join(inside)),
-        Err(_) => cwd,
-    });
-    PathHints {
-        arguments: process.cmdline().unwrap_or_default(),
-        cwd,
-        node_dir: folder("TEZOS_NODE_DIR"),
-        home: folder("HOME"),
-    }
+fn overdue() -> String {
+    format!("its file system has not answered for {} seconds", READ_TIMEOUT.as_secs())
 }

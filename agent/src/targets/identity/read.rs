@@ -29,6 +29,8 @@ pub(crate) enum ReadError {
     Missing,
     #[error("not a regular file")]
     Irregular,
+    #[error(transparent)]
+    Refused(OpenError),
     #[error("{0} bytes long, at most 65536 are read")]
     TooLong(u64),
     #[error("{0}")]
@@ -40,6 +42,7 @@ impl From<OpenError> for ReadError {
         match cause {
             OpenError::Missing => Self::Missing,
             OpenError::Irregular => Self::Irregular,
+            OpenError::Symlink => Self::Refused(cause),
             OpenError::System(cause) => Self::System(cause),
         }
     }
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     fn me() -> Root {
-        Root::Of(std::process::id())
+        Root::Of { pid: std::process::id(), start: None }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crossbeam_channel::Receiver;
+
 use super::*;
 
 const CARTHAGENET: &str =
@@ -17,18 +19,41 @@ fn peer_id(json: &str) -> String {
     Identity::from_json(json.as_bytes()).unwrap().peer_id().to_owned()
 }
 
-struct Files {
+struct Stage {
     dir: tempfile::TempDir,
     path: PathBuf,
     keys: ProcessKeys,
+    answers: Receiver<IdentityAnswer>,
 }
 
-impl Files {
+impl Stage {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("identity.json");
-        let keys = ProcessKeys::new(Proc::default(), std::process::id(), Source::Path(path.clone()));
-        Self { dir, path, keys }
+        let (sender, answers) = crossbeam_channel::unbounded();
+        let reader = IdentityReader::new(Proc::default(), BlockingPool::new("test", "test"), sender);
+        let facts = Proc::default().facts(std::process::id(), &|_, _| String::new()).unwrap();
+        let keys = ProcessKeys::new(reader, "node".into(), &facts, Source::Path(path.clone()));
+        Self { dir, path, keys, answers }
+    }
+
+    /// Reads the identity before a session needs it.
+    fn reload(&mut self) {
+        self.keys.reload();
+        self.take_answer();
+    }
+
+    fn take_answer(&mut self) -> Option<Result<(), String>> {
+        self.keys.take_answer(self.answers.recv_timeout(Duration::from_secs(60)).unwrap())
+    }
+
+    /// A session needs a key, and waits for it.
+    fn identity(&mut self, key: &[u8; 32]) -> Result<Arc<Identity>, String> {
+        if let Poll::Ready(found) = self.keys.identity(key) {
+            return found;
+        }
+        let outcome = self.take_answer().unwrap();
+        self.keys.known(key).ok_or_else(|| outcome.unwrap_err())
     }
 
     /// Puts content in place as editors do: another inode, so that the change is seen whatever the clock's grain.
@@ -41,68 +66,69 @@ impl Files {
 
 #[test]
 fn an_identity_that_appears_late_is_found() {
-    let mut files = Files::new();
-    files.keys.reload();
+    let mut files = Stage::new();
+    files.reload();
     assert_eq!(files.keys.take_events(), [], "a missing file is no event yet");
-    let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
+    let reason = files.identity(&public_key(SYNTHETIC)).unwrap_err();
     assert_eq!(reason, format!("not found at {}", files.path.display()));
     assert_eq!(files.keys.take_events(), [IdentityEvent::Failed(reason.clone())]);
-    assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap_err(), reason);
+    assert_eq!(files.identity(&public_key(SYNTHETIC)).unwrap_err(), reason);
     assert_eq!(files.keys.take_events(), [], "the same error is reported once");
     files.put(SYNTHETIC);
-    assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
+    assert_eq!(files.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
     assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
 }
 
 #[test]
 fn an_identity_that_changes_is_read_again_and_the_old_one_still_serves() {
-    let mut files = Files::new();
+    let mut files = Stage::new();
     files.put(SYNTHETIC);
-    files.keys.reload();
+    files.reload();
     assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
     files.put(CARTHAGENET);
-    assert_eq!(files.keys.identity(&public_key(CARTHAGENET)).unwrap().peer_id(), peer_id(CARTHAGENET));
-    assert_eq!(files.keys.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
+    assert_eq!(files.identity(&public_key(CARTHAGENET)).unwrap().peer_id(), peer_id(CARTHAGENET));
+    assert_eq!(files.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
 }
 
 #[test]
 fn the_identity_of_another_node_is_named() {
-    let mut files = Files::new();
+    let mut files = Stage::new();
     files.put(CARTHAGENET);
-    let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
+    let reason = files.identity(&public_key(SYNTHETIC)).unwrap_err();
     let expected = format!("{} is of another node, {}", files.path.display(), peer_id(CARTHAGENET));
     assert_eq!(reason, expected);
     assert_eq!(files.keys.take_events(), [IdentityEvent::Failed(expected.clone())]);
     // The error stays until the right file is there.
-    files.keys.reload();
+    files.reload();
     assert_eq!(files.keys.state(), &Err(expected));
     assert_eq!(files.keys.take_events(), []);
     files.put(SYNTHETIC);
-    files.keys.reload();
+    files.reload();
     assert_eq!(files.keys.state(), &Ok(peer_id(SYNTHETIC)));
     assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
 }
 
 #[test]
 fn one_session_of_another_key_does_not_make_the_identity_a_wrong_one() {
-    let mut files = Files::new();
+    let mut files = Stage::new();
     files.put(SYNTHETIC);
-    files.keys.identity(&public_key(SYNTHETIC)).unwrap();
-    files.keys.identity(&public_key(CARTHAGENET)).unwrap_err();
+    files.identity(&public_key(SYNTHETIC)).unwrap();
+    files.identity(&public_key(CARTHAGENET)).unwrap_err();
     assert!(files.keys.state().is_err());
-    files.keys.identity(&public_key(SYNTHETIC)).unwrap();
+    files.identity(&public_key(SYNTHETIC)).unwrap();
+    files.take_answer();
     assert_eq!(files.keys.state(), &Ok(peer_id(SYNTHETIC)));
 }
 
 #[test]
 fn a_malformed_identity_is_named_and_not_quoted() {
-    let mut files = Files::new();
+    let mut files = Stage::new();
     let secret = "8b4622bc512c8621a35fa19ff252129b208c8cdffb57e2d29c7974df718c7ff2";
     for content in
         [format!("{{\"secret_key\": \"{secret}\""), format!("{{\"secret_key\": \"{secret}\"}}"), "\0\u{1}".to_owned()]
     {
         files.put(&content);
-        let reason = files.keys.identity(&public_key(SYNTHETIC)).unwrap_err();
+        let reason = files.identity(&public_key(SYNTHETIC)).unwrap_err();
         assert!(reason.starts_with(&format!("{}: ", files.path.display())), "{reason}");
         assert!(!reason.contains(&secret[..6]), "{reason}");
         assert!(!format!("{:?}", files.keys).contains(&secret[..6]));
@@ -111,10 +137,50 @@ fn a_malformed_identity_is_named_and_not_quoted() {
 
 #[test]
 fn keys_do_not_show_in_debug_output() {
-    let mut files = Files::new();
+    let mut files = Stage::new();
     files.put(SYNTHETIC);
-    files.keys.reload();
+    files.reload();
     let secret: serde_json::Value = serde_json::from_str(SYNTHETIC).unwrap();
     let secret = secret["secret_key"].as_str().unwrap();
     assert!(!format!("{:?}", files.keys).contains(&secret[..8]));
+}
+
+#[test]
+fn a_session_that_asks_during_a_read_gets_what_was_put_in_place_before() {
+    let mut files = Stage::new();
+    // The answer of this read is not taken before the file is there.
+    files.keys.reload();
+    let early = files.answers.recv_timeout(Duration::from_secs(60)).unwrap();
+    files.put(SYNTHETIC);
+    assert!(files.keys.identity(&public_key(SYNTHETIC)).is_pending());
+    assert_eq!(files.keys.take_answer(early), None, "the files are read once more");
+    assert!(files.keys.is_reading());
+    assert_eq!(files.take_answer(), Some(Ok(())));
+    assert_eq!(files.keys.known(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
+}
+
+#[test]
+fn a_read_that_does_not_return_is_reported_and_no_longer_waited_for() {
+    let mut files = Stage::new();
+    files.put(SYNTHETIC);
+    let (release, released) = crossbeam_channel::bounded::<()>(0);
+    let pool = files.keys.reader.pool.clone();
+    // The node's earlier read does not return.
+    pool.submit("node", move || released.recv().is_err(), |_| ()).unwrap();
+    assert!(files.keys.identity(&public_key(SYNTHETIC)).is_pending());
+    assert_eq!(files.keys.expire(Instant::now()), None);
+    let later = Instant::now() + READ_TIMEOUT;
+    let reason = files.keys.expire(later).unwrap();
+    assert_eq!(reason, "its file system has not answered for 5 seconds");
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Failed(reason.clone())]);
+    assert_eq!(files.keys.expire(later), None, "once");
+    let Poll::Ready(Err(again)) = files.keys.identity(&public_key(SYNTHETIC)) else { panic!() };
+    assert_eq!(again, reason);
+    assert!(!files.keys.is_reading());
+    // It returns after all.
+    drop(release);
+    assert_eq!(files.take_answer(), Some(Ok(())));
+    assert_eq!(files.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
+    assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
 }

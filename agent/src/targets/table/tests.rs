@@ -18,6 +18,7 @@ use crate::{
     targets::{
         ContainerId, Machine,
         entries::{ASK_INTERVAL, EntryPlan, TRIES},
+        proc::Proc,
         system::{ExitWatch, FakeExit},
     },
 };
@@ -229,10 +230,10 @@ fn a_process_whose_container_is_named_late_is_found_when_it_is() {
 #[test]
 fn the_exit_of_a_real_process_is_noticed() {
     let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-    let exit = Machine::default().watch(child.id()).unwrap();
+    let exit = Machine::new(Proc::default()).watch(child.id()).unwrap();
     assert!(!exit.has_exited());
     drop(child.stdin.take());
     child.wait().unwrap();
     assert!(exit.has_exited());
-    assert!(Machine::default().watch(child.id()).is_none_or(|exit| exit.has_exited()));
+    assert!(Machine::new(Proc::default()).watch(child.id()).is_none_or(|exit| exit.has_exited()));
 }

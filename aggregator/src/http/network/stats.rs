@@ -137,6 +137,8 @@ pub(crate) struct AccountStats {
     bytes_captured: u64,
     bytes_left_alone: u64,
     bytes_in_ring: u64,
+    /// Bytes that the counters do not explain: a counter is wrong if it is not 0 for longer than a moment.
+    bytes_residual: i64,
     bytes_dropped: Vec<Count>,
     bytes_in_chunks: u64,
     bytes_not_protocol: u64,
@@ -293,6 +295,7 @@ fn account(account: Account) -> Option<AccountStats> {
         bytes_captured: terms.bytes_captured,
         bytes_left_alone: terms.bytes_left_alone,
         bytes_in_ring: terms.bytes_in_ring,
+        bytes_residual: terms.bytes_residual,
         bytes_dropped: counts(terms.bytes_dropped),
         bytes_in_chunks: terms.bytes_in_chunks,
         bytes_not_protocol: terms.bytes_not_protocol,

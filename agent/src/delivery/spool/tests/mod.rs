@@ -2,6 +2,7 @@
 //! identical, and each appended record is delivered once or counted in one loss.
 
 mod damage;
+mod memory;
 mod model;
 mod shares;
 mod streams;

@@ -28,7 +28,7 @@ fn holes_are_told_with_their_reason_and_the_equations_hold() {
             ..KernelAccount::default()
         };
         let account = bench.account_now(kernel);
-        assert_eq!((account.bytes_in_ring, account.bytes_pending), (0, 0), "{lost}");
+        assert_eq!((account.bytes_in_ring, account.bytes_pending, account.bytes_residual), (0, 0, 0), "{lost}");
         let gaps: Vec<_> = bench
             .connection_events()
             .into_iter()
@@ -104,8 +104,31 @@ fn a_kernel_that_counts_late_never_makes_the_ring_negative() {
     let mut bench = bench(identity("synthetic-two-way/identity.json"));
     let mut socket = Socket::open(&mut bench, 1, Some(Role::Initiator));
     socket.play(&mut bench, &synthetic());
-    let account = bench.account_now(seen(10));
-    assert_eq!((account.bytes_seen, account.bytes_in_ring), (bytes_of(&synthetic()), 0));
-    let account = bench.account_now(seen(bytes_of(&synthetic()) + 1_000));
-    assert_eq!(account.bytes_in_ring, 1_000);
+    let all = bytes_of(&synthetic());
+    let account = bench.account_now(KernelAccount { seen: 10, captured: 17, ..KernelAccount::default() });
+    assert_eq!((account.bytes_seen, account.bytes_in_ring, account.bytes_residual), (10, 0, -7));
+    let account = bench.account_now(seen(all + 1_000));
+    assert_eq!((account.bytes_in_ring, account.bytes_residual), (1_000, 0));
+}
+
+#[test]
+fn a_counter_that_is_wrong_shows_as_a_residual() {
+    let played = |break_counter: &dyn Fn(&mut Bench, &mut KernelAccount)| {
+        let mut bench = bench(identity("synthetic-two-way/identity.json"));
+        Socket::open(&mut bench, 1, Some(Role::Initiator)).play(&mut bench, &synthetic());
+        let mut kernel = seen(bytes_of(&synthetic()));
+        break_counter(&mut bench, &mut kernel);
+        let residual = bench.account_now(kernel).bytes_residual;
+        assert_eq!(bench.tally(PID).unwrap().bytes_residual, residual, "shown in metrics");
+        residual
+    };
+    assert_eq!(played(&|_, _| ()), 0);
+    assert_eq!(played(&|_, kernel| kernel.seen += 7), 7);
+    assert_eq!(played(&|_, kernel| kernel.left_alone += 7), -7);
+    assert_eq!(played(&|_, kernel| kernel.dropped.push(("ring full", 7))), -7);
+    assert_eq!(played(&|bench, _| bench.targets.get_mut(&PID).unwrap().totals.bytes_taken += 7), 7);
+    assert_eq!(
+        played(&|bench, _| _ = bench.targets.get_mut(&PID).unwrap().totals.bytes_dropped.insert(GIVEN_UP, 7)),
+        -7
+    );
 }

@@ -4,11 +4,13 @@ mod accounts;
 mod connections;
 mod recorded;
 mod restart;
+mod waiting;
 mod whole;
+
+use std::task::Poll;
 
 use chainscope_ebpf::network::{Direction, KernelAccount, Role};
 use chainscope_proto::v1::{Message, NetworkAccount, connection_event::Event as ConnectionKind, record::Kind};
-use chainscope_tezos::Identity;
 use prost::Message as _;
 use recorded::{
     INODE, NETNS, Socket, Step, address, bytes_of, identity, p2p_messages, read, synthetic, synthetic_messages,
@@ -58,8 +60,11 @@ impl RecordSink for Collected {
 struct OneKey(Result<Arc<Identity>, String>);
 
 impl Keyring for OneKey {
-    fn identity(&mut self, public_key: &[u8; 32]) -> Result<Arc<Identity>, String> {
-        self.0.clone().and_then(|mut identity| identity.identity(public_key))
+    fn identity(&mut self, public_key: &[u8; 32]) -> Poll<Result<Arc<Identity>, String>> {
+        match &mut self.0 {
+            Ok(identity) => identity.identity(public_key),
+            Err(reason) => Poll::Ready(Err(reason.clone())),
+        }
     }
 }
 

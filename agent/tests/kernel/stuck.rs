@@ -1,0 +1,125 @@
+//! File systems and processes that do not answer: what is next to them is recorded.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use chainscope_agent::{Agent, Config, NodeConfig};
+use chainscope_proto::v1::connection_event::Event;
+use chainscope_testing::wait::until_true;
+
+use crate::{
+    cluster::make_group,
+    common::{Stage, TIMEOUT, capture, check_account, session_out, test_process::TestProcess},
+};
+
+/// A process of the program `silent_fs`.
+struct Silent(Child);
+
+impl Silent {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(child)
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn build(dir: &Path) -> PathBuf {
+    let program = dir.join("silent_fs");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/programs/silent_fs.c");
+    let status = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).status().unwrap();
+    assert!(status.success());
+    program
+}
+
+/// The age of a stage in the metrics, in seconds.
+fn age_of(metrics: &str, stage: &str) -> f64 {
+    let name = format!("chainscope_agent_heartbeat_age_seconds{{stage=\"{stage}\"}} ");
+    let age = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    age.unwrap_or_else(|| panic!("{stage} is not in {metrics}")).parse().unwrap()
+}
+
+#[test]
+fn what_is_next_to_a_file_system_and_a_process_that_do_not_answer_is_recorded() {
+    let stage = Stage::new();
+    let program = build(stage.dir.path());
+    let dir = stage.dir.path().join("silent");
+    fs::create_dir(&dir).unwrap();
+    // Dropped first: the others wait for it.
+    let file_system = Silent::start(Command::new(&program).arg("mount").arg(&dir));
+
+    let container = "5".repeat(64);
+    let group = make_group(&format!("docker/{container}"));
+    let mut locked = Command::new("sh");
+    locked.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&group).arg(&program);
+    let locked = Silent::start(locked.arg("lock").arg(&dir));
+
+    // One whose identity is configured to be there, and one that works there.
+    let mut by_path = TestProcess::start();
+    let mut by_directory = TestProcess::start_with(|command| command.current_dir(&dir).env("TEZOS_NODE_DIR", "."));
+    let mut node = TestProcess::start();
+    let ports = [by_path.listen(0), by_directory.listen(0), node.listen(0)];
+    let entry = |name: &str, port| NodeConfig { name: name.to_owned(), p2p_port: Some(port), ..NodeConfig::default() };
+    let nodes = vec![
+        NodeConfig { identity: Some(dir.join("identity.json")), ..entry("by path", ports[0]) },
+        entry("by directory", ports[1]),
+        stage.on_port(ports[2]),
+    ];
+    let config =
+        Config { capture: capture(), ring_bytes: 8 << 20, ..Config::new(stage.dir.path().join("data"), nodes) };
+    let agent = Agent::start(config, stage.collector.link()).unwrap();
+    stage.found(node.pid());
+    session_out(&mut by_path);
+    session_out(&mut by_directory);
+    session_out(&mut node);
+    stage.whole_sessions("node", 1);
+
+    // Discovery finds the node again, after a restart.
+    let pid = node.pid();
+    node.stop();
+    stage.collector.wait("the end of the process", |delivered| {
+        delivered.target_events("node").iter().any(|event| event.pid == pid && event.event == "exited").then_some(())
+    });
+    let mut node = TestProcess::start();
+    assert_eq!(node.listen(ports[2]), ports[2]);
+    session_out(&mut node);
+    stage.whole_sessions("node", 2);
+
+    // The others are recorded without being decrypted, and say why.
+    for name in ["by path", "by directory"] {
+        let reason = "identity: its file system has not answered for 5 seconds";
+        stage.collector.wait(reason, |delivered| {
+            let events = delivered.connection_events(name);
+            let is_so = |event: &Event| matches!(event, Event::StateChanged(changed) if changed.reason == reason);
+            events.iter().any(|(_, event)| is_so(event)).then_some(())
+        });
+    }
+    // Metrics show what is stuck. The agent is alive: a restart would not help.
+    let monitor = agent.monitor();
+    until_true("the ages of what is stuck", || {
+        let metrics = monitor.metrics();
+        age_of(&metrics, "identity") > 5.0 && age_of(&metrics, "processes") > 5.0
+    });
+    let metrics = monitor.metrics();
+    for stage in ["discovery", "network reader", "network interpreter", "status", "uplink"] {
+        assert!(age_of(&metrics, stage) < 5.0, "{metrics}");
+    }
+    assert_eq!(monitor.live(), Ok(()));
+    agent.shutdown(TIMEOUT).unwrap();
+    check_account(&stage.collector.now());
+    drop(file_system);
+    drop(locked);
+    until_true("the control group to be empty", || fs::remove_dir(&group).is_ok());
+}
