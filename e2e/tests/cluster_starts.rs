@@ -37,7 +37,7 @@ fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
     delays.sort_unstable();
     let at = |place: usize| delays.get(place).map_or(0, Duration::as_millis);
     let (median, most) = (at(delays.len() / 2), at(delays.len() - 1));
-    assert!(median <= 2_000, "{delays:?}");
+    // A figure, and no limit: it depends on the machine. That nothing of a start is missing does not.
     println!(
         "from a container's start to its first message in the API: median {median} ms, most {most} ms of {SINGLE}"
     );

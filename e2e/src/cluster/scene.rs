@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::release::Door;
 use super::{Cluster, Level, Setup};
-use crate::harness::api::{Api, id};
+use crate::harness::api::Api;
+use crate::harness::transcript::{self, Missing};
 use crate::harness::{programs, wait};
 use crate::image::ours;
 
@@ -144,23 +144,14 @@ impl Scene {
         text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Fails unless ids are dense, and each message is one that the node noted, none of them twice. Returns how many messages there are.
+    /// What is missing of the messages that the node noted, [as compared](transcript::missing), in each direction.
     ///
     /// # Panics
-    /// If that is not so.
-    pub fn assert_true_messages(&self) -> u64 {
-        let mut noted: Vec<(String, String)> =
-            self.transcript().iter().map(|line| (text(line, "sha256"), text(line, "kind"))).collect();
-        noted.sort_unstable();
+    /// If something is recorded that was never said, twice or out of order, or if more than one run is missing.
+    #[must_use]
+    pub fn missing(&self) -> [Missing; 2] {
         let rows = self.reader.rows(NODE, "");
-        assert!(rows.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are not dense from 0");
-        for row in rows.iter().filter(|row| row["category"] == "p2p") {
-            let plain = self.reader.plain(NODE, id(row));
-            let message = (hex::encode(Sha256::digest(plain)), text(row, "kind"));
-            let found = noted.binary_search(&message).unwrap_or_else(|_| panic!("never said, or there twice: {row}"));
-            noted.remove(found);
-        }
-        rows.len() as u64
+        transcript::missing(&self.reader, NODE, &rows, &self.transcript())
     }
 
     /// Connections of the node that could not be opened.
@@ -176,8 +167,4 @@ impl Scene {
         let host = self.cluster.hosts().get(host).unwrap_or_else(|| panic!("no host {host}"));
         host.path(Path::new(name).to_str().unwrap_or_default())
     }
-}
-
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}")).to_owned()
 }
