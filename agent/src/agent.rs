@@ -18,7 +18,7 @@ use crate::{
     delivery::{RecordStreams, StreamStatus},
     folder::Folder,
     memory::MemoryPillar,
-    metrics::Monitor,
+    metrics::{Monitor, Sources},
     network,
     operator::{self, Client, Reach, Report},
     pillar::Pillar,
@@ -55,7 +55,7 @@ pub struct Running {
 /// Summary of a running agent.
 #[derive(Debug, Clone)]
 pub struct Status {
-    /// How bytes are taken from the kernel.
+    /// The capture mode.
     pub mode: CaptureMode,
     /// The threads run.
     pub is_running: bool,
@@ -70,7 +70,7 @@ impl Agent {
     /// listen is captured from its first byte. Records go to `link`.
     ///
     /// # Errors
-    /// One sentence: what of the configuration cannot work, what the kernel lacks, which permission or file is missing.
+    /// The invalid part of the configuration, the missing kernel feature, permission or file.
     pub fn start(config: Config, link: impl Into<Link>) -> Result<Running, Error> {
         config.check()?;
         match &config.cluster {
@@ -84,12 +84,13 @@ impl Agent {
         let nodes = configuration.plan.nodes();
         streams.expect(&nodes);
         restart::report_loss(&folder, &streams, configuration.is_known.then_some(&nodes))?;
-        // After every stream of the last run was told what it may have missed.
+        // After the losses of the time without an agent are recorded in every stream of the last run.
         for node in &config.nodes {
             streams.open_stream(&node.name)?;
         }
 
         let sink = ActiveSink { streams: streams.clone(), active: Arc::new(AtomicBool::new(false)) };
+        #[expect(clippy::disallowed_methods, reason = "senders drop notices beyond `MAX_NOTICES`")]
         let (notices, noticed) = channel::unbounded();
         let machine = Machine { proc: Proc::at(&config.host_proc) };
         let exec = configuration.plan.exec_interest();
@@ -132,14 +133,14 @@ impl Agent {
         let pillar_statuses: Vec<_> = pillars.iter().map(|pillar| pillar.status()).collect();
         let figures = Arc::default();
         let heartbeat = Heartbeat::new("status");
-        let monitor = Monitor::new(
-            streams.clone(),
-            pillar_statuses.clone(),
-            vec![beat, heartbeat.clone()],
-            Arc::clone(&figures),
-            config.cluster.is_some().then(|| reach.clone()),
-            ended.clone(),
-        );
+        let monitor = Monitor::new(Sources {
+            streams: streams.clone(),
+            pillars: pillar_statuses.clone(),
+            heartbeats: vec![beat, heartbeat.clone()],
+            figures: Arc::clone(&figures),
+            reach: config.cluster.is_some().then(|| reach.clone()),
+            ended: ended.clone(),
+        });
         let reporter = StatusReporter {
             view,
             pillars: pillar_statuses,
@@ -195,6 +196,10 @@ impl Configuration {
             reach.set_configured();
         }
         let map = kept.unwrap_or_default();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "one map per change by the operator, which must not wait for discovery"
+        )]
         let (maps, taken) = channel::unbounded();
         let (reports, reported) = watch::channel(Report::default());
         let plan = Plan::pods(cluster.watch.clone(), Arc::new(map.clone()));
@@ -236,11 +241,11 @@ impl Running {
 
     /// Waits until the agent ends by itself, which it does on an error only: [`Self::shutdown`] returns it.
     pub async fn ended(&self) {
-        // An error means that the thread is gone.
+        // An error means that the thread has ended.
         let _ = self.ended.clone().wait_for(|has_ended| *has_ended).await;
     }
 
-    /// Takes what the ring still holds, interprets it, writes the journal, and waits at most `timeout` for the
+    /// Drains and interprets the ring buffer, writes the journal, and waits at most `timeout` for the
     /// aggregator's acknowledgements. Blocks; not to be called on an async worker.
     ///
     /// # Errors
@@ -261,13 +266,13 @@ impl Running {
         stopped.and(self.folder.set_settled_ns(settled))
     }
 
-    /// Ends all threads but the uplink's, in the order in which data goes through them.
+    /// Ends all threads except the uplink's, in the order of the data path.
     fn stop(&mut self) -> Result<(), Error> {
         if let Some(mut operator) = self.operator.take() {
             operator.end();
         }
         // Discovery still answers while captured events are interpreted.
-        // Every pillar is drained, whatever another one reports; the first error is returned.
+        // Every pillar is drained, even after an error of another; the first error is returned.
         let results: Vec<Result<(), Error>> = self.pillars.iter_mut().map(|pillar| pillar.drain()).collect();
         let drained: Result<(), Error> = results.into_iter().collect();
         let _ = self.notices.send(Notice::Stop);
@@ -276,7 +281,7 @@ impl Running {
         self.pillars.iter_mut().for_each(|pillar| pillar.join());
         if let Some((stop, status)) = self.status.take() {
             drop(stop);
-            // A panic was printed where it happened, and costs the reports, not the records.
+            // A panic was printed by its thread; it affects reports, not records.
             let _ = status.join();
         }
         drained.and(discovery)

@@ -15,11 +15,11 @@ pub fn self_check() -> Vec<Finding> {
     findings
 }
 
-/// Passes if anything can be recorded. What only some processes refuse is reported where it matters, as an identity that
-/// cannot be read.
+/// Passes if anything can be recorded. Restrictions of single processes are reported later, for example as an identity
+/// that cannot be read.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with one sentence that names what is missing.
+/// [`Error::Unsupported`] with the missing prerequisite.
 pub fn require_supported() -> Result<(), Error> {
     require(&[processes(Path::new("/proc"))])
 }

@@ -17,7 +17,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Name of this host in the records.
     pub host: String,
-    /// How bytes are taken from the kernel; none: the best that the running kernel has.
+    /// The capture mode; none: the best mode of the running kernel.
     pub capture: Option<CaptureMode>,
     /// Buffer between kernel and agent in bytes, a power of two.
     pub ring_bytes: u32,

@@ -1,8 +1,8 @@
-//! Why an agent cannot run.
+//! Errors of an agent.
 
 use std::{io, path::PathBuf};
 
-/// Why an agent cannot run.
+/// An error that prevents an agent from running.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration is invalid.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-/// What is known of one target, or of several together.
+/// Counts of one target, or the sum over several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) messages: u64,
@@ -36,7 +36,7 @@ impl Tally {
     }
 }
 
-/// What a pillar says about the targets since the last time it was asked.
+/// Counts of a pillar by target since the last call.
 #[derive(Debug, Default)]
 pub(crate) struct TargetTallies {
     /// Live targets by process id.

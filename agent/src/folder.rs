@@ -150,7 +150,7 @@ impl Folder {
     }
 }
 
-/// What the written data survives.
+/// Events that written data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Durability {
     /// A kill of the process. Sufficient for the journal: sockets do not survive a reboot either.

@@ -1,14 +1,14 @@
-//! The agent of one host: finds the observed nodes' processes, captures what they send and receive, decrypts and decodes
-//! it, profiles their memory, and sends records and profiles to an aggregator.
+//! The agent of one host: finds the observed nodes' processes, captures, decrypts and decodes their traffic, profiles
+//! their memory, and sends records and profiles to an aggregator.
 //!
-//! Data goes one way, from the kernel to the aggregator:
+//! The data path, from the kernel to the aggregator:
 //!
 //! ```text
 //!   kernel ── ring ──▶ network: reader ─▶ worker ─▶ interpreter ── records ──▶ delivery: streams, spool ─▶ uplink ─▶
 //!   kernel ── maps ──▶ memory: watcher ─▶ naming ─▶ profiles ── states ───────────────────────────────────▲
 //! ```
 //!
-//! Control goes the other way, as values of these types:
+//! The control path, with the types of its values:
 //!
 //! ```text
 //!   operator client ── PodMap ──▶ discovery ── TargetChange ──▶ inbox of each pillar

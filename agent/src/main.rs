@@ -1,4 +1,4 @@
-//! The agent as a program of its own, for a host whose aggregator runs elsewhere.
+//! The agent as a standalone program, for a host whose aggregator runs elsewhere.
 
 use std::{io::IsTerminal as _, net::SocketAddr, path::PathBuf, time::Duration};
 

@@ -30,15 +30,15 @@ use crate::{
     thread::Heartbeat,
 };
 
-/// How long a connection may take, from the request to the end of the response.
+/// Time limit of a connection, from the request to the end of the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a connection that could not be accepted, for want of descriptors for example.
+/// Pause after a connection that could not be accepted, for example for lack of descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 16;
 /// Longest head of a request.
 const MAX_REQUEST_HEAD: usize = 8 << 10;
-/// Media type of what the encoder writes.
+/// Media type of the encoder's output.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
@@ -46,45 +46,45 @@ const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 #[derive(Debug, Clone)]
 pub struct Monitor(Arc<State>);
 
+/// The sources of the health and metrics of an agent that records.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) streams: RecordStreams,
+    pub(crate) pillars: Vec<Arc<dyn PillarStatus>>,
+    /// Of the threads that belong to no pillar.
+    pub(crate) heartbeats: Vec<Heartbeat>,
+    pub(crate) figures: Arc<Mutex<PodFigures>>,
+    /// On a cluster.
+    pub(crate) reach: Option<Reach>,
+    pub(crate) ended: watch::Receiver<bool>,
+}
+
 #[derive(Debug)]
 enum State {
-    Running {
-        streams: RecordStreams,
-        pillars: Vec<Arc<dyn PillarStatus>>,
-        /// Of the threads that belong to no pillar.
-        heartbeats: Vec<Heartbeat>,
-        figures: Arc<Mutex<PodFigures>>,
-        /// On a cluster.
-        reach: Option<Reach>,
-        ended: watch::Receiver<bool>,
-    },
+    Running(Sources),
     /// Nothing can be recorded on this host; the operator gets the cause.
-    Unsupported { cause: String, reach: Reach },
+    Unsupported {
+        cause: String,
+        reach: Reach,
+    },
 }
 
 impl Monitor {
-    pub(crate) fn new(
-        streams: RecordStreams,
-        pillars: Vec<Arc<dyn PillarStatus>>,
-        heartbeats: Vec<Heartbeat>,
-        figures: Arc<Mutex<PodFigures>>,
-        reach: Option<Reach>,
-        ended: watch::Receiver<bool>,
-    ) -> Self {
-        Self(Arc::new(State::Running { streams, pillars, heartbeats, figures, reach, ended }))
+    pub(crate) fn new(sources: Sources) -> Self {
+        Self(Arc::new(State::Running(sources)))
     }
 
     pub(crate) fn unsupported(cause: String, reach: Reach) -> Self {
         Self(Arc::new(State::Unsupported { cause, reach }))
     }
 
-    /// Whether this program should go on.
+    /// Whether the threads of the agent are running.
     ///
     /// # Errors
     /// One sentence with the cause.
     pub fn live(&self) -> Result<(), String> {
         match &*self.0 {
-            State::Running { ended, .. } if *ended.borrow() => Err("the capture has ended".to_owned()),
+            State::Running(sources) if *sources.ended.borrow() => Err("the capture has ended".to_owned()),
             _ => Ok(()),
         }
     }
@@ -96,10 +96,10 @@ impl Monitor {
     pub fn ready(&self) -> Result<(), String> {
         self.live()?;
         match &*self.0 {
-            State::Running { reach: Some(reach), .. } if !reach.is_configured() => {
-                Err("the operator has not said what to observe, and no earlier configuration was kept".to_owned())
+            State::Running(Sources { reach: Some(reach), .. }) if !reach.is_configured() => {
+                Err("no configuration was received from the operator, and there is no earlier one on disk".to_owned())
             }
-            State::Running { .. } => Ok(()),
+            State::Running(_) => Ok(()),
             State::Unsupported { cause, .. } => Err(cause.clone()),
         }
     }
@@ -113,7 +113,7 @@ impl Monitor {
         text
     }
 
-    /// Everything that is counted, as of now.
+    /// The current value of every metric.
     fn registry(&self) -> Registry {
         let mut registry = Registry::with_prefix("chainscope_agent");
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
@@ -121,7 +121,7 @@ impl Monitor {
         let ready = u64::from(self.ready().is_ok());
         gauge(&mut registry, "ready", "1 if the agent captures and has a configuration", ready);
         match &*self.0 {
-            State::Running { streams, pillars, heartbeats, figures, reach, .. } => {
+            State::Running(Sources { streams, pillars, heartbeats, figures, reach, .. }) => {
                 if let Some(reach) = reach {
                     register_operator(&mut registry, reach);
                 }
@@ -146,7 +146,7 @@ impl Monitor {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return Ok(()) };
             let (stream, _) = match listener.accept().await {
                 Ok(accepted) => accepted,
-                // Of the connection, or for want of descriptors: neither lasts.
+                // An error of the connection, or a temporary lack of descriptors.
                 Err(cause) => {
                     chainscope_hygiene::warn_limited!(%cause, "a connection to the metrics' port was not accepted");
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
@@ -155,7 +155,7 @@ impl Monitor {
             };
             let monitor = self.clone();
             tokio::spawn(async move {
-                // A client that does not ask, or does not read the response, is cut off.
+                // A client that sends no request or does not read the response is disconnected.
                 let _ = timeout(REQUEST_TIMEOUT, monitor.answer(stream)).await;
                 drop(slot);
             });

@@ -5,7 +5,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Labels of a sample. Their number is bounded by the configuration: nothing that a peer says becomes a label.
+/// Labels of a sample. Their number is bounded by the configuration: text of a peer never becomes a label.
 type Labels = Vec<(&'static str, String)>;
 
 /// Registers a gauge without labels.

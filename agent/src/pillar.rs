@@ -19,14 +19,14 @@ use crate::{Error, figures::TargetTallies, thread::Heartbeat};
 
 /// A running pillar.
 pub(crate) trait Pillar: fmt::Debug + Send {
-    /// What metrics and reports show of it.
+    /// Its part in metrics and reports.
     fn status(&self) -> Arc<dyn PillarStatus>;
 
     /// Ends the capture, and returns when everything that was captured is processed. Discovery is still running and
     /// answers notices.
     ///
     /// # Errors
-    /// Why the pillar ended before, or what it could not save.
+    /// The error that ended the pillar earlier, or that of saving its state.
     fn drain(&mut self) -> Result<(), Error> {
         Ok(())
     }
@@ -35,7 +35,7 @@ pub(crate) trait Pillar: fmt::Debug + Send {
     fn join(&mut self) {}
 }
 
-/// What a pillar shows of itself. Shared with the threads that serve metrics and reports.
+/// Status of a pillar, shared with the threads that serve metrics and reports.
 pub(crate) trait PillarStatus: fmt::Debug + Send + Sync {
     /// Registers the pillar's metrics, with the values of this moment.
     fn register(&self, registry: &mut Registry);
@@ -50,20 +50,20 @@ pub(crate) trait PillarStatus: fmt::Debug + Send + Sync {
         0
     }
 
-    /// Adds what it counted for each target. What it says of ended targets it says once.
+    /// Adds the pillar's counts by target. Ended targets are added once.
     fn tally(&self, _tallies: &mut TargetTallies) {}
 
-    /// Why it observes nothing although it should.
+    /// The error that prevents observation, if any.
     fn error(&self) -> Option<String> {
         None
     }
 }
 
-/// Where a pillar puts its records.
+/// Receiver of a pillar's records.
 pub(crate) trait RecordSink: Send {
-    /// Takes a fact; false if it was dropped for want of space.
+    /// Queues a fact; false if it was dropped for lack of space.
     fn push(&mut self, node: &str, record: Record) -> bool;
 
-    /// Takes a state record, which replaces the target's last one that is not on its way yet.
+    /// Queues a state record, which replaces the target's last one that has not been sent yet.
     fn merge(&mut self, node: &str, record: Record);
 }

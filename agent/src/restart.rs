@@ -1,5 +1,4 @@
-//! What a start says about the time since the last run: every record stream that may miss something gets one loss of
-//! unknown amount.
+//! Losses of the time between two runs: every record stream that may lack records gets one loss of unknown amount.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The status thread: once a second, or when a pillar or discovery has something new, it puts together what the agent
-//! reports to the operator and shows in metrics.
+//! The status thread: once a second, or when a pillar or discovery has changed, it assembles the agent's report
+//! to the operator and its metrics.
 
 use std::{
     collections::BTreeMap,
@@ -27,16 +27,16 @@ use crate::{
     thread::Heartbeat,
 };
 
-/// How often the thread looks for news.
+/// Interval at which the thread polls for changes.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How often everything is put together although nothing is new: counters advance.
+/// Interval of reports without a change, because counters advance.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The record streams as pillars write to them.
 #[derive(Debug, Clone)]
 pub(crate) struct ActiveSink {
     pub(crate) streams: RecordStreams,
-    /// Something was recorded since the status thread looked last.
+    /// A record was written since the status thread's last poll.
     pub(crate) active: Arc<AtomicBool>,
 }
 
@@ -51,7 +51,7 @@ impl RecordSink for ActiveSink {
     }
 }
 
-/// What metrics show of the pods.
+/// Metrics of the pods.
 #[derive(Debug, Default)]
 pub(crate) struct PodFigures {
     /// Pods by state, as the numbers of `PodState`.
@@ -112,7 +112,7 @@ impl StatusReporter {
         *self.figures.lock() = pod_figures(&pods, generation);
         if let Some(reports) = &self.reports {
             let status = HostStatus { generation, pods, spool: Some(self.spool()), error: String::new() };
-            // Nobody receives once the client has ended.
+            // There is no receiver once the client has ended.
             reports.send_replace(Report { serial: view.serial, status });
         }
     }
@@ -127,7 +127,7 @@ impl StatusReporter {
         }
     }
 
-    /// Writes down until when everything is acknowledged or in the spool: after a kill the loss begins there.
+    /// Writes the time up to which all records are acknowledged or in the spool: after a kill the loss begins there.
     fn note_settled(&self) {
         let now = realtime_ns();
         let is_active = self.sink.active.swap(false, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|source| Error::Thread { name, source })
 }
 
-/// Waits for a thread and returns its result; a panic of the thread goes on in the caller.
+/// Waits for a thread and returns its result; a panic of the thread is resumed in the caller.
 pub(crate) fn join(thread: Option<JoinHandle<Result<(), Error>>>) -> Result<(), Error> {
     match thread.map(JoinHandle::join) {
         None => Ok(()),
@@ -69,7 +69,7 @@ impl AsyncThread {
         if let Ok(runtime) = runtime {
             let ended = self.ended.wait_for(|has_ended| *has_ended);
             runtime.block_on(async {
-                // Late or gone: what it did not do is seen elsewhere.
+                // The result of an unfinished or ended future is not needed here.
                 let _ = tokio::time::timeout(timeout, ended).await;
             });
         }
@@ -82,7 +82,7 @@ impl AsyncThread {
             let _ = cancel.send(());
         }
         if let Some(thread) = self.thread.take() {
-            // A panic was printed where it happened.
+            // A panic was printed by its thread.
             let _ = thread.join();
         }
     }
@@ -109,7 +109,7 @@ impl Heartbeat {
         Self { stage, started: Instant::now(), last_ms: Arc::default() }
     }
 
-    /// Notes that the thread makes progress.
+    /// Records that the thread makes progress.
     pub(crate) fn beat(&self) {
         let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(elapsed, Ordering::Relaxed);

@@ -32,8 +32,8 @@ impl Unsupported {
         // The cause holds for every configuration.
         let status = HostStatus { error: cause.to_string(), ..HostStatus::default() };
         let (reports, reported) = watch::channel(Report { serial: u64::MAX, status });
-        // Nobody takes the maps.
-        let (maps, _) = crossbeam_channel::unbounded();
+        // The maps have no receiver.
+        let (maps, _) = crossbeam_channel::bounded(0);
         let client = Client::new(config, None, PodMap::default(), maps, reported, reach.clone());
         let operator = AsyncThread::spawn("chainscope-operator", move || client.run())?;
         Ok(Self { _operator: operator, monitor: Monitor::unsupported(cause.to_string(), reach), _reports: reports })

@@ -1,7 +1,7 @@
-//! Connections that never say who they are. The only test of its program: it counts what the whole process holds.
+//! Half-open connections. The only test of its binary, because it measures the memory of the whole process.
 //!
 //! Needs root and a kernel with BTF; fails where these are missing.
-#![allow(clippy::unwrap_used)] // a test shows the line at which it fails
+#![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 mod common;
 
@@ -20,7 +20,7 @@ fn ten_thousand_half_open_connections_take_bounded_memory() {
     let agent = stage.start(stage.on_port(port));
     stage.found(node.pid());
     let before = resident_bytes();
-    // The half of a connection message, and then silence.
+    // Half of a connection message and no further bytes.
     let opening: Vec<u8> = [&[0x00, 0x67][..], &[7; 60]].concat();
     let mut half_open = Vec::new();
     for _ in 0..10_000 {

@@ -50,7 +50,7 @@ fn main() {
     fill(&mut recorder, &mut random, stacks);
     let before = resident();
     let began = Instant::now();
-    agent.tell(in_parts(&recorder.keyframe(), PART));
+    agent.send_state(in_parts(&recorder.keyframe(), PART));
     println!("keyframe of {stacks} stacks: {:.1} ms to its acknowledgement", ms(began.elapsed()));
     println!("memory of the aggregator for it: {:.1} MiB\n", (resident().saturating_sub(before)) as f64 / 1024.0);
 
@@ -125,7 +125,7 @@ impl Agent<'_> {
         assert!(matches!(self.reply(), Reply::Welcome(welcome) if welcome.memory));
     }
 
-    fn tell(&mut self, parts: Vec<MemoryState>) {
+    fn send_state(&mut self, parts: Vec<MemoryState>) {
         for part in parts {
             self.send(Request::Memory(part));
         }
@@ -139,7 +139,7 @@ fn intake(agent: &mut Agent<'_>, recorder: &mut Recorder, random: &mut SmallRng)
         let base = recorder.sequence;
         let delta = recorder.delta(base);
         let began = Instant::now();
-        agent.tell(vec![delta]);
+        agent.send_state(vec![delta]);
         began.elapsed()
     };
     (0..ROUNDS).map(each).collect()

@@ -11,7 +11,7 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A thread could not be started.
@@ -19,7 +19,7 @@ pub enum Error {
     Thread {
         /// Its name.
         name: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A file that is needed cannot be used.
@@ -27,7 +27,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// An address of another program that cannot be one.

@@ -129,7 +129,7 @@ mod tests {
     async fn a_full_queue_refuses_jobs_a_panic_is_caught_and_a_dropped_future_cancels_its_job() {
         let pool = Arc::new(Pool::start("test", 1, 1).unwrap());
         let (began, begins) = oneshot::channel();
-        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (release, released) = std::sync::mpsc::sync_channel::<()>(1);
         let (saw, sees) = oneshot::channel();
         let first = tokio::spawn({
             let pool = Arc::clone(&pool);

@@ -1,4 +1,4 @@
-"""Renders the chart with the values of values.yaml and looks at what comes out. Run by charts/check."""
+"""Renders the chart with the values of values.yaml and checks the objects. Run by charts/check."""
 
 import concurrent.futures
 import os
@@ -12,7 +12,7 @@ import yaml
 
 import dashboards
 import manifests
-import rights
+import permissions
 
 HERE = pathlib.Path(__file__).parent
 CHART = HERE.parent / "chainscope"
@@ -27,7 +27,7 @@ def fail(place, what):
 
 
 def template(values):
-    """The chart with these values: what it gives, and what it says."""
+    """Renders the chart with these values; returns the process with its output."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(values, file)
         file.flush()
@@ -42,14 +42,14 @@ def refused(case, rendered):
     if accepted:
         fail(name, "should be refused, but is taken")
     elif says not in error:
-        fail(name, f"is refused, but not for {says!r}:\n{error}")
+        fail(name, f"is refused with another error than {says!r}:\n{error}")
 
 
 def taken(case, rendered, seen):
     name = case["name"]
     accepted, text, error = rendered
     if not accepted:
-        fail(name, f"should be taken, but is refused:\n{error}")
+        fail(name, f"is refused:\n{error}")
         return
     try:
         objects = manifests.load(text)
@@ -58,27 +58,27 @@ def taken(case, rendered, seen):
         return
     for problem in (
         *manifests.problems(objects, seen),
-        *rights.problems(objects, NAMESPACE),
+        *permissions.problems(objects, NAMESPACE),
     ):
         fail(name, problem)
 
 
 def same_keys(values, schema, place=""):
-    """Each key of the schema is in values.yaml, where its comment is."""
+    """Each key of the schema is in values.yaml with its comment."""
     properties = schema.get("properties")
     if properties is None or not isinstance(values, dict):
         return
     for key in sorted(properties.keys() - values.keys() - {"global"}):
-        # Objects of Kubernetes whose fields are all optional.
+        # Kubernetes objects whose fields are all optional.
         if place not in ("/agent/appArmorProfile", "/agent/seLinuxOptions", "/agent/updateStrategy/rollingUpdate"):
-            fail("values.yaml", f"has no {place}/{key}, which the schema has")
+            fail("values.yaml", f"lacks {place}/{key} of the schema")
     for key, value in values.items():
         sub = properties.get(key, {})
         same_keys(value, sub, f"{place}/{key}")
 
 
 def explained():
-    """Each reason of a condition is explained in the guide, and nothing else is called one."""
+    """The guide explains exactly the reasons of conditions that exist."""
     source = (ROOT / "operator/src/reconcile/reason.rs").read_text()
     reasons = set(re.findall(r'Self::\w+ => "([A-Z]\w+)"', source)) - {"True", "False", "Unknown"}
     guide = (ROOT / "docs/kubernetes.md").read_text()
@@ -89,7 +89,7 @@ def explained():
     for reason in sorted(reasons - rows):
         fail("docs/kubernetes.md", f"does not explain {reason}")
     for reason in sorted(rows - reasons):
-        fail("docs/kubernetes.md", f"explains {reason}, which is no reason")
+        fail("docs/kubernetes.md", f"explains {reason}, which is not a reason")
 
 
 def main():
@@ -113,7 +113,7 @@ def main():
         print(f"FAIL {failure}", file=sys.stderr)
     versions = ", ".join(manifests.VERSIONS)
     print(
-        f"charts: {len(table['good'])} values taken, {len(table['bad'])} refused, "
+        f"charts: {len(table['good'])} values accepted, {len(table['bad'])} refused, "
         f"{len(seen)} different objects valid for Kubernetes {versions}; {len(failures)} failures"
     )
     sys.exit(bool(failures))

@@ -1,4 +1,4 @@
-"""Dashboards: complete, and with queries that Prometheus understands."""
+"""Checks of the dashboards: structure, and queries that Prometheus parses."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ def panels(dashboard):
 
 
 def queries(folder):
-    """Every query of the dashboards: where it is, and its text with Grafana's variables filled in."""
+    """Every query of the dashboards: its panel, and its text with Grafana's variables replaced."""
     for path in sorted((folder / "grafana").glob("*.json")):
         for panel in panels(json.loads(path.read_text())):
             for target in panel.get("targets", []):
@@ -45,8 +45,8 @@ def problems(folder):
             yield f"{path.name}: two panels with the same id"
         for panel in panels(dashboard):
             if panel["type"] != "row" and panel["datasource"] != {"type": "prometheus", "uid": "${datasource}"}:
-                yield f"{path.name}: {panel['title']} has a data source of its own"
+                yield f"{path.name}: {panel['title']} has its own data source"
             if panel["type"] != "row" and not panel.get("targets"):
-                yield f"{path.name}: {panel['title']} asks nothing"
+                yield f"{path.name}: {panel['title']} has no query"
     if len(set(uids)) != len(uids):
         yield "two dashboards with the same uid"

@@ -1,4 +1,4 @@
-"""Asks a real Prometheus every query of the dashboards, and for every metric of the alerts.
+"""Runs every query of the dashboards, and one for every metric of the alerts, in a real Prometheus.
 
     live.py chainscope-aggregator=127.0.0.1:17739 chainscope-agent=10.0.0.3:17739 …
 
@@ -24,8 +24,8 @@ import yaml
 import dashboards
 
 DEPLOY = pathlib.Path(__file__).parent.parent.parent / "deploy"
-PATIENCE = 60
-# Names begin with this where a job alone has them; all others are of the aggregator.
+QUERY_TIMEOUT_S = 60
+# Prefixes of metrics of one job; all others are of the aggregator.
 PREFIXES = {"chainscope_agent_": "chainscope-agent", "chainscope_operator_": "chainscope-operator"}
 
 
@@ -43,7 +43,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def ask(port, query):
+def run_query(port, query):
     url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
@@ -51,12 +51,12 @@ def ask(port, query):
     except urllib.error.HTTPError as error:
         sys.exit(f"live: {query}: {error.read().decode()}")
     except OSError:
-        # Not up yet, or too busy.
+        # Prometheus is not ready yet.
         return []
 
 
 def wanted(jobs):
-    """Queries that must return something, and where they are from."""
+    """Queries that must return data, and their origin."""
     for place, query in dashboards.queries(DEPLOY):
         yield place, query.replace("[1m]", "[20s]"), metrics(query)
     for path in sorted((DEPLOY / "prometheus").glob("*.rules.yaml")):
@@ -77,7 +77,7 @@ def main():
         sys.exit(__doc__)
     queries, left_out = {}, set()
     for place, query, names in wanted(targets):
-        # `chainscope run` is an aggregator, too.
+        # A target without the job of a metric, such as `chainscope run`, skips its queries.
         if missing := {job_of(name) for name in names} - targets.keys():
             left_out |= missing
         else:
@@ -91,17 +91,17 @@ def main():
         command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
         with subprocess.Popen(command) as server:
             try:
-                waiting, deadline = dict(queries), time.monotonic() + PATIENCE
+                waiting, deadline = dict(queries), time.monotonic() + QUERY_TIMEOUT_S
                 while waiting and time.monotonic() < deadline and server.poll() is None:
-                    waiting = {query: place for query, place in waiting.items() if not ask(port, query)}
+                    waiting = {query: place for query, place in waiting.items() if not run_query(port, query)}
                     time.sleep(0.5)
             finally:
                 server.terminate()
     for query, place in waiting.items():
-        print(f"FAIL {place}: returns nothing: {query}", file=sys.stderr)
+        print(f"FAIL {place}: returns no data: {query}", file=sys.stderr)
     for job in sorted(left_out):
-        print(f"live: no address of {job} was given; its queries were left out")
-    print(f"live: {len(queries)} queries asked, {len(waiting)} without data")
+        print(f"live: queries of {job} skipped: no address given")
+    print(f"live: {len(queries)} queries run, {len(waiting)} without data")
     sys.exit(bool(waiting))
 
 

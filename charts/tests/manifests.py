@@ -1,4 +1,4 @@
-"""Objects: valid for every supported version of Kubernetes, and fitting each other."""
+"""Checks of objects: valid for every supported version of Kubernetes, and with valid references."""
 
 import functools
 import importlib.resources
@@ -8,9 +8,9 @@ import jsonschema
 import referencing
 import yaml
 
-# The least that the chart takes, and the three that are maintained.
+# The minimum version of the chart, and the three maintained ones.
 VERSIONS = ("1.30", "1.34", "1.35", "1.36")
-# Of others, with no schema here.
+# Third-party kinds without a schema here.
 FOREIGN = {
     ("cert-manager.io/v1", "Certificate"),
     ("monitoring.coreos.com/v1", "ServiceMonitor"),
@@ -19,13 +19,13 @@ FOREIGN = {
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which the last would win."""
+    """Rejects duplicate keys, of which YAML would take the last."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = {key for key in keys if keys.count(key) > 1}
         if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"twice: {', '.join(map(str, twice))}", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"duplicate: {', '.join(map(str, twice))}", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -40,7 +40,7 @@ def label(item):
 
 @functools.cache
 def schemas(version):
-    """Folder of a version's schemas, and the registry of its definitions."""
+    """Directory of a version's schemas, and the registry of its definitions."""
     folder = importlib.resources.files("kubernetes_validate") / f"kubernetes-json-schema/v{version}.0-local-strict"
     definitions = json.loads((folder / "_definitions.json").read_text())
     registry = referencing.Registry().with_resource("_definitions.json", referencing.Resource.from_contents(definitions))
@@ -70,7 +70,7 @@ def invalid(item):
 
 
 def pod_of(item):
-    """Labels and spec of the pods that an object makes."""
+    """Labels and spec of an object's pod template."""
     if item["kind"] == "Pod":
         return item["metadata"].get("labels", {}), item["spec"]
     template = item.get("spec", {}).get("template") if item["kind"] in ("Deployment", "DaemonSet", "StatefulSet") else None
@@ -81,13 +81,13 @@ def matches(selector, labels):
     return all(labels.get(key) == value for key, value in selector.items())
 
 
-def unfit(objects):
-    """What names something that is not there."""
+def dangling(objects):
+    """References to missing objects."""
     pods = [(item, *pod) for item in objects if (pod := pod_of(item))]
     named = {(item["kind"], item["metadata"]["name"]) for item in objects}
     for item, labels, spec in pods:
         if item["kind"] != "Pod" and not matches(item["spec"]["selector"]["matchLabels"], labels):
-            yield f"{label(item)}: its selector does not fit its pods"
+            yield f"{label(item)}: its selector does not match its pods"
         if ("ServiceAccount", spec.get("serviceAccountName", "default")) not in named and item["kind"] != "Pod":
             yield f"{label(item)}: no ServiceAccount {spec.get('serviceAccountName')}"
         claims = {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
@@ -100,7 +100,7 @@ def unfit(objects):
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 port = container.get(probe, {}).get("httpGet", {}).get("port")
                 if isinstance(port, str) and port not in ports:
-                    yield f"{label(item)}: {probe} asks port {port}, which is not there"
+                    yield f"{label(item)}: {probe} has the unknown port {port}"
             if not container["image"].split("@")[-1].partition(":")[2]:
                 yield f"{label(item)}: image {container['image']} has neither tag nor digest"
     for item in objects:
@@ -120,17 +120,17 @@ def unfit(objects):
         offered = {port["name"] for spec in found for each in spec["containers"] for port in each.get("ports", [])}
         for port in ports:
             if port not in offered:
-                yield f"{label(item)}: port {port} is of no container"
+                yield f"{label(item)}: port {port} is not a port of a container"
 
 
 def problems(objects, seen):
-    """What is wrong with the objects of one rendering. `seen`: objects that were found valid before."""
+    """Problems of the objects of one rendering. `seen`: objects that have been validated before."""
     names = [label(item) for item in objects]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"{name} is there twice"
+        yield f"duplicate {name}"
     for item in objects:
         text = json.dumps(item, sort_keys=True)
         if text not in seen:
             seen.add(text)
             yield from invalid(item)
-    yield from unfit(objects)
+    yield from dangling(objects)

@@ -97,7 +97,7 @@ fn show(running: &Running, api: &Api, max: Option<u64>) -> anyhow::Result<u64> {
             })
         }
     };
-    // After Ctrl-C the receiver is gone.
+    // After Ctrl-C there is no receiver.
     thread::spawn(move || done.send(print()).is_ok());
     let ended = running.wait_for(ended)?;
     left.store(0, Ordering::Relaxed);

@@ -7,6 +7,7 @@
 pub mod behaviour;
 mod connection;
 pub mod hostile;
+pub mod io_sizes;
 pub mod messages;
 pub mod noise;
 pub mod octez;

@@ -1,5 +1,5 @@
 //! `chainscope-demo-node`: a stand-in for octez-node. Speaks the Tezos P2P protocol on real sockets with the system calls of Octez: a
-//! recorded conversation, endless valid traffic with keys of its own, or protocol violations.
+//! recorded conversation, endless valid traffic with generated keys, or protocol violations.
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use chainscope_demo_node::behaviour::{Behaviour, Role};
+use chainscope_demo_node::io_sizes::WriteSizes;
 use chainscope_demo_node::messages::Messages;
-use chainscope_demo_node::noise::{Noise, WriteSizes};
+use chainscope_demo_node::noise::Noise;
 use chainscope_demo_node::reactor::{Command, CommandSender, Plan, Reactor};
 use chainscope_demo_node::report::Report;
 use chainscope_demo_node::script::{Player, Script};

@@ -3,35 +3,12 @@
 use std::time::Instant;
 
 use rand::rngs::StdRng;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{RngCore, SeedableRng};
 
 use crate::behaviour::{Behaviour, Next};
-use crate::session::random_read_size;
+use crate::io_sizes::{WriteSizes, random_read_size};
 
-/// Sizes of writes.
-#[derive(Debug, Clone, Copy)]
-pub enum WriteSizes {
-    /// This many bytes each.
-    Fixed(usize),
-    /// From 1 byte to this many, each order of magnitude as likely as the others.
-    UpTo(usize),
-}
-
-impl WriteSizes {
-    /// The size of the next write.
-    pub fn pick(self, random: &mut impl Rng) -> usize {
-        match self {
-            Self::Fixed(size) => size.max(1),
-            Self::UpTo(max) => {
-                let bits = max.max(1).ilog2();
-                let bound = 1usize << random.random_range(0..=bits);
-                random.random_range(1..=bound.saturating_mul(2)).min(max).max(1)
-            }
-        }
-    }
-}
-
-/// Sends random bytes; reads and ignores what the peer sends.
+/// Sends random bytes; reads and ignores the peer's.
 pub struct Noise {
     random: StdRng,
     sizes: WriteSizes,

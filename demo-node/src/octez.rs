@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 /// Environment variable with the subcommand and its options.
 pub const VARIABLE: &str = "CHAINSCOPE_DEMO";
-/// How long a peer's name may stay unknown: Services and their names come and go while a cluster starts.
+/// Time limit for resolving a peer's name: Services may appear later than the node while a cluster starts.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The fields of Octez's `config.json` that the demo node reads.
@@ -44,7 +44,7 @@ impl Config {
     /// The demo node's arguments for this configuration; `command` is the value of [`VARIABLE`].
     ///
     /// # Errors
-    /// If `command` is empty, or the name of a peer stays unknown.
+    /// If `command` is empty, or the name of a peer cannot be resolved.
     pub fn arguments(&self, command: &str) -> Result<Vec<String>> {
         let mut arguments: Vec<_> = command.split_whitespace().map(str::to_owned).collect();
         if arguments.is_empty() {

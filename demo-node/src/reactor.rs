@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -34,7 +34,7 @@ pub enum Command {
     Close,
 }
 
-/// What the node listens on, connects to, and when it exits.
+/// Addresses to listen on and connect to, and the condition to exit.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// P2P address; every node listens, whether it connects out or not.
@@ -85,6 +85,10 @@ const MAX_CALLS_PER_TURN: usize = 32;
 const MAX_READ: usize = 1 << 20;
 /// Larger than Octez's 20, with which thousands of half-open connections take long; the kernel caps it at somaxconn.
 const BACKLOG: i32 = 4096;
+/// Commands that wait for the loop.
+const MAX_COMMANDS: usize = 16;
+/// Descriptors that wait for the closing thread.
+const MAX_CLOSING: usize = 1024;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The loop and its connections.
@@ -99,7 +103,7 @@ pub struct Reactor<'a> {
     connections: BTreeMap<u64, Connection>,
     /// In order of [`Retry::at`].
     retries: VecDeque<Retry>,
-    closer: Option<Sender<OwnedFd>>,
+    closer: Option<SyncSender<OwnedFd>>,
     next_number: u64,
     ended: usize,
     failed: usize,
@@ -110,7 +114,7 @@ pub struct Reactor<'a> {
 
 /// Sends commands to the loop and wakes it.
 pub struct CommandSender {
-    commands: Sender<Command>,
+    commands: SyncSender<Command>,
     wake: OwnedFd,
 }
 
@@ -132,10 +136,10 @@ impl<'a> Reactor<'a> {
         let wake =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &wake, EventData::new_u64(COMMANDS), EventFlags::IN)?;
-        let (commands, receiver) = channel();
+        let (commands, receiver) = sync_channel(MAX_COMMANDS);
         let sender = CommandSender { commands, wake: wake.try_clone()? };
         let closer = plan.close_in_thread.then(|| {
-            let (sender, receiver) = channel::<OwnedFd>();
+            let (sender, receiver) = sync_channel::<OwnedFd>(MAX_CLOSING);
             std::thread::spawn(move || receiver.into_iter().for_each(drop));
             sender
         });
@@ -288,7 +292,7 @@ impl<'a> Reactor<'a> {
                     ready.push(number);
                 }
                 Ok(None) => return Ok(()),
-                // The peer has gone already, or the process has too many files: neither ends a node.
+                // The peer has closed already, or the process has too many open files: neither ends a node.
                 Err(error) => {
                     self.report.event(&json!({"event": "accept failed", "error": error.to_string()}));
                     return Ok(());

@@ -1,17 +1,17 @@
-//! A session with keys of its own: handshake, then sealed messages from a source, one write per chunk.
+//! A session with generated keys: handshake, then sealed messages from a source, one write per chunk.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::behaviour::{Behaviour, Next, Role};
+use crate::io_sizes::{WriteSizes, random_read_size};
 use crate::messages::{KINDS, Message};
-use crate::noise::WriteSizes;
 use crate::report::{Report, TranscriptLine};
 use crate::wire::{Chunks, Cipher, Identity, MAX_PLAIN, ciphers, peer_id, public_key_of};
 
@@ -22,7 +22,7 @@ pub struct SessionOptions {
     pub identity: Rc<Identity>,
     /// Announced P2P port.
     pub port: u16,
-    /// Announced chain; bytes, because a hostile peer may announce what is not text.
+    /// Announced chain; bytes, because a hostile peer may announce invalid UTF-8.
     pub chain_name: Vec<u8>,
     /// Seed of sizes; the number of the connection is added.
     pub seed: u64,
@@ -67,16 +67,6 @@ pub struct Session {
     partial: Vec<u8>,
     partial_start: u64,
     ended: bool,
-}
-
-/// A random size of read(2): mostly the 16,384 bytes of Octez's ring, sometimes the 2,000 of its fresh buffers or any other.
-pub fn random_read_size(random: &mut impl Rng) -> usize {
-    match random.random_range(0..8) {
-        0..4 => 16_384,
-        4..6 => 2000,
-        6 => random.random_range(1..100),
-        _ => random.random_range(1..65_536),
-    }
 }
 
 impl Session {

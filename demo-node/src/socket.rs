@@ -80,7 +80,7 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
 /// Local and remote address of a connected socket.
 ///
 /// # Errors
-/// The kernel's, such as "not connected" if the peer has gone already.
+/// The kernel's, such as "not connected" if the peer has closed already.
 pub fn addresses(fd: impl AsFd) -> Result<(SocketAddr, SocketAddr), Errno> {
     Ok((name(rustix::net::getsockname(&fd)?), name(rustix::net::getpeername(&fd)?.ok_or(Errno::NOTCONN)?)))
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::behaviour::Role;
+use crate::io_sizes::WriteSizes;
 use crate::messages::{KINDS, Messages, Sizes};
-use crate::noise::WriteSizes;
 use crate::script::{Script, Step};
 use crate::wire::{Chunks, Identity, MAX_PLAIN, ciphers, peer_id};
 

@@ -104,7 +104,7 @@ pub struct Cipher {
     nonce: [u8; 24],
 }
 
-/// The ciphers of what the owner of `secret_key` sends and receives.
+/// The ciphers of both directions for the owner of `secret_key`.
 ///
 /// Both connection messages include their length. `None` if one is too short to hold a public key.
 #[must_use]
@@ -120,7 +120,7 @@ pub fn ciphers(secret_key: &[u8; 32], role: Role, sent: &[u8], received: &[u8]) 
         nonce.copy_from_slice(&hash[..24]);
         nonce
     };
-    // The labels are swapped: what the initiator sends is sealed with "Resp -> Init". Every implementation does so.
+    // The labels are swapped: messages of the initiator are sealed with "Resp -> Init". Every implementation does so.
     let by_initiator = Cipher { key: key.clone(), nonce: nonce(b"Resp -> Init") };
     let by_responder = Cipher { key, nonce: nonce(b"Init -> Resp") };
     Some(match role {

@@ -1,10 +1,10 @@
-//! A thousand TezosNodes with ten pods each, on three hundred hosts that are only pretended: how long the operator takes, what it
-//! asks the API server, and how much memory it needs. Prints a table in Markdown; fails where something does not become ready.
+//! Scale benchmark of the operator: 1,000 TezosNodes with ten pods each on 300 simulated hosts. Prints a Markdown table of the
+//! operator's latency, its requests to the API server and its memory; fails if something does not become ready.
 //!
-//! The API server, etcd and the controllers are real; kwok pretends hosts and pods; the agents are pretended here: each asks for its
-//! host's configuration by its own token and reports every pod as recorded. Needs the programs of `scripts/kubernetes-tools`.
+//! The API server, etcd and the controllers are real; kwok simulates hosts and pods. Agents are simulated here: each subscribes to its
+//! host's configuration with its own token and reports every pod as recorded. Needs the binaries of `scripts/kubernetes-tools`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
@@ -28,39 +28,39 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 const HOSTS: usize = 300;
 const NODES: usize = 1_000;
 const PODS: usize = 10;
-/// For steps that make thousands of things.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Requests at once while the scene is made.
-const HANDS: usize = 8;
+/// Time limit for steps that create thousands of objects.
+const STEP_TIMEOUT: Duration = Duration::from_secs(600);
+/// Concurrent requests of the setup.
+const CONCURRENCY: usize = 8;
 
 fn main() {
     let cluster = Setup::new(Level::Control).audit().start();
     let proxy = Proxy::start(&cluster);
     let _kwok = kwok(&cluster);
-    make_hosts(&proxy);
+    create_hosts(&proxy);
     let agents = install(&cluster);
     let operator = Operator::start(&cluster);
-    make_pods(&proxy);
+    create_pods(&proxy);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let tokens = each(&agents, |agent| proxy.token(agent));
-    let told = Arc::new(AtomicUsize::new(0));
+    let received = Arc::new(AtomicUsize::new(0));
     for token in tokens {
-        let (authority, port, told) = (operator.authority.clone(), operator.port, Arc::clone(&told));
-        runtime.spawn(async move { agent(&authority, port, &token, &told).await });
+        let (bundle, port, received) = (operator.ca_bundle.clone(), operator.port, Arc::clone(&received));
+        runtime.spawn(async move { agent(&bundle, port, &token, &received).await });
     }
-    wait::until_within(PATIENCE, "every agent to be there", || {
+    wait::until_within(STEP_TIMEOUT, "every agent to be connected", || {
         (operator.metric("chainscope_operator_config_stream_open{") >= HOSTS as f64).then_some(())
     });
 
     let mut table = Table::new(&cluster, &operator);
-    table.measure("1,000 TezosNodes are made", || {
+    table.measure("1,000 TezosNodes are created", || {
         each(&(0..NODES).collect::<Vec<_>>(), |&number| {
             proxy.post("/apis/chainscope.dev/v1alpha1/namespaces/scale/tezosnodes", &node(number, "first"))
         });
         until_ready(&cluster, NODES);
     });
-    assert_eq!(told.load(Ordering::Relaxed), NODES * PODS, "pods that agents were told of");
-    table.measure("one of them is changed", || {
+    assert_eq!(received.load(Ordering::Relaxed), NODES * PODS, "pods that agents received");
+    table.measure("one TezosNode is changed", || {
         proxy.merge(
             "/apis/chainscope.dev/v1alpha1/namespaces/scale/tezosnodes/n-500",
             &json!({"spec": {"aliases": ["second"]}}),
@@ -69,17 +69,17 @@ fn main() {
             (found["status"]["observedGeneration"] == 2 && ready(found)).then_some(())
         });
     });
-    table.measure("one pod is gone", || {
+    table.measure("one pod is deleted", || {
         cluster.kubectl("delete pod n-7-0 --namespace scale --grace-period 0 --force");
         cluster.until("the count of pods", "tezosnode n-7 --namespace scale", |found| {
             (found["status"]["podCount"] == PODS - 1).then_some(())
         });
     });
-    table.measure("nothing happens for 30 s", || thread::sleep(Duration::from_secs(30)));
+    table.measure("idle for 30 s", || thread::sleep(Duration::from_secs(30)));
     let _ = std::io::stdout().write_all(table.text.as_bytes());
 }
 
-/// Where `kubectl proxy` leads to the API server, without its client's own limits.
+/// `kubectl proxy`, which has no client-side rate limit.
 struct Proxy {
     base: String,
     agent: ureq::Agent,
@@ -107,7 +107,7 @@ impl Proxy {
         request.send(body.to_string()).unwrap_or_else(|e| panic!("PATCH {path}: {e}"));
     }
 
-    /// A token as the agent of that pod has it.
+    /// A token bound to an agent's pod.
     fn token(&self, agent: &(String, String)) -> String {
         let (name, uid) = agent;
         let path = format!("/api/v1/namespaces/{RELEASE}/serviceaccounts/{RELEASE}-agent/token");
@@ -121,14 +121,14 @@ impl Proxy {
     }
 }
 
-/// Does it for each, a few at once, and keeps the order.
-fn each<T: Sync, R: Send>(items: &[T], deed: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let deed = &deed;
+/// Runs `action` for each item, several at once; returns the results in order.
+fn each<T: Sync, R: Send>(items: &[T], action: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let action = &action;
     thread::scope(|scope| {
-        let size = items.len().div_ceil(HANDS).max(1);
-        let hands: Vec<_> =
-            items.chunks(size).map(|part| scope.spawn(move || part.iter().map(deed).collect::<Vec<_>>())).collect();
-        hands.into_iter().flat_map(|hand| hand.join().expect("a hand")).collect()
+        let size = items.len().div_ceil(CONCURRENCY).max(1);
+        let threads: Vec<_> =
+            items.chunks(size).map(|part| scope.spawn(move || part.iter().map(action).collect::<Vec<_>>())).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("thread")).collect()
     })
 }
 
@@ -139,25 +139,25 @@ fn kwok(cluster: &Cluster) -> Program {
     Program::start("kwok", &mut command)
 }
 
-fn make_hosts(proxy: &Proxy) {
+fn create_hosts(proxy: &Proxy) {
     each(&(0..HOSTS).collect::<Vec<_>>(), |number| {
         let name = format!("fake-{number}");
-        let room = json!({"cpu": "64", "memory": "256Gi", "pods": "250"});
+        let capacity = json!({"cpu": "64", "memory": "256Gi", "pods": "250"});
         proxy.post(
             "/api/v1/nodes",
             &json!({"apiVersion": "v1", "kind": "Node",
                     "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}},
-                    "status": {"allocatable": room, "capacity": room}}),
+                    "status": {"allocatable": capacity, "capacity": capacity}}),
         )
     });
 }
 
-/// Installs the chart, whose programs are only pretended here; returns names and uids of the agents' pods.
+/// Installs the chart, whose pods kwok simulates; returns names and uids of the agents' pods.
 fn install(cluster: &Cluster) -> Vec<(String, String)> {
     cluster.kubectl("create namespace scale");
     cluster.make_namespace();
     run(cluster.program("helm").args(["install", RELEASE, "charts/chainscope", "--namespace", RELEASE]));
-    wait::until_within(PATIENCE, "an agent on each host", || {
+    wait::until_within(STEP_TIMEOUT, "an agent on each host", || {
         let found = cluster.find(&pods_of("agent"))?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let placed = found["items"].as_array()?.iter().filter(|pod| pod["spec"]["nodeName"].is_string());
@@ -167,10 +167,10 @@ fn install(cluster: &Cluster) -> Vec<(String, String)> {
     })
 }
 
-/// The operator under test, with the rights of the chart.
+/// The operator under test, with the chart's ServiceAccount.
 struct Operator {
     program: Program,
-    authority: String,
+    ca_bundle: String,
     port: u16,
     metrics: u16,
 }
@@ -195,10 +195,10 @@ impl Operator {
         ]);
         command.args([format!("--config-listen=127.0.0.1:{port}"), format!("--metrics-listen=127.0.0.1:{metrics}")]);
         let program = Program::start("operator", &mut command);
-        let bundle = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
-        let authority =
-            cluster.until("the authority", &bundle, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
-        Self { program, authority, port, metrics }
+        let config_map = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
+        let ca_bundle =
+            cluster.until("the CA bundle", &config_map, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
+        Self { program, ca_bundle, port, metrics }
     }
 
     fn metric(&self, name: &str) -> f64 {
@@ -217,7 +217,7 @@ impl Operator {
     }
 }
 
-fn make_pods(proxy: &Proxy) {
+fn create_pods(proxy: &Proxy) {
     let all: Vec<_> = (0..NODES * PODS).collect();
     each(&all, |number| {
         let (node, pod) = (number / PODS, number % PODS);
@@ -243,27 +243,27 @@ fn ready(node: &Value) -> bool {
 }
 
 fn until_ready(cluster: &Cluster, count: usize) {
-    wait::until_within(PATIENCE, "every TezosNode to be ready", || {
+    wait::until_within(STEP_TIMEOUT, "every TezosNode to be ready", || {
         let found = cluster.find("tezosnodes --namespace scale")?;
         (found["items"].as_array()?.iter().filter(|node| ready(node)).count() == count).then_some(())
     });
 }
 
-/// An agent that records every pod it is told of at once.
-async fn agent(authority: &str, port: u16, token: &str, told: &AtomicUsize) {
+/// An agent that reports every pod of its configuration as recorded at once.
+async fn agent(ca_bundle: &str, port: u16, token: &str, received: &AtomicUsize) {
     let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(authority))
+        .ca_certificate(Certificate::from_pem(ca_bundle))
         .domain_name(format!("{RELEASE}-operator.{RELEASE}.svc"));
     let endpoint = Channel::from_shared(format!("https://127.0.0.1:{port}")).expect("an address");
     let channel = endpoint.tls_config(tls).expect("TLS").connect().await.expect("the operator");
     let (reports, outgoing) = mpsc::channel(16);
     let hello = HostHello { least_version: 1, greatest_version: 1, build: "scale".to_owned() };
-    let say = |report| HostReport { report: Some(report) };
-    reports.send(say(host_report::Report::Hello(hello))).await.expect("a stream");
+    let wrap = |report| HostReport { report: Some(report) };
+    reports.send(wrap(host_report::Report::Hello(hello))).await.expect("a stream");
     let mut request = Request::new(ReceiverStream::new(outgoing));
     request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("a header"));
     let mut updates = ConfigurationClient::new(channel).host(request).await.expect("a stream").into_inner();
-    let mut pods: HashMap<String, PodReport> = HashMap::new();
+    let mut pods: BTreeMap<String, PodReport> = BTreeMap::new();
     while let Ok(Some(update)) = updates.message().await {
         for uid in &update.removed {
             pods.remove(uid);
@@ -280,7 +280,7 @@ async fn agent(authority: &str, port: u16, token: &str, told: &AtomicUsize) {
                 ..PodReport::default()
             };
             if pods.insert(pod.uid, report).is_none() {
-                told.fetch_add(1, Ordering::Relaxed);
+                received.fetch_add(1, Ordering::Relaxed);
             }
         }
         let status = HostStatus {
@@ -288,13 +288,13 @@ async fn agent(authority: &str, port: u16, token: &str, told: &AtomicUsize) {
             pods: pods.values().cloned().collect(),
             ..HostStatus::default()
         };
-        if reports.send(say(host_report::Report::Status(status))).await.is_err() {
+        if reports.send(wrap(host_report::Report::Status(status))).await.is_err() {
             return;
         }
     }
 }
 
-/// What is printed.
+/// The Markdown table.
 struct Table<'a> {
     cluster: &'a Cluster,
     operator: &'a Operator,
@@ -303,25 +303,25 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     fn new(cluster: &'a Cluster, operator: &'a Operator) -> Self {
-        let text = "| what | seconds | the operator's requests to the API server | its memory (PSS) |\n| --- | --- | --- | --- |\n";
+        let text = "| step | seconds | requests of the operator to the API server | memory of the operator (PSS) |\n| --- | --- | --- | --- |\n";
         Self { cluster, operator, text: text.to_owned() }
     }
 
-    fn measure(&mut self, what: &str, deed: impl FnOnce()) {
+    fn measure(&mut self, what: &str, action: impl FnOnce()) {
         let before = self.requests();
         let start = Instant::now();
-        deed();
+        action();
         let seconds = start.elapsed().as_secs_f64();
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for (request, count) in self.requests() {
             let more = count - before.get(&request).copied().unwrap_or(0);
             if more > 0 {
-                asked.push(format!("{more} {request}"));
+                requests.push(format!("{more} {request}"));
             }
         }
-        let asked = if asked.is_empty() { "none".to_owned() } else { asked.join(", ") };
+        let requests = if requests.is_empty() { "none".to_owned() } else { requests.join(", ") };
         let memory = self.operator.memory() as f64 / f64::from(1 << 20);
-        let _ = writeln!(self.text, "| {what} | {seconds:.1} | {asked} | {memory:.0} MiB |");
+        let _ = writeln!(self.text, "| {what} | {seconds:.1} | {requests} | {memory:.0} MiB |");
     }
 
     /// The operator's requests so far, by verb and resource.

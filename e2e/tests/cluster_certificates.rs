@@ -1,19 +1,19 @@
-//! Certificates that someone else makes: given in Secrets, and renewed there.
+//! Certificates from Secrets that are issued and renewed by a third party (`certificates.mode=secret`).
 
 use chainscope_e2e::cluster::Cluster;
-use chainscope_e2e::cluster::pki::{Authority, Pair};
+use chainscope_e2e::cluster::pki::{CertificateAuthority, Pair};
 use chainscope_e2e::cluster::release::{RELEASE, pods_of};
 use chainscope_e2e::cluster::scene::{NODE, Scene};
 use chainscope_e2e::harness::api::Api;
 use chainscope_e2e::harness::wait;
 
-/// A name of the API that only the renewed certificate is for.
+/// A DNS name that only the renewed certificate has.
 const RENEWED: &str = "renewed.chainscope.svc";
 
 #[test]
-fn given_certificates_are_used_and_renewed_without_a_restart() {
+fn certificates_of_secrets_are_used_and_renewed_without_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
-    let authority = Authority::new(folder.path());
+    let ca = CertificateAuthority::new(folder.path());
     let service = |component: &str| format!("{RELEASE}-{component}.{RELEASE}.svc");
     let values = [
         "certificates.mode=secret",
@@ -23,9 +23,9 @@ fn given_certificates_are_used_and_renewed_without_a_restart() {
     ];
     let scene = Scene::prepared(1, &values, |cluster| {
         for component in ["operator", "aggregator"] {
-            give(cluster, component, &authority.server(component, &[&service(component)]));
+            apply_secret(cluster, component, &ca.server(component, &[&service(component)]));
         }
-        let certificate = authority.own().certificate;
+        let certificate = ca.own().certificate;
         let file = format!("--from-file ca.crt={}", certificate.display());
         cluster.kubectl(&format!("create configmap chainscope-ca --namespace {RELEASE} {file}"));
     });
@@ -33,7 +33,7 @@ fn given_certificates_are_used_and_renewed_without_a_restart() {
     scene.until_count(100);
     scene.cluster.condition("tezos", "rolling", "Ready", "True");
 
-    give(&scene.cluster, "aggregator", &authority.server("renewed", &[&service("aggregator"), RENEWED]));
+    apply_secret(&scene.cluster, "aggregator", &ca.server("renewed", &[&service("aggregator"), RENEWED]));
     let (certificates, forward) = scene.cluster.service("aggregator", 17732);
     let token = scene.cluster.token("tezos", "reader");
     let renewed = Api::secure(forward.port(), RENEWED, &certificates).with_token(&token);
@@ -49,8 +49,8 @@ fn given_certificates_are_used_and_renewed_without_a_restart() {
     }
 }
 
-/// Makes or replaces the Secret of a server.
-fn give(cluster: &Cluster, component: &str, pair: &Pair) {
+/// Creates or replaces the Secret of a server.
+fn apply_secret(cluster: &Cluster, component: &str, pair: &Pair) {
     let files = format!("--cert {} --key {}", pair.certificate.display(), pair.key.display());
     let command = format!("create secret tls given-{component} --namespace {RELEASE} {files} --dry-run=client -o yaml");
     cluster.apply(&cluster.kubectl(&command));

@@ -1,4 +1,4 @@
-//! The chart's life on a cluster, with the programs that it starts.
+//! Installation, upgrade, rollback and removal of the chart on a cluster.
 
 use std::process::Command;
 
@@ -12,10 +12,10 @@ fn an_older_release_is_upgraded_rolled_back_and_uninstalled() {
     let archives = ours::write_all(&harness::programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
     let cluster = Setup::new(Level::Hosts(1)).images(archives).start();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/tests/lifecycle");
-    let said = run(Command::new(script)
+    let output = run(Command::new(script)
         .args(["--wait", "--timeout", "3m"])
         .env("HELM", programs().join("helm"))
         .env("KUBECTL", programs().join("kubectl"))
         .env("KUBECONFIG", cluster.kubeconfig()));
-    assert!(said.contains("all is well"), "{said}");
+    assert!(output.contains("all is well"), "{output}");
 }

@@ -1,11 +1,11 @@
-//! The definition of `TezosNode` on a real API server: it is accepted, and takes and refuses what the table says.
+//! The CRD of `TezosNode` on a real API server, which accepts it and validates the resources of a table.
 
 use chainscope_e2e::cluster::{Cluster, Level, Setup};
 use chainscope_e2e::harness::wait;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A row of `operator/tests/crd/tezosnodes.yaml`, which says what the fields mean.
+/// A row of `operator/tests/crd/tezosnodes.yaml`; its fields are described there.
 #[derive(Debug, Deserialize)]
 struct Case {
     name: String,
@@ -23,23 +23,23 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-fn define(cluster: &Cluster) {
+fn apply_crd(cluster: &Cluster) {
     cluster.apply(&read("operator/crd/tezosnodes.chainscope.dev.yaml"));
-    cluster.until("the definition to be established", "crd tezosnodes.chainscope.dev", |found| {
+    cluster.until("the CRD to be established", "crd tezosnodes.chainscope.dev", |found| {
         let conditions = found["status"]["conditions"].as_array()?;
         let is = |kind: &str| conditions.iter().any(|c| c["type"] == kind && c["status"] == "True");
         let not = |kind: &str| conditions.iter().all(|c| c["type"] != kind || c["status"] != "True");
         assert!(not("NonStructuralSchema"), "{conditions:?}");
         is("Established").then_some(())
     });
-    // Established is not yet served by the discovery that kubectl asks.
+    // The discovery endpoint lists the resource later than `Established`.
     wait::until("TezosNodes to be served", || cluster.try_kubectl("get tezosnodes"));
 }
 
 #[test]
 fn the_table_holds_on_a_real_api_server() {
     let cluster = Setup::new(Level::Api).start();
-    define(&cluster);
+    apply_crd(&cluster);
     let cases: Vec<Case> = serde_saphyr::from_str(&read("operator/tests/crd/tezosnodes.yaml")).expect("the table");
     assert!(cases.len() >= 40, "{} cases", cases.len());
     let mut wrong = Vec::new();
@@ -50,10 +50,11 @@ fn the_table_holds_on_a_real_api_server() {
         if resource.get("metadata").is_none() {
             resource["metadata"] = json!({"name": "case"});
         }
-        let answer = cluster.tell("create --dry-run=server --validate=strict -f -", &resource.to_string());
+        let answer =
+            cluster.kubectl_with_input("create --dry-run=server --validate=strict -f -", &resource.to_string());
         let as_expected = match (&case.refused, &answer) {
             (None, Ok(_)) => true,
-            (Some(refused), Err(said)) => said.contains(&refused.says),
+            (Some(refused), Err(error)) => error.contains(&refused.says),
             _ => false,
         };
         if !as_expected {
@@ -66,8 +67,8 @@ fn the_table_holds_on_a_real_api_server() {
 #[test]
 fn a_resource_is_shown_and_explained() {
     let cluster = Setup::new(Level::Api).start();
-    define(&cluster);
-    // The description of the fields is published a moment after the resource is served.
+    apply_crd(&cluster);
+    // The OpenAPI schema is published later than the resource.
     let explained = wait::until("the fields to be explained", || {
         cluster.try_kubectl_output(&["explain", "tezosnode.spec", "--recursive"])
     });
@@ -87,7 +88,7 @@ fn a_resource_is_shown_and_explained() {
     for column in ["PODS", "RECORDING", "MESSAGES", "AGE"] {
         assert!(table.contains(column), "no column {column}:\n{table}");
     }
-    // A status is written through its own door only.
+    // A status is written through its subresource only.
     let status = json!({
         "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
         "metadata": {"name": "rolling", "namespace": "default"}, "spec": {}, "status": {"observedGeneration": 7},

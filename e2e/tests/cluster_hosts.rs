@@ -1,4 +1,4 @@
-//! What an agent may ask for, and send: that of its own host, by its token.
+//! Authorization of agents by their token: an agent subscribes to, and sends records of, its own host only.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use tonic::{Code, Request, Status};
 
 const CONFIG: u16 = 17_734;
 const INGEST: u16 = 17_733;
-/// For a stream's first answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for the first message of a stream.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
@@ -42,7 +42,7 @@ async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
             .to_string(),
         );
         cluster.condition("tezos", "rolling", "Recording", "True");
-        // The peers have another one, and their sessions say so.
+        // The identity does not belong to this node: its status reports it.
         cluster.until("the identity to be a wrong one", "tezosnode other --namespace tezos", |found| {
             let condition = find_condition(found, "IdentityResolved")?;
             let message = condition["message"].as_str()?;
@@ -57,11 +57,11 @@ async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
     assert!(nodes.contains(&NODE) && nodes.contains(&"tezos/other"), "{nodes:?}");
     assert!(pods.iter().any(has_identity), "the identity of the Secret is for the agent of its pod's host");
 
-    // The same question with the other host's token: there is no way to name a host.
+    // The same request with the other host's token: a request has no field for the host.
     let pods = configuration(cluster, &foreign).await.expect("the second host's configuration").pods;
-    assert!(pods.is_empty(), "the first host's pods are told to the second: {pods:?}");
+    assert!(pods.is_empty(), "the second host receives pods of the first: {pods:?}");
 
-    // Tokens that say no host, are for someone else, or of someone else.
+    // Tokens without a host, for another audience, or of another account.
     let tokens = tokio::task::block_in_place(|| {
         let token = |account: &str, options: &str| {
             cluster.kubectl(&format!("create token {account} --namespace {RELEASE} {options}")).trim().to_owned()
@@ -74,16 +74,16 @@ async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
         ]
     });
     for (number, (token, code)) in tokens.iter().enumerate() {
-        let refused = configuration(cluster, token).await.expect_err("a token that must not do");
+        let refused = configuration(cluster, token).await.expect_err("refused");
         assert_eq!(refused.code(), *code, "token {number}: {refused:?}");
     }
-    let refused = catalog(cluster, &mine).await.expect_err("an agent reads the catalog");
+    let refused = catalog(cluster, &mine).await.expect_err("refused");
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
 
-    // And the aggregator takes no records in another host's name.
-    let refused = hello(cluster, &foreign, "host1").await.expect_err("one host speaks for another");
+    // The aggregator refuses records in the name of another host.
+    let refused = hello(cluster, &foreign, "host1").await.expect_err("refused");
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
-    hello(cluster, &foreign, "host2").await.expect("a host speaks for itself");
+    hello(cluster, &foreign, "host2").await.expect("accepted");
     tokio::task::spawn_blocking(move || drop(scene)).await.expect("the end");
 }
 
@@ -91,7 +91,7 @@ fn has_identity(pod: &ObservedPod) -> bool {
     matches!(pod.identity, Some(observed_pod::Identity::IdentityJson(_)))
 }
 
-/// A token as the agent of that host has it: bound to its pod.
+/// A token bound to the pod of that host's agent.
 fn agent_token(cluster: &Cluster, host: &str) -> String {
     let pod = wait::until(&format!("an agent on {host}"), || {
         let pods = cluster.find(&pods_of("agent"))?;
@@ -103,11 +103,11 @@ fn agent_token(cluster: &Cluster, host: &str) -> String {
     cluster.kubectl(&command).trim().to_owned()
 }
 
-/// A channel to a Service, and what keeps it open.
+/// A channel to a Service, and the forwarded port that it needs.
 async fn channel(cluster: &Cluster, component: &str, port: u16) -> (Channel, impl Sized + use<>) {
-    let (authority, forward) = tokio::task::block_in_place(|| cluster.service(component, port));
+    let (ca_bundle, forward) = tokio::task::block_in_place(|| cluster.service(component, port));
     let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(authority))
+        .ca_certificate(Certificate::from_pem(ca_bundle))
         .domain_name(format!("{RELEASE}-{component}.{RELEASE}.svc"));
     let endpoint = Channel::from_shared(format!("https://127.0.0.1:{}", forward.port())).expect("an address");
     let channel = endpoint.tls_config(tls).expect("TLS").connect().await;
@@ -124,10 +124,10 @@ async fn configuration(cluster: &Cluster, token: &str) -> Result<HostUpdate, Sta
     let (channel, _open) = channel(cluster, "operator", CONFIG).await;
     let hello = HostHello { least_version: 1, greatest_version: 1, build: "test".to_owned() };
     let hello = HostReport { report: Some(host_report::Report::Hello(hello)) };
-    // The stream stays open: its end would be a goodbye.
+    // The stream stays open: its end would end the session.
     let reports = tokio_stream::StreamExt::chain(tokio_stream::once(hello), tokio_stream::pending());
     let mut updates = ConfigurationClient::new(channel).host(with_token(reports, token)).await?.into_inner();
-    let first = tokio::time::timeout(PATIENCE, updates.message()).await.expect("an answer in time")?;
+    let first = tokio::time::timeout(RESPONSE_TIMEOUT, updates.message()).await.expect("a response in time")?;
     Ok(first.expect("a snapshot"))
 }
 
@@ -135,7 +135,7 @@ async fn catalog(cluster: &Cluster, token: &str) -> Result<(), Status> {
     let (channel, _open) = channel(cluster, "operator", CONFIG).await;
     let request = CatalogRequest { least_version: 1, greatest_version: 1, build: "test".to_owned() };
     let mut updates = ConfigurationClient::new(channel).catalog(with_token(request, token)).await?.into_inner();
-    tokio::time::timeout(PATIENCE, updates.message()).await.expect("an answer in time").map(|_| ())
+    tokio::time::timeout(RESPONSE_TIMEOUT, updates.message()).await.expect("a response in time").map(|_| ())
 }
 
 async fn hello(cluster: &Cluster, token: &str, host: &str) -> Result<(), Status> {
@@ -151,5 +151,5 @@ async fn hello(cluster: &Cluster, token: &str, host: &str) -> Result<(), Status>
     let hello = RecordRequest { request: Some(record_request::Request::Hello(hello)) };
     let requests = tokio_stream::StreamExt::chain(tokio_stream::once(hello), tokio_stream::pending());
     let mut replies = IngestClient::new(channel).record(with_token(requests, token)).await?.into_inner();
-    tokio::time::timeout(PATIENCE, replies.message()).await.expect("an answer in time").map(|_| ())
+    tokio::time::timeout(RESPONSE_TIMEOUT, replies.message()).await.expect("a response in time").map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! The launcher itself: each level starts, and nothing of it is left.
+//! The cluster launcher: each level starts, and leaves nothing behind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,18 +9,18 @@ use chainscope_e2e::harness::program::Program;
 use serde_json::json;
 
 #[test]
-fn an_api_server_answers_and_notes_who_asked() {
+fn an_api_server_responds_and_has_an_audit_log() {
     let cluster = Setup::new(Level::Api).audit().start();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "first"}});
     cluster.apply(&namespace.to_string());
     let found = cluster.find("namespace first").expect("the namespace");
     assert_eq!(found["metadata"]["name"], "first");
-    assert!(cluster.tell("apply -f -", "apiVersion: v1\nkind: Nonsense\n").is_err());
-    let noted = cluster.audit();
-    let by_us = noted.iter().any(|e| e["user"]["username"] == "admin" && e["objectRef"]["name"] == "first");
-    assert!(by_us, "{} requests, none of them ours", noted.len());
+    assert!(cluster.kubectl_with_input("apply -f -", "apiVersion: v1\nkind: Nonsense\n").is_err());
+    let audit = cluster.audit();
+    let by_us = audit.iter().any(|e| e["user"]["username"] == "admin" && e["objectRef"]["name"] == "first");
+    assert!(by_us, "{} requests, none of this test", audit.len());
 
-    // Another one at the same time, that knows nothing of the first.
+    // Another cluster at the same time is independent of the first.
     let other = Setup::new(Level::Control).start();
     assert!(other.find("namespace first").is_none());
     let folder = other.folder().to_owned();
@@ -39,12 +39,12 @@ fn a_killed_launcher_leaves_nothing() {
         });
         (program, config.parent().expect("a folder").to_owned())
     };
-    // Asked to end, it ends everything itself.
+    // After SIGTERM the launcher cleans up.
     let (program, folder) = up();
     assert!(!groups(&folder).is_empty());
     program.terminate().expect_success("chainscope-cluster");
     assert!(!folder.exists() && groups(&folder).is_empty(), "{:?}", groups(&folder));
-    // Killed, it cannot; the next launcher does, whichever it is.
+    // After SIGKILL the next launcher cleans up.
     let (program, folder) = up();
     drop(program.kill());
     assert!(folder.exists() && !groups(&folder).is_empty());
@@ -52,7 +52,7 @@ fn a_killed_launcher_leaves_nothing() {
     assert!(!folder.exists() && groups(&folder).is_empty(), "{:?}", groups(&folder));
 }
 
-/// Control groups of a cluster.
+/// Cgroups of a cluster.
 fn groups(folder: &Path) -> Vec<PathBuf> {
     let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
     let mut found = Vec::new();

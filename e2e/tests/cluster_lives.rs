@@ -1,5 +1,5 @@
-//! Lives in a cluster: of the node's process and pod, of the agent, the aggregator and the operator. Two clusters for all of them: to
-//! start one takes as long as most of these lives.
+//! Restarts in a cluster: of the node's process and pod, of the agent, the aggregator and the operator. Two clusters serve all of
+//! them, because the start of a cluster takes as long as most of these restarts.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use chainscope_e2e::harness::stats::Account;
 use chainscope_e2e::harness::transcript::Missing;
 use chainscope_e2e::harness::wait;
 
-/// Messages of each side in a second.
+/// Messages per second and side.
 const RATE: u64 = 50;
-/// Nothing is missing.
+/// No message is missing.
 const COMPLETE: Missing = Missing { run: 0, tail: 0 };
 
-/// Waits until each side has said that many messages.
-fn until_said(scene: &Scene, messages: u64) {
-    let said = || (scene.transcript().len() as u64 >= 2 * messages).then_some(());
-    wait::until_within(wait::WAIT_TIMEOUT * 3, "the conversation to go on", said);
+/// Waits until each side has sent that many messages.
+fn until_sent(scene: &Scene, messages: u64) {
+    let is_sent = || (scene.transcript().len() as u64 >= 2 * messages).then_some(());
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "the conversation to go on", is_sent);
 }
 
 #[test]
@@ -31,20 +31,20 @@ fn an_aggregator_that_is_killed_or_away_and_an_agent_that_is_killed_meanwhile_co
     scene.cluster.kill("aggregator");
     scene.until_count(20 * RATE);
 
-    // Away for twenty seconds, longer than the agent ever waits before it tries again: the records wait in its spool.
+    // Without an aggregator for longer than the agent's longest backoff: the records are in its spool.
     scene.cluster.scale_aggregator(0);
-    until_said(&scene, 35 * RATE);
+    until_sent(&scene, 35 * RATE);
     scene.cluster.scale_aggregator(1);
     scene.until_count(2 * 35 * RATE);
 
-    // Away until everything is said, and the agent is killed when all of it is in the spool.
+    // Without an aggregator until all messages are sent; the agent is killed when all of them are in the spool.
     scene.cluster.scale_aggregator(0);
-    until_said(&scene, MESSAGES);
-    // What the agent still has in memory comes to the spool within a second.
+    until_sent(&scene, MESSAGES);
+    // Records in memory are written to the spool within a second.
     let mut since = (0.0, Instant::now());
     let spooled = wait::until("the spool to be complete", || {
         let now = scene.cluster.metric("agent", "chainscope_agent_spool_records")?;
-        // Of what goes on there is an account now and then.
+        // Periodic account records keep the count growing slowly.
         if now > since.0 + 5.0 {
             since = (now, Instant::now());
         }
@@ -68,7 +68,7 @@ fn an_aggregator_that_is_killed_or_away_and_an_agent_that_is_killed_meanwhile_co
 fn operators_agents_processes_and_pods_that_end_are_followed() {
     let scene = Scene::new(1, &["operator.replicas=2"]);
     another_operator_takes_over(&scene.cluster);
-    // What comes now is seen and reported by the second one.
+    // From now on nodes are observed and reported with the second operator.
     deleted_certificates_are_restored(&scene.cluster);
     scene.play_load(1_000_000, RATE);
     scene.cluster.condition("tezos", "rolling", "Ready", "True");
@@ -96,44 +96,44 @@ fn another_operator_takes_over(cluster: &Cluster) {
 
 fn deleted_certificates_are_restored(cluster: &Cluster) {
     let secret = format!("secret {RELEASE}-ca --namespace {RELEASE}");
-    let authority = cluster.find(&secret).expect("the authority's Secret");
-    assert_eq!(authority["metadata"]["ownerReferences"][0]["kind"], "Deployment", "{}", authority["metadata"]);
-    // The Lease owns nothing: without it everything stays, and it comes back.
+    let ca = cluster.find(&secret).expect("the CA's Secret");
+    assert_eq!(ca["metadata"]["ownerReferences"][0]["kind"], "Deployment", "{}", ca["metadata"]);
+    // The Lease owns no object, and is recreated.
     cluster.kubectl(&format!("delete lease {RELEASE}-operator --namespace {RELEASE}"));
     cluster.until("a Lease", &format!("lease {RELEASE}-operator --namespace {RELEASE}"), |found| {
         found["spec"]["holderIdentity"].as_str().filter(|name| !name.is_empty()).map(drop)
     });
-    assert_eq!(cluster.find(&secret).expect("the Secret")["metadata"]["uid"], authority["metadata"]["uid"]);
+    assert_eq!(cluster.find(&secret).expect("the Secret")["metadata"]["uid"], ca["metadata"]["uid"]);
     cluster.kubectl(&format!("delete {secret}"));
-    cluster.until("the authority's Secret to be back", &secret, |found| {
-        (found["metadata"]["uid"] != authority["metadata"]["uid"]).then(|| assert_eq!(found["data"], authority["data"]))
+    cluster.until("the CA's Secret to be back", &secret, |found| {
+        (found["metadata"]["uid"] != ca["metadata"]["uid"]).then(|| assert_eq!(found["data"], ca["data"]))
     });
 }
 
 fn a_session_goes_on_when_the_agent_is_killed(scene: &Scene) {
     scene.until_count(10 * RATE);
-    let noted_at_kill = scene.transcript().len();
+    let listed_at_kill = scene.transcript().len();
     scene.cluster.kill("agent");
-    let away = scene.transcript().len() - noted_at_kill;
-    // Nothing of what was served is lost, and the same session goes on.
+    let away = scene.transcript().len() - listed_at_kill;
+    // No served message is lost, and the session is resumed.
     let before = scene.count();
     assert!(before >= 10 * RATE, "{before}");
     scene.until_count(before + 10 * RATE);
     let missing = scene.missing();
     let run: usize = missing.iter().map(|missing| missing.run).sum();
-    // Besides what was said without an agent: what it had not spooled, and what is said until it finds the session again.
+    // And those that were not spooled, and those until the session is resumed.
     assert!(run <= away + usize::try_from(2 * 5 * RATE).expect("small"), "{missing:?}, {away} without an agent");
     assert_eq!(scene.reader.connections(NODE).len(), 1, "one session is one connection");
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
-    // The interval without an agent is shown as such.
+    // The interval without an agent is reported.
     assert!(scene.reader.stats().to_string().contains("agent restarted"), "{}", scene.reader.stats());
     scene.cluster.condition("tezos", "rolling", "Recording", "True");
 }
 
 fn processes_and_pods_that_restart_are_followed(scene: &Scene) {
-    let until_connected = |lives: usize| {
+    let until_connected = |processes: usize| {
         wait::until("a connection of the new process", || {
-            (scene.reader.connections(NODE).len() >= lives).then_some(())
+            (scene.reader.connections(NODE).len() >= processes).then_some(())
         });
         let before = scene.count();
         scene.until_count(before + 200);
@@ -144,11 +144,11 @@ fn processes_and_pods_that_restart_are_followed(scene: &Scene) {
             condition["status"].as_str().map(str::to_owned)
         })
     };
-    for life in 2..=4 {
-        // The shell starts it again; the container does not end.
+    for process in 2..=4 {
+        // The shell of the container restarts it; the container keeps running.
         scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
-        until_connected(life);
-        if life < 4 {
+        until_connected(process);
+        if process < 4 {
             scene.cluster.condition("tezos", "rolling", "ProcessRunning", "True");
         }
     }
@@ -158,7 +158,7 @@ fn processes_and_pods_that_restart_are_followed(scene: &Scene) {
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
     scene.cluster.condition("tezos", "rolling", "Ready", "True");
 
-    // Without an agent on its host nobody knows whether the pod is recorded; without pods there is nothing to record.
+    // Without an agent on its host the state of the pod is unknown; without pods there is nothing to record.
     let nowhere = r#"{"spec":{"template":{"spec":{"nodeSelector":{"nobody":"has"}}}}}"#;
     let agents = format!("daemonset {RELEASE}-agent --namespace {RELEASE}");
     scene.cluster.kubectl(&format!("patch {agents} --type merge --patch {nowhere}"));

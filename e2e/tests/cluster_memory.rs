@@ -6,23 +6,23 @@ use chainscope_testing::tree::check;
 use serde_json::Value;
 
 #[test]
-fn the_memory_of_a_pod_is_served_to_who_may_read_it() {
+fn the_memory_of_a_pod_is_served_to_authorized_readers() {
     let scene = Scene::new(1, &[]);
-    // It notes what it says and hears in a file, whose pages it holds.
+    // It writes a transcript, whose pages are page cache of the process.
     scene.play_load(1_000_000, 100);
     scene.until_count(100);
-    assert_eq!(scene.reader.get(&path("pid")), 0, "memory was not asked for");
+    assert_eq!(scene.reader.get(&path("pid")), 0, "memory is not enabled");
 
-    // Of a process that runs: what it had before is no stack's, and the sum is the kernel's own.
+    // For a running process, earlier memory is attributed to no stack, and the sum matches the kernel's counter.
     scene.cluster.kubectl(r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"memory":{}}}"#);
     let first = wait::until("a process", || process(&scene, 0));
-    wait::until("the kernel's own count", || is_explained(&scene, first));
-    assert!(target(&scene, first)["anon"]["beforeAttach"].as_u64() > Some(0), "it ran before");
+    wait::until("the kernel's count", || is_explained(&scene, first));
+    assert!(target(&scene, first)["anon"]["beforeAttach"].as_u64() > Some(0), "the process was running before");
 
-    // The next one is followed; functions that ask for pages are there by name.
+    // The next process is observed; allocating functions are shown by name.
     scene.cluster.kubectl("exec rolling-node-0 --namespace tezos -- killall -9 octez-node");
     let second = wait::until("the next process", || process(&scene, first));
-    wait::until("the kernel's own count", || is_explained(&scene, second));
+    wait::until("the kernel's count", || is_explained(&scene, second));
     wait::until("functions of the node", || {
         let tree = scene.reader.get(&path("tree?threshold=0&reverse=true"));
         check(&tree, 0, false);
@@ -31,16 +31,16 @@ fn the_memory_of_a_pod_is_served_to_who_may_read_it() {
         names.iter().any(|name| name.contains("chainscope_demo_node")).then_some(())
     });
 
-    let stranger = scene.door.api.with_token(&scene.cluster.token("tezos", "stranger"));
-    assert_eq!(stranger.request(&path("tree")).expect("an answer").0, 403);
-    assert_eq!(scene.door.api.request(&path("tree")).expect("an answer").0, 401);
+    let stranger = scene.client.api.with_token(&scene.cluster.token("tezos", "stranger"));
+    assert_eq!(stranger.request(&path("tree")).expect("response").0, 403);
+    assert_eq!(scene.client.api.request(&path("tree")).expect("response").0, 401);
 }
 
 fn path(what: &str) -> String {
     format!("/nodes/{NODE}/v1/{what}")
 }
 
-/// The observed process, if it is another one than that.
+/// The pid of the observed process, if it is not `not`.
 fn process(scene: &Scene, not: u64) -> Option<u64> {
     let (status, body) = scene.reader.request(&path("pid"))?;
     assert_eq!(status, 200, "{body}");
@@ -53,7 +53,7 @@ fn target(scene: &Scene, pid: u64) -> Value {
     found.cloned().unwrap_or_else(|| panic!("{pid} is not among {targets}"))
 }
 
-/// Whether the anonymous memory that is shown is what the kernel counts at this moment.
+/// Whether the reported anonymous memory equals the kernel's current count.
 fn is_explained(scene: &Scene, pid: u64) -> Option<()> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");

@@ -1,4 +1,4 @@
-//! The whole way: the chart is installed, pods as tezos-k8s makes them talk, and their messages are served to who may read them.
+//! The whole path: the chart is installed, pods as of tezos-k8s communicate, and their messages are served to authorized readers.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const MESSAGES: u64 = 5_475 + 4;
 
 #[test]
-fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
+fn the_messages_of_a_pod_are_served_to_authorized_readers() {
     let scene = Scene::new(1, &[]);
     let cluster = &scene.cluster;
     assert_eq!(cluster.condition("tezos", "rolling", "Ready", "False"), "NoPodsSelected");
@@ -24,24 +24,24 @@ fn the_messages_of_a_pod_are_served_to_who_may_read_them() {
         cluster.condition("tezos", "rolling", kind, "True");
     }
 
-    // Who may not read.
+    // Unauthenticated and unauthorized requests.
     let path = format!("/v2/p2p?node_name={NODE}&limit=1");
-    let status = |api: &Api| api.request(&path).expect("an answer").0;
-    assert_eq!(status(&scene.door.api), 401);
-    assert_eq!(status(&scene.door.api.with_token("nonsense")), 401);
-    let stranger = scene.door.api.with_token(&cluster.token("tezos", "stranger"));
+    let status = |api: &Api| api.request(&path).expect("response").0;
+    assert_eq!(status(&scene.client.api), 401);
+    assert_eq!(status(&scene.client.api.with_token("nonsense")), 401);
+    let stranger = scene.client.api.with_token(&cluster.token("tezos", "stranger"));
     assert_eq!(status(&stranger), 403);
-    assert_eq!(stranger.get("/nodes"), json!([]), "a node is shown to who may not read it");
-    cluster.assert_rights_are_used();
+    assert_eq!(stranger.get("/nodes"), json!([]), "a node is listed for an unauthorized reader");
+    cluster.assert_permissions_are_used();
     check_pod_security(cluster);
 
     cluster.test_release();
-    // Some are about memory.
+    // Some queries are about memory.
     cluster.kubectl(r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"memory":{}}}"#);
     cluster.test_queries();
 }
 
-/// As the single-machine test of the same conversation checks it; of the bytes every seventh message, for time.
+/// The checks of the single-machine test of the same conversation; bytes of every seventh message only, to save time.
 fn check_messages(api: &Api) {
     let rows = api.rows(NODE, "");
     assert_eq!(rows.len() as u64, MESSAGES);
@@ -62,19 +62,19 @@ fn check_messages(api: &Api) {
     }
 }
 
-/// Only the agent needs a namespace that is `privileged`, and for these reasons only.
+/// Only the agent violates the `restricted` Pod Security Standard, for these reasons only.
 fn check_pod_security(cluster: &Cluster) {
     let mut command = cluster.program("kubectl");
     command.args(["label", "namespace", RELEASE, "--overwrite", "--dry-run=server"]);
     let output = command.arg("pod-security.kubernetes.io/enforce=restricted").output().expect("kubectl");
-    let said = String::from_utf8_lossy(&output.stderr);
-    let mut offenders = said.lines().filter_map(|line| line.strip_prefix("Warning: ")?.strip_prefix(RELEASE));
-    let agent = offenders.next().unwrap_or_else(|| panic!("the agent is not said to need more: {said}"));
-    assert_eq!(offenders.next(), None, "{said}");
-    let (name, reasons) = agent.split_once(": ").expect("a pod and why");
-    assert!(name.starts_with("-agent-"), "{said}");
+    let warnings = String::from_utf8_lossy(&output.stderr);
+    let mut offenders = warnings.lines().filter_map(|line| line.strip_prefix("Warning: ")?.strip_prefix(RELEASE));
+    let agent = offenders.next().unwrap_or_else(|| panic!("no warning about the agent: {warnings}"));
+    assert_eq!(offenders.next(), None, "{warnings}");
+    let (name, reasons) = agent.split_once(": ").expect("a pod and its reasons");
+    assert!(name.starts_with("-agent-"), "{warnings}");
     let reasons: BTreeSet<_> = reasons.split(", ").collect();
     let expected = ["host namespaces", "restricted volume types", "runAsNonRoot != true", "runAsUser=0"];
     let more = reasons.difference(&BTreeSet::from(expected)).filter(|reason| !reason.contains("capabilities")).count();
-    assert_eq!(more, 0, "{said}");
+    assert_eq!(more, 0, "{warnings}");
 }

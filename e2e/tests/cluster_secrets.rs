@@ -1,15 +1,15 @@
-//! Where secrets are not: a node's key, and the key of a session that follows from it.
+//! A node's secret key and the shared key of its session are in no output.
 
 use chainscope_e2e::cluster::release::pods_of;
 use chainscope_e2e::cluster::scene::{NODE, Scene};
 use chainscope_e2e::harness::files_below;
 use chainscope_e2e::harness::search::{Places, assert_no_secret};
 
-/// Messages of the session, both ways.
+/// Messages of the session in both directions.
 const SESSION: u64 = 38;
-/// Folders of a host: agents' spools, journals and kept configurations; volumes, of which one is the aggregator's; everybody's logs.
+/// Directories of a host: data of agents; volumes, of which one is the aggregator's; logs of all pods.
 const FOLDERS: [&str; 3] = ["lib/chainscope", "lib/volumes", "log"];
-/// Where the node is named, so that the search has to find it.
+/// Paths whose files contain the node's name, to check the search itself.
 const NAMED: [&str; 3] = ["lib/chainscope/", "lib/volumes/", "/log/pods/chainscope_chainscope-agent"];
 
 #[test]
@@ -17,7 +17,7 @@ fn no_secret_leaves_the_agent_and_none_is_in_a_core_dump() {
     let scene = Scene::new(2, &["operator.secretNamespaces={tezos}"]);
     scene.play_session("outgoing-all-messages");
     scene.until_count(SESSION);
-    // The same session once more, opened with the identity of a Secret.
+    // The same session again, decrypted with the identity of a Secret.
     let cluster = &scene.cluster;
     let vectors = "vectors/tezos/synthetic-two-way/identity.json";
     cluster.kubectl(&format!("create secret generic keys --namespace tezos --from-file identity.json={vectors}"));
@@ -28,13 +28,13 @@ fn no_secret_leaves_the_agent_and_none_is_in_a_core_dump() {
     cluster.kubectl("delete pod --namespace tezos rolling-node-0");
     scene.until_count(2 * SESSION);
     cluster.condition("tezos", "rolling", "IdentityResolved", "True");
-    cluster.assert_rights_are_used();
+    cluster.assert_permissions_are_used();
 
     assert_no_secret(&everything_written(&scene), &NAMED.map(|part| (part, NODE)));
     assert_no_core_dumps(&scene);
 }
 
-/// Answers of the API, resources, and files of all hosts, by their place.
+/// Responses of the API, resources, and files of all hosts, by path.
 fn everything_written(scene: &Scene) -> Places {
     let mut places = Places::new();
     let mut paths: Vec<String> = ["/nodes", "/openapi.json"].map(str::to_owned).to_vec();
@@ -43,7 +43,7 @@ fn everything_written(scene: &Scene) -> Places {
     }
     paths.extend((0..scene.count()).map(|id| format!("/v2/p2p/{id}?node_name={NODE}")));
     for path in paths {
-        let (status, body) = scene.reader.request(&path).unwrap_or_else(|| panic!("no answer to {path}"));
+        let (status, body) = scene.reader.request(&path).unwrap_or_else(|| panic!("no response to {path}"));
         assert_eq!(status, 200, "{path}: {body}");
         places.insert(path, body.into_bytes());
     }
@@ -63,7 +63,7 @@ fn everything_written(scene: &Scene) -> Places {
     places
 }
 
-/// The agents' and the operator's memory holds identities: it is never written to a disk.
+/// Agents and operator hold identities in memory: their core dumps are disabled.
 fn assert_no_core_dumps(scene: &Scene) {
     for component in ["agent", "operator"] {
         let pods = scene.cluster.find(&pods_of(component)).expect("pods");
@@ -83,7 +83,7 @@ fn assert_no_core_dumps(scene: &Scene) {
 
 /// The process of a container.
 fn process_of(container: &str) -> u32 {
-    assert_eq!(container.len(), 64, "{container:?} is no container");
+    assert_eq!(container.len(), 64, "{container:?} is not the id of a container");
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut ours = pids.filter(|pid| {

@@ -1,4 +1,4 @@
-//! Pods and agents that start, many times: each is recorded from its first message on, and nothing is left of the agents.
+//! Repeated starts of pods and agents: each pod is recorded from its first message, and agents leave nothing behind.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -9,21 +9,22 @@ use chainscope_e2e::harness::wait;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Pods that start one after the other, each measured.
+/// Pods that are started one after the other and timed.
 const SINGLE: u64 = 20;
-/// Pods that start together.
+/// Pods that are started together.
 const TOGETHER: u64 = 30;
-/// What each side of a conversation says, after its handshake.
+/// Messages of each side after the handshake.
 const MESSAGES: u64 = 20;
-/// Of one pod.
+/// Messages of one pod.
 const ALL: u64 = 2 * MESSAGES + HANDSHAKE;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "compared with timestamps of the kubelet")]
 fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
     let scene = Scene::new(1, &[]);
     scene.play_load(MESSAGES, 100);
     scene.until_count(ALL);
-    let template = scene.cluster.find("statefulset rolling-node --namespace tezos").expect("the pods' description");
+    let template = scene.cluster.find("statefulset rolling-node --namespace tezos").expect("StatefulSet");
 
     let mut delays: Vec<Duration> = Vec::new();
     for number in 0..SINGLE {
@@ -37,7 +38,7 @@ fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
     delays.sort_unstable();
     let at = |place: usize| delays.get(place).map_or(0, Duration::as_millis);
     let (median, most) = (at(delays.len() / 2), at(delays.len() - 1));
-    // A figure, and no limit: it depends on the machine. That nothing of a start is missing does not.
+    // Printed only: it depends on the machine. The number of messages does not.
     println!(
         "from a container's start to its first message in the API: median {median} ms, most {most} ms of {SINGLE}"
     );
@@ -52,12 +53,12 @@ fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
     let connections = scene.reader.connections(NODE);
     assert_eq!(connections.len() as u64, 1 + SINGLE + TOGETHER);
     assert!(scene.undecryptable().is_empty(), "{:?}", scene.undecryptable());
-    assert_eq!(scene.count(), all, "more messages than were said");
+    assert_eq!(scene.count(), all, "more messages than were sent");
     let nodes = scene.reader.get("/nodes");
     assert_eq!((&nodes[0]["loss"]["records"], &nodes[0]["loss"]["bytes"]), (&0.into(), &0.into()), "{nodes}");
 }
 
-/// A pod as the StatefulSet makes them, with a folder of its own instead of a volume.
+/// A pod of the StatefulSet's template, with an emptyDir instead of a volume claim.
 fn pod(stateful_set: &Value, number: u64) -> Value {
     let template = &stateful_set["spec"]["template"];
     let mut spec = template["spec"].clone();
@@ -74,7 +75,7 @@ fn name(number: u64) -> String {
     format!("start-{number}")
 }
 
-/// When the node's container wrote its first line, which is before the node starts.
+/// Time of the first log line of the node's container, which precedes the start of the node.
 fn start_of(scene: &Scene, number: u64) -> SystemTime {
     let logs = scene.cluster.kubectl(&format!("logs {} --namespace tezos --timestamps", name(number)));
     let moment = logs.split_whitespace().next().and_then(|word| word.parse::<Timestamp>().ok());
@@ -92,18 +93,18 @@ fn agents_come_and_go_and_leave_nothing() {
     let scene = Scene::new(1, &[]);
     scene.play_load(1_000_000, 20);
     scene.until_count(100);
-    let before = Kept::now(&scene);
+    let before = HostState::now(&scene);
     for time in 0..TIMES {
         let agent = agent_of(&scene, None);
-        // In turn: asked to end, and killed.
-        let how = if time % 2 == 0 { "" } else { "--force --grace-period 0" };
-        scene.cluster.kubectl(&format!("delete pod {agent} --namespace {RELEASE} {how}"));
+        // SIGTERM and SIGKILL in turn.
+        let options = if time % 2 == 0 { "" } else { "--force --grace-period 0" };
+        scene.cluster.kubectl(&format!("delete pod {agent} --namespace {RELEASE} {options}"));
         agent_of(&scene, Some(&agent));
         let count = scene.count();
         scene.until_count(count + 20);
     }
-    wait::until("as much in the kernel as before", || {
-        let now = Kept::now(&scene);
+    wait::until("the same kernel objects as before", || {
+        let now = HostState::now(&scene);
         let is_same = now == before;
         if !is_same {
             eprintln!("before: {before:?}\nnow: {now:?}");
@@ -114,7 +115,7 @@ fn agents_come_and_go_and_leave_nothing() {
     assert_eq!(scene.reader.connections(NODE).len(), 1, "one session is one connection");
 }
 
-/// The agent that is ready, other than this one.
+/// The name of a ready agent pod other than `not`.
 fn agent_of(scene: &Scene, not: Option<&str>) -> String {
     scene.cluster.until("an agent to be ready", &pods_of("agent"), |found| {
         let mut pods = found["items"].as_array()?.iter();
@@ -126,9 +127,9 @@ fn agent_of(scene: &Scene, not: Option<&str>) -> String {
     })
 }
 
-/// What an agent might leave on its host.
+/// Kernel objects and mounts that an agent could leave on its host.
 #[derive(Debug, PartialEq, Eq)]
-struct Kept {
+struct HostState {
     mounts: BTreeSet<String>,
     pins: String,
     programs: usize,
@@ -136,7 +137,7 @@ struct Kept {
     links: usize,
 }
 
-impl Kept {
+impl HostState {
     fn now(scene: &Scene) -> Self {
         let host = scene.cluster.hosts().first().expect("a host");
         let output = |program: &str, arguments: &[&str]| {
@@ -144,12 +145,16 @@ impl Kept {
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let mounts = output("cat", &["/proc/self/mountinfo"]);
-        // What is mounted for pods has their ids in its path, and those of containers theirs.
-        let place = |line: &str| line.split(' ').nth(4).map(str::to_owned);
+        // Mounts of pods and containers have their ids in the path.
+        let mount_point = |line: &str| line.split(' ').nth(4).map(str::to_owned);
         let of_pods =
             |path: &String| path.contains("/pods/") || path.contains("/k8s.io/") || path.contains("/sandboxes/");
         Self {
-            mounts: mounts.lines().filter_map(place).filter(|path| !of_pods(path) && !path.contains("cni-")).collect(),
+            mounts: mounts
+                .lines()
+                .filter_map(mount_point)
+                .filter(|path| !of_pods(path) && !path.contains("cni-"))
+                .collect(),
             pins: output("find", &["/sys/fs/bpf", "-mindepth", "1"]),
             programs: aya::programs::loaded_programs().count(),
             maps: aya::maps::loaded_maps().count(),

@@ -107,7 +107,7 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
     let stop = Arc::new(AtomicBool::new(false));
     let reader = mode.map(|mode| {
         let mut probe = load(Some(mode));
-        probe.add_process(pid).expect("room in the map");
+        probe.add_process(pid).expect("map update");
         let stop = Arc::clone(&stop);
         std::thread::spawn(move || {
             // Copies every byte, as a consumer reads each byte once.
@@ -125,7 +125,7 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
                 });
                 // A consumer sets the verdict after the first bytes.
                 if let Some(socket) = opened.take() {
-                    probe.set_verdict(socket, Verdict::Keep).expect("room in the map");
+                    probe.set_verdict(socket, Verdict::Keep).expect("map update");
                 }
                 if last && events.expect("the ring") == 0 {
                     break;

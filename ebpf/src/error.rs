@@ -19,7 +19,7 @@ pub enum Error {
         cause: String,
     },
     /// The kernel lacks a helper that all programs need.
-    #[error("kernel {release} lacks {need}: {} is needed", crate::check::KERNELS)]
+    #[error("kernel {release} lacks {need}: {} is needed", crate::kernel::KERNELS)]
     KernelTooOld {
         /// `uname -r`.
         release: String,
@@ -101,7 +101,7 @@ impl Error {
     pub(crate) fn from_loader(action: String, error: &(dyn std::error::Error + 'static), ring_bytes: u32) -> Self {
         match system_error(error).and_then(io::Error::raw_os_error) {
             Some(code) if code == rustix::io::Errno::PERM.raw_os_error() => {
-                Self::NotPermitted { action, missing: crate::check::missing_capabilities() }
+                Self::NotPermitted { action, missing: crate::kernel::missing_capabilities() }
             }
             Some(code) if code == rustix::io::Errno::NOMEM.raw_os_error() && ring_bytes > 0 => {
                 Self::NoMemory { action, ring_bytes }

@@ -6,12 +6,13 @@
 //! Shared by the pillars: the loader, the ring buffer reader, the error type and the check of the host ([`self_check`]).
 //!
 //! This is the only crate of the workspace with unsafe code.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "system calls and shared memory of the kernel")]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod check;
 mod error;
+mod kernel;
 mod load;
 pub mod memory;
 mod mmap_array;

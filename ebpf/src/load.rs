@@ -7,8 +7,8 @@ use aya::programs::ProgramError;
 use aya::{Btf, Ebpf};
 use rustix::io::Errno;
 
-use crate::check;
 use crate::error::Error;
+use crate::kernel;
 
 /// Maximum number of attempts to load a program. libbpf makes 5 (`PROG_LOAD_ATTEMPTS`); verifying a large program takes up
 /// to a second, so a signal is more likely here.
@@ -29,17 +29,19 @@ impl Kernel {
     /// # Errors
     /// [`Error::NoBtf`], [`Error::KernelTooOld`].
     pub(crate) fn read() -> Result<Self, Error> {
-        let no_btf = |cause: String| Error::NoBtf { path: check::BTF_PATH, cause };
-        let release = check::kernel_release();
-        let raw_btf = std::fs::read(check::BTF_PATH).map_err(|error| no_btf(error.to_string()))?;
-        check::require_helpers(&release, &check::names_of(&raw_btf))?;
+        let no_btf = |cause: String| Error::NoBtf { path: kernel::BTF_PATH, cause };
+        let release = kernel::release();
+        let raw_btf = std::fs::read(kernel::BTF_PATH).map_err(|error| no_btf(error.to_string()))?;
+        if let Some(need) = kernel::missing_helper(&release, &kernel::names_of(&raw_btf)) {
+            return Err(Error::KernelTooOld { release, need });
+        }
         let btf = Btf::from_sys_fs().map_err(|error| no_btf(error.to_string()))?;
         Ok(Self { release, btf, raw_btf })
     }
 
     /// Names of the types, functions and enumerators in BTF.
     pub(crate) fn names(&self) -> HashSet<&str> {
-        check::names_of(&self.raw_btf)
+        kernel::names_of(&self.raw_btf)
     }
 }
 

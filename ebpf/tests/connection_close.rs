@@ -26,7 +26,7 @@ fn half_close(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     // First the process shuts down its write side, then the peer; the other side continues to send.
     for (count, by) in [(1, ClosedBy::Local), (2, ClosedBy::Remote)] {
         let fd = process.call_ok(&format!("connect {address}"));
@@ -60,7 +60,7 @@ fn half_close(mode: CaptureMode) {
 fn connection_refused(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let port = free_port();
     let refusal = process.call(&format!("connect 127.0.0.1:{port}"));
     assert_eq!(refusal, [-i64::from(libc::ECONNREFUSED)]);
@@ -77,7 +77,7 @@ fn socket_reconnected_after_disconnect(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let fd = process.call_ok(&format!("connect {address}"));
     let (mut peer, _) = out.accept().expect("a connection");
     process.call_ok(&format!("send {fd} 1 0 1000 1 write"));

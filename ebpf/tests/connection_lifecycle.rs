@@ -64,7 +64,7 @@ fn listener_on_watched_port(mode: CaptureMode) {
 fn same_port_in_two_network_namespaces(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut processes = [TestProcess::in_new_netns(), TestProcess::in_new_netns()];
-    recorder.probe.watch_port(None, 9732).expect("room in the map");
+    recorder.probe.watch_port(None, 9732).expect("map update");
     for process in &mut processes {
         assert_eq!(process.call("listen 127.0.0.1:9732")[1], 0);
     }
@@ -90,7 +90,7 @@ fn same_port_in_two_network_namespaces(mode: CaptureMode) {
 fn port_watched_in_one_network_namespace(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let (mut inside, mut outside) = (TestProcess::in_new_netns(), TestProcess::in_new_netns());
-    recorder.probe.watch_port(Some(inside.netns()), 9732).expect("room in the map");
+    recorder.probe.watch_port(Some(inside.netns()), 9732).expect("map update");
     outside.call_ok("listen 127.0.0.1:9732");
     inside.call_ok("listen 127.0.0.1:9732");
     recorder.poll_until("listening", |r| !r.listening.is_empty());
@@ -140,9 +140,9 @@ fn existing_process_and_listener(mode: CaptureMode) {
     let mut process = TestProcess::new();
     let port = free_port();
     let fd = process.call_ok(&format!("listen 127.0.0.1:{port}"));
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     recorder.probe.add_process(process.pid()).expect("again changes nothing");
-    recorder.probe.add_listener(process.netns(), port, process.pid()).expect("room in the map");
+    recorder.probe.add_listener(process.netns(), port, process.pid()).expect("map update");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("a listener");
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!((opened.role, opened.received_offset), (Some(Role::Responder), 0));
@@ -174,7 +174,7 @@ fn existing_connection_of_either_role(mode: CaptureMode) {
         peer.write_all(&pattern(2, 0, 3100)).expect("a successful write");
         assert_eq!(process.call_ok(&format!("receive {fd} 3000 1 0 read")), 3000);
 
-        recorder.probe.add_process(process.pid()).expect("room in the map");
+        recorder.probe.add_process(process.pid()).expect("map update");
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
         assert_eq!(process.call_ok(&format!("send {fd} 1 5000 200 1 write")), 200);
         let opened = recorder.wait_opened(process.pid(), if initiator { 1 } else { 2 });
@@ -205,7 +205,7 @@ fn existing_connection_without_traffic(mode: CaptureMode) {
     for first_sends in [true, false] {
         let fd = process.call_ok(&format!("connect {address}"));
         let (mut peer, _) = out.accept().expect("a connection");
-        recorder.probe.add_process(process.pid()).expect("room in the map");
+        recorder.probe.add_process(process.pid()).expect("map update");
         if first_sends {
             assert_eq!(process.call_ok(&format!("send {fd} 1 0 10 1 write")), 10);
         } else {
@@ -224,7 +224,7 @@ fn leave_alone_verdict_stops_capture(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let (mut fds, mut peers) = (Vec::new(), Vec::new());
     for count in 1..=2 {
         let fd = process.call_ok(&format!("connect {address}"));
@@ -232,7 +232,7 @@ fn leave_alone_verdict_stops_capture(mode: CaptureMode) {
         assert_eq!(process.call_ok(&format!("send {fd} 1 0 100 1 write")), 100);
         let opened = recorder.wait_opened(process.pid(), count);
         let verdict = if count == 1 { Verdict::LeaveAlone } else { Verdict::Keep };
-        recorder.probe.set_verdict(opened.socket, verdict).expect("room in the map");
+        recorder.probe.set_verdict(opened.socket, verdict).expect("map update");
         assert_eq!(process.call_ok(&format!("send {fd} 1 100 900 1 write")), 900);
         process.call_ok(&format!("close {fd}"));
         let closed = recorder.wait_closed(opened.socket);
@@ -279,7 +279,7 @@ fn two_threads_on_separate_sockets(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let fds = [0, 1].map(|_| process.call_ok(&format!("connect {address}")));
     let total = 4_000_000_usize;
     let readers: Vec<_> = (0..2)
@@ -307,7 +307,7 @@ fn duplicated_descriptor_closed_by_thread(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let fd = process.call_ok(&format!("connect {address}"));
     let _peer = out.accept().expect("a connection");
     process.call_ok(&format!("send {fd} 1 0 100 1 write"));
@@ -334,7 +334,7 @@ fn nonblocking_connect(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let (out, address) = listener("[::1]:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let fd = process.call_ok(&format!("connect {address} nonblocking"));
     let (mut peer, _) = out.accept().expect("a connection");
     peer.write_all(&pattern(1, 0, 10)).expect("a successful write");
@@ -380,7 +380,7 @@ fn removed_process(mode: CaptureMode) {
     // that all earlier events have been read.
     let _unseen = TcpStream::connect(address).expect("a listener");
     let mut other = TestProcess::new();
-    recorder.probe.add_process(other.pid()).expect("room in the map");
+    recorder.probe.add_process(other.pid()).expect("map update");
     other.call_ok(&format!("connect {address}"));
     recorder.wait_opened(other.pid(), 1);
     assert_eq!(recorder.opened.len(), 2, "{:?}", recorder.opened);

@@ -30,7 +30,7 @@ fn connected(options: NetworkOptions) -> (Recorder, TestProcess, i64, TcpStream)
     let mut recorder = Recorder::with(options);
     let mut process = TestProcess::new();
     let (listener, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let fd = process.call_ok(&format!("connect {address}"));
     let (peer, _) = listener.accept().expect("a connection");
     (recorder, process, fd, peer)

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
@@ -36,8 +36,8 @@ fn as_argument() -> TestProcess {
 fn program_is_watched_from_exec(mode: CaptureMode) {
     let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
     let mut recorder = Recorder::with(options);
-    recorder.probe.watch_program(FILE).expect("room in the map");
-    recorder.probe.watch_program("by-argument").expect("room in the map");
+    recorder.probe.watch_program(FILE).expect("map update");
+    recorder.probe.watch_program("by-argument").expect("map update");
     let (by_file, dir) = as_file(mode);
     let mut processes = [by_file, as_argument(), TestProcess::new()];
     let mut peers = Vec::new();
@@ -51,7 +51,7 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
     let [by_file, by_argument, other] = processes;
     recorder.poll_until("both", |r| r.opened.len() == 2);
     assert_eq!(recorder.executed, [by_file.pid(), by_argument.pid()]);
-    let sockets: HashMap<SocketId, u32> = recorder.opened.values().map(|opened| (opened.socket, opened.pid)).collect();
+    let sockets: BTreeMap<SocketId, u32> = recorder.opened.values().map(|opened| (opened.socket, opened.pid)).collect();
     for socket in sockets.keys() {
         assert_eq!((recorder.opened[socket].sent_offset, recorder.opened[socket].received_offset), (0, 0));
         recorder.poll_until("its bytes", |r| r.sent(*socket).captured() == 1000);
@@ -73,7 +73,7 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
 fn released_process_can_be_watched_again(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let (at, address) = listener("127.0.0.1:0");
     let fd = process.call_ok(&format!("connect {address}"));
     let _peer = at.accept().expect("a connection");
@@ -81,7 +81,7 @@ fn released_process_can_be_watched_again(mode: CaptureMode) {
     recorder.wait_opened(process.pid(), 1);
     recorder.probe.release_process(process.pid()).expect("it is watched");
     process.call_ok(&format!("send {fd} 7 1000 500 1 write"));
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     process.call_ok(&format!("send {fd} 7 1500 2000 1 write"));
     let opened = recorder.wait_opened(process.pid(), 2);
     assert_eq!((opened.sent_offset, opened.role), (1500, Some(Role::Initiator)));

@@ -1,7 +1,7 @@
 //! Stacks of programs without frame pointers unwind to their entry point, and frames reused from the previous stack
 //! are correct.
 
-#![allow(clippy::print_stdout, reason = "the share of complete stacks")]
+#![expect(clippy::print_stdout, reason = "the share of complete stacks")]
 
 mod memory_common;
 

@@ -1,7 +1,7 @@
 //! Debian's PostgreSQL under load: one process for each client, shared memory, and a dozen libraries without frame
 //! pointers. Runs in `make soak`, which installs PostgreSQL.
 
-#![allow(clippy::print_stdout, reason = "the share of complete stacks")]
+#![expect(clippy::print_stdout, reason = "the share of complete stacks")]
 
 mod memory_common;
 

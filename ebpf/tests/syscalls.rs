@@ -43,7 +43,7 @@ fn connected(
     let mut recorder = large_ring(mode);
     let mut process = TestProcess::new();
     let (listener, address) = listener(listen);
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let fd = process.call_ok(&format!("connect {}", target(address.port())));
     let (peer, _) = listener.accept().expect("a connection");
     (recorder, process, fd, peer)
@@ -180,7 +180,7 @@ fn single_large_send(mode: CaptureMode, call: &str, parts: usize) {
     let mut recorder = large_ring(mode);
     let mut process = TestProcess::new();
     let (listener, address) = listener("127.0.0.1:0");
-    recorder.probe.add_process(process.pid()).expect("room in the map");
+    recorder.probe.add_process(process.pid()).expect("map update");
     let fd = process.call_ok(&format!("connect {address}"));
     let (mut peer, _) = listener.accept().expect("a connection");
     process.send_command(&format!("send {fd} 3 0 {BIG} {parts} {call}"));

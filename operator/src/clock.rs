@@ -17,6 +17,7 @@ pub struct Moment {
 
 impl Moment {
     /// The current time.
+    #[expect(clippy::disallowed_methods, reason = "timestamps of conditions")]
     pub fn now() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { monotonic_ns: monotonic_ns(), unix_ns: i64::try_from(unix.as_nanos()).unwrap_or(i64::MAX) }

@@ -5,7 +5,7 @@
 //! [`Arc`]: an unchanged part is the same allocation in the next version, so that consumers compare by [`Arc::ptr_eq`]
 //! first.
 //!
-//! A separate `tokio::sync::watch::Receiver<bool>` tells whether this replica is the leader and [`Desired`] is complete.
+//! A separate `tokio::sync::watch::Receiver<bool>` is true while this replica is the leader and [`Desired`] is complete.
 //! While it is `false` the config stream closes its streams and refuses new ones with `UNAVAILABLE`, so that clients try
 //! the next replica.
 

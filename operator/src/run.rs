@@ -211,6 +211,7 @@ async fn run_component(component: impl Future<Output = ()>) -> anyhow::Result<()
 }
 
 /// The holder identity of this process: a recreated pod of the same name is another holder.
+#[expect(clippy::disallowed_methods, reason = "unique per start")]
 fn holder_identity(replica: &str) -> String {
     format!("{replica}_{:x}", k8s_openapi::jiff::Timestamp::now().as_nanosecond())
 }

@@ -3,7 +3,7 @@
 //!
 //! `store_bench [small rows] [large rows] [directory]`, by default 100,000, 10,000,000 and a temporary directory.
 
-#![allow(clippy::print_stdout)] // a program that prints its figures
+#![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::{
     hint::black_box,

@@ -64,6 +64,7 @@ impl Block {
         }
         batch.put(&keys::row(node, segment, self.kind.zones(), self.start), &self.zone.encode());
         for (index, postings) in self.postings.iter_mut().enumerate() {
+            #[expect(clippy::iter_over_hash_type, reason = "the order of entries in a batch has no effect")]
             for (value, posting) in postings {
                 if std::mem::take(&mut posting.changed) {
                     let mut key = keys::posting_prefix(node, segment, self.kind.index_table(index), value);
@@ -75,6 +76,7 @@ impl Block {
     }
 
     /// Marks everything as written: for a block that was read back.
+    #[expect(clippy::disallowed_methods, reason = "each posting by itself")]
     pub(crate) fn mark_written(&mut self) {
         self.changed = false;
         self.postings.iter_mut().flat_map(HashMap::values_mut).for_each(|posting| posting.changed = false);

@@ -20,7 +20,7 @@ pub enum Error {
     NewerSchema {
         /// Its directory.
         path: PathBuf,
-        /// Version that the database says.
+        /// Version of the database.
         found: u32,
         /// Version that this build reads.
         known: u32,
@@ -34,7 +34,7 @@ pub enum Error {
     OlderSchema {
         /// Its directory.
         path: PathBuf,
-        /// Version that the database says.
+        /// Version of the database.
         found: u32,
         /// Version that this build reads.
         known: u32,
@@ -109,7 +109,7 @@ pub enum Error {
     Io {
         /// The file or directory meant.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The engine refused.

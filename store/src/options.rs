@@ -62,6 +62,7 @@ impl fmt::Debug for StoreOptions {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the default of `StoreOptions::clock`")]
 fn wall_clock() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }

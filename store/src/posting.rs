@@ -1,7 +1,7 @@
 //! Which ids of a block of 1,024 have a value: a set of bits, and its form on disk.
 //!
 //! On disk a set of up to 63 ids is the list of their places in the block, two bytes each; a larger one is the 128
-//! bytes of its bits. The length tells them apart.
+//! bytes of its bits. The length distinguishes them.
 
 /// Ids in a block.
 pub(crate) const BLOCK: u64 = 1024;

@@ -8,7 +8,7 @@
 //! Each eviction begins a new *reclamation epoch*. Disk space of evicted segments is reclaimed, regardless of snapshots, once
 //! every reader of the epochs before is done.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use parking_lot::RwLock;
 
@@ -53,7 +53,7 @@ impl NodeView {
 }
 
 struct Published {
-    nodes: HashMap<String, Arc<NodeView>>,
+    nodes: BTreeMap<String, Arc<NodeView>>,
     epoch: Arc<()>,
 }
 
@@ -76,7 +76,7 @@ impl Reader<'_> {
 
 impl Views {
     pub(crate) fn new() -> Self {
-        Self(RwLock::new(Published { nodes: HashMap::new(), epoch: Arc::new(()) }))
+        Self(RwLock::new(Published { nodes: BTreeMap::new(), epoch: Arc::new(()) }))
     }
 
     /// View and snapshot of a node, if it is known.
@@ -93,9 +93,7 @@ impl Views {
 
     /// Views of all nodes, by name.
     pub(crate) fn all(&self) -> Vec<Arc<NodeView>> {
-        let mut all: Vec<_> = self.0.read().nodes.values().cloned().collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
+        self.0.read().nodes.values().cloned().collect()
     }
 
     /// Makes new views readable.

@@ -230,7 +230,7 @@ int main(void)
 		else if (!strcmp(word, "thin"))
 			thin_out(a);
 		else if (!strcmp(word, "exec"))
-			result = execl("/proc/self/exe", "life", (char *)0);
+			result = execl("/proc/self/exe", "memory_workload", (char *)0);
 		else if (!strcmp(word, "small")) /* disables huge pages */
 			result = madvise(a->start, a->pages * PAGE, MADV_NOHUGEPAGE);
 		else if (!strcmp(word, "collapse"))

@@ -25,5 +25,5 @@ pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: 
 #[must_use]
 pub fn memory_workload(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/memory_workload.c");
-    compile("gcc", &source, folder, "life", &["-O2", "-pthread", "-fomit-frame-pointer"])
+    compile("gcc", &source, folder, "memory_workload", &["-O2", "-pthread", "-fomit-frame-pointer"])
 }

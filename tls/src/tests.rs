@@ -19,10 +19,10 @@ use tonic::{body::Body, codegen::Service, metadata::MetadataMap, server::NamedSe
 
 use crate::{Acceptor, CertificateDir, Error, Protocol, Remote, Token, bearer, incoming};
 
-/// A certificate authority.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+/// A CA.
+struct CertificateAuthority(CertifiedIssuer<'static, KeyPair>);
 
-impl Authority {
+impl CertificateAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -163,7 +163,7 @@ fn ca_file(dir: &Path, pem: &str) -> PathBuf {
 
 #[tokio::test]
 async fn a_replaced_certificate_is_in_use_with_the_next_connection() {
-    let (old, new) = (Authority::new(), Authority::new());
+    let (old, new) = (CertificateAuthority::new(), CertificateAuthority::new());
     let mut mounted = MountedSecret::new(old.issue());
     let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
     let address = serve(Acceptor::tls(certificates, Protocol::Grpc).unwrap()).await;
@@ -185,12 +185,12 @@ async fn a_replaced_certificate_is_in_use_with_the_next_connection() {
 
 #[tokio::test]
 async fn damaged_files_leave_the_last_valid_pair_in_use() {
-    let authority = Authority::new();
-    let good = authority.issue();
+    let ca = CertificateAuthority::new();
+    let good = ca.issue();
     let mut mounted = MountedSecret::new(good.clone());
     let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
     let first = certificates.key();
-    let other = authority.issue();
+    let other = ca.issue();
     for (chain, key) in [
         (good.0.clone(), other.1.clone()),
         (String::new(), good.1.clone()),
@@ -211,18 +211,18 @@ async fn damaged_files_leave_the_last_valid_pair_in_use() {
 
 #[tokio::test]
 async fn a_server_certificate_of_another_name_or_ca_is_not_trusted() {
-    let authority = Authority::new();
-    let mounted = MountedSecret::new(authority.issue());
+    let ca = CertificateAuthority::new();
+    let mounted = MountedSecret::new(ca.issue());
     let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
     let address = serve(Acceptor::tls(certificates, Protocol::Grpc).unwrap()).await;
     let trust = TempDir::new().unwrap();
-    let file = ca_file(trust.path(), &authority.pem());
+    let file = ca_file(trust.path(), &ca.pem());
 
     let by_address = Remote::new(&format!("https://127.0.0.1:{}", address.port()), Some(file.clone())).unwrap();
     let error = by_address.connect().await.unwrap_err().to_string();
     assert!(error.contains("not valid for name"), "{error}");
 
-    fs::write(&file, Authority::new().pem()).unwrap();
+    fs::write(&file, CertificateAuthority::new().pem()).unwrap();
     let uri = format!("https://localhost:{}", address.port());
     let by_name = Remote::new(&uri, Some(file.clone())).unwrap();
     let error = by_name.connect().await.unwrap_err().to_string();
@@ -235,8 +235,8 @@ async fn a_server_certificate_of_another_name_or_ca_is_not_trusted() {
 
 #[tokio::test]
 async fn a_client_without_a_handshake_does_not_delay_others() {
-    let authority = Authority::new();
-    let mounted = MountedSecret::new(authority.issue());
+    let ca = CertificateAuthority::new();
+    let mounted = MountedSecret::new(ca.issue());
     let certificates = CertificateDir::open(mounted.dir.path()).unwrap();
     let address = serve(Acceptor::tls(certificates, Protocol::Grpc).unwrap()).await;
     let mut silent = Vec::new();
@@ -244,7 +244,7 @@ async fn a_client_without_a_handshake_does_not_delay_others() {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
     let trust = TempDir::new().unwrap();
-    let file = ca_file(trust.path(), &authority.pem());
+    let file = ca_file(trust.path(), &ca.pem());
     let remote = Remote::new(&format!("https://localhost:{}", address.port()), Some(file)).unwrap();
     call(&remote).await.unwrap();
 

@@ -1,8 +1,8 @@
 //! Compares every rule of real files with `readelf --debug-dump=frames-interp`.
 
-#![allow(clippy::print_stdout, reason = "the number of rows that agree")]
+#![expect(clippy::print_stdout, reason = "the number of rows that agree")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -77,7 +77,7 @@ fn compare(path: &Path) {
     let lines = lines(path);
     assert!(lines.len() > 1000, "{} has {} rows", path.display(), lines.len());
     // The last of several rows for one address applies.
-    let last: HashMap<u64, &Line> = lines.iter().map(|line| (line.address, line)).collect();
+    let last: BTreeMap<u64, &Line> = lines.iter().map(|line| (line.address, line)).collect();
     let wrong: Vec<String> = last
         .values()
         .filter_map(|line| match table.lookup(line.address) {

@@ -9,7 +9,7 @@
 //! ratios of the best rounds. Requires root and g++. heaptrack traces `malloc` instead of pages, so it is compared on a
 //! program that calls `malloc` for each page. bpftrace counts allocated pages by stack: it unwinds by frame pointers,
 //! which are absent here, and does not count freed pages.
-#![allow(clippy::print_stdout)]
+#![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

@@ -53,6 +53,10 @@ impl MemoryPillar {
     /// Starts the threads. The BPF programs are loaded when the first process is watched.
     pub(crate) fn start(proc: &Proc) -> Result<(Self, Box<dyn Inbox>), Error> {
         let store = ProfileStore::default();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "one command per change of a target; discovery must not wait for a pillar"
+        )]
         let (commands, received) = unbounded();
         // Capacity of one: one update is being symbolized while another waits.
         let (updates, pending) = bounded(1);

@@ -202,7 +202,9 @@ impl Profile {
             NextState::Keyframe => {
                 // A new dictionary drops entries of code that no longer holds memory.
                 self.dictionary = Dictionary::default();
-                self.changed = self.pages.keys().copied().collect();
+                #[expect(clippy::disallowed_methods, reason = "collected into a set")]
+                let held = self.pages.keys().copied().collect();
+                self.changed = held;
                 self.keyframe_at = Instant::now();
                 (0, TableLengths::default())
             }
@@ -253,6 +255,7 @@ impl Profile {
                     })
                     .collect();
                 if has_unknown {
+                    #[expect(clippy::disallowed_methods, reason = "summed")]
                     let unknown = self.pages.iter().filter(|((node, of), _)| *of == kind && tree.call(*node).is_none());
                     counts.push((0, unknown.map(|(_, pages)| pages).sum()));
                 }

@@ -12,9 +12,9 @@ pub(crate) type Reasons = BTreeMap<&'static str, u64>;
 
 /// Reason for bytes of connections that were given up.
 pub(crate) const GIVEN_UP: &str = "too many open handshakes";
-/// Reason for bytes of sockets whose opening was never told.
+/// Reason for bytes of sockets whose opening was not reported.
 pub(crate) const UNKNOWN_SOCKET: &str = "socket unknown";
-/// Reason for bytes that came before the configuration, and for which there was no room.
+/// Reason for bytes before the configuration that exceeded the holding buffer.
 pub(crate) const HOLDING_FULL: &str = "holding buffer full";
 /// Drop reason of records that exceed the quota of their stream.
 pub(crate) const QUEUE_FULL: &str = "queue full";
@@ -35,7 +35,7 @@ pub(crate) struct Totals {
     pub(crate) chunk_bytes_dropped: u64,
     pub(crate) connections: u64,
     pub(crate) connections_open: u64,
-    /// When what the last record tells happened, nanoseconds since 1970.
+    /// Time of the last record's event, nanoseconds since 1970.
     pub(crate) last_record_ns: i64,
 }
 

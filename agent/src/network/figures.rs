@@ -30,12 +30,12 @@ struct Inner {
     pods_ended: Vec<(String, Tally)>,
     /// Refused targets of pods that no report has taken yet.
     refused: Vec<(String, String)>,
-    held: Held,
+    held: HoldingFigures,
 }
 
 /// Counts of the holding buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct HoldingFigures {
     pub(super) processes: usize,
     pub(super) bytes: usize,
     pub(super) discarded: Discarded,
@@ -50,7 +50,7 @@ impl Figures {
     }
 
     /// Replaces the counts of live targets.
-    pub(super) fn update(&self, live: BTreeMap<u32, LiveTally>, held: Held) {
+    pub(super) fn update(&self, live: BTreeMap<u32, LiveTally>, held: HoldingFigures) {
         let mut inner = self.inner.lock();
         (inner.live, inner.held) = (live, held);
     }

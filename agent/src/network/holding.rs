@@ -10,7 +10,7 @@
 //! Up to 8 MiB of payload are held for each process and 64 MiB for all; what comes after that is dropped and counted, so
 //! that the beginning is always complete.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chainscope_ebpf::network::{Closed, Data, DataHeader, Event, KernelAccount, Opened, SocketId, Verdict};
 
@@ -43,7 +43,7 @@ pub(crate) struct Held {
     pub(crate) dropped_bytes: u64,
     /// It exited and all its events are here; with the kernel's account.
     pub(crate) settled: Option<Option<KernelAccount>>,
-    sockets: HashSet<SocketId>,
+    sockets: BTreeSet<SocketId>,
 }
 
 impl Held {
@@ -70,7 +70,7 @@ pub(crate) struct Discarded {
 /// All held processes.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
-    held: HashMap<u32, Held>,
+    held: BTreeMap<u32, Held>,
     owners: HashMap<SocketId, u32>,
     bytes: usize,
     discarded: Discarded,

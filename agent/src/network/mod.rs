@@ -85,7 +85,15 @@ impl<S: RecordSink + 'static> Setup<S> {
         })?;
         let mode = probe.mode();
         let stop = Arc::new(AtomicBool::new(false));
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the reader drains it in each round, and may wait for the worker, which sends"
+        )]
         let (commands, commanded) = unbounded();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "one value per change of a target; discovery must not wait for a pillar"
+        )]
         let (inbox, changes) = unbounded();
         let (filled, batches) = bounded(BATCHES);
         let (spare, emptied) = bounded(BATCHES);

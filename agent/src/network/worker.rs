@@ -76,10 +76,10 @@ pub(super) struct Worker<S> {
     channels: Channels,
     folder: Folder,
     watched: WatchList,
-    targets: HashMap<u32, Known>,
+    targets: BTreeMap<u32, Known>,
     /// Targets of which only other things are observed.
     without_network: HashSet<u32>,
-    /// Captures that the reader was told to end.
+    /// Captures whose end was requested from the reader.
     ends: HashMap<u32, End>,
     /// Starts that are recorded once the kernel captures: event and detail by process.
     unannounced: HashMap<u32, (&'static str, String)>,
@@ -113,7 +113,7 @@ impl<S: RecordSink> Worker<S> {
             channels,
             folder,
             watched: WatchList::default(),
-            targets: HashMap::new(),
+            targets: BTreeMap::new(),
             without_network: HashSet::new(),
             ends: HashMap::new(),
             unannounced: HashMap::new(),
@@ -164,7 +164,7 @@ impl<S: RecordSink> Worker<S> {
                         self.apply(&change);
                         self.send_verdicts();
                     }
-                    // Discovery ended: what it said last holds.
+                    // Discovery ended: its last changes stay in effect.
                     Err(_) => inbox = never(),
                 },
                 default(pause) => {}
@@ -178,7 +178,7 @@ impl<S: RecordSink> Worker<S> {
         self.write_journal(journal)
     }
 
-    /// Waits for what discovery says of processes whose events are kept until then.
+    /// Waits for discovery's changes of processes whose events are held.
     fn await_answers(&mut self) {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         while self.holding.has_provisional() {
@@ -229,7 +229,7 @@ impl<S: RecordSink> Worker<S> {
         }
     }
 
-    /// Tells discovery of a process; false if too much of what it was told waits.
+    /// Sends discovery a notice of a process; false if too many notices are pending.
     fn notify(&self, notice: Notice) -> bool {
         if self.channels.notices.len() >= MAX_NOTICES {
             warn_limited!(?notice, "discovery is behind: a process is found at the next scan");
@@ -479,7 +479,7 @@ impl<S: RecordSink> Worker<S> {
     fn publish(&self) {
         let live: BTreeMap<u32, LiveTally> =
             self.targets.keys().filter_map(|pid| Some((*pid, self.live(*pid)?))).collect();
-        let held = figures::Held {
+        let held = figures::HoldingFigures {
             processes: self.holding.processes(),
             bytes: self.holding.bytes(),
             discarded: self.holding.discarded(),

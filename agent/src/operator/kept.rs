@@ -1,4 +1,4 @@
-//! The last configuration on disk, so that an agent that starts while the operator is away goes on recording.
+//! The last configuration on disk, with which an agent records that starts while the operator is unavailable.
 //!
 //! `chainscope configuration 1\n`, the SHA-256 of what follows, and a `HostUpdate` that is a snapshot. No identity is in it:
 //! one that came from a Secret is kept as missing. A file that is damaged or of another version is ignored.

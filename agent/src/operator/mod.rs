@@ -6,8 +6,8 @@
 //!                  └── statuses ◀───┘◀──── report ─── status thread
 //! ```
 //!
-//! The client is the only part that talks to the operator. While the operator is away the last pod map holds; after a
-//! restart it is read from disk, and identities that came from Secrets are said to be missing until the operator is back.
+//! The client is the only part that talks to the operator. While the operator is unavailable the last pod map
+//! applies; after a restart it is read from disk, and identities from Secrets are missing until the operator is connected.
 
 mod client;
 mod kept;
@@ -33,7 +33,7 @@ impl Reach {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Some configuration was taken over, be it the kept one.
+    /// A configuration has been applied, also one from disk.
     pub(crate) fn is_configured(&self) -> bool {
         self.configured.load(Ordering::Relaxed)
     }

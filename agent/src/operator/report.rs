@@ -1,4 +1,4 @@
-//! What the agent reports of the pods, in the messages of the config stream. Pure.
+//! The agent's reports of pods, as messages of the config stream. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What is kept of the pods from one report to the next.
+/// State of the pods between two reports.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pods: BTreeMap<String, PodHistory>,
@@ -187,9 +187,9 @@ mod tests {
         let mut report = |view: &TargetsView, mut tallies: TargetTallies| {
             ledger.reports(view, &mut tallies, BTreeMap::new()).into_iter().next().unwrap()
         };
-        let refused = vec![("a".to_owned(), "no room".to_owned())];
+        let refused = vec![("a".to_owned(), "map full".to_owned())];
         let first = report(&view, TargetTallies { refused, ..tallies() });
-        assert_eq!((first.state(), first.last_error.as_str()), (PodState::Failed, "no room"));
+        assert_eq!((first.state(), first.last_error.as_str()), (PodState::Failed, "map full"));
         assert_eq!(report(&view, tallies()).state(), PodState::Failed);
         view.ended(1);
         let ended = vec![("a".to_owned(), Tally { messages: 7, ..Tally::default() })];

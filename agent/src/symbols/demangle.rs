@@ -48,9 +48,9 @@ struct BoundedString(String);
 
 impl Write for BoundedString {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = MAX_NAME - self.0.len();
-        self.0.push_str(truncate(text, room));
-        if text.len() > room { Err(fmt::Error) } else { Ok(()) }
+        let left = MAX_NAME - self.0.len();
+        self.0.push_str(truncate(text, left));
+        if text.len() > left { Err(fmt::Error) } else { Ok(()) }
     }
 }
 

@@ -217,7 +217,7 @@ impl<S: System> Discovery<S> {
 mod tests {
     use std::path::Path;
 
-    use crossbeam_channel::{Sender, unbounded};
+    use crossbeam_channel::{Sender, bounded};
 
     use super::{super::system::ExitWatch, super::*, *};
     use crate::config::NodeConfig;
@@ -272,8 +272,8 @@ mod tests {
             listens: [].into(),
         };
         let node = NodeConfig { name: "n".to_owned(), p2p_port: Some(9732), ..NodeConfig::default() };
-        let (notices, noticed) = unbounded();
-        let (inbox, changes) = unbounded();
+        let (notices, noticed) = bounded(16);
+        let (inbox, changes) = bounded(16);
         let plan = Plan::entries(&[node]);
         let mut discovery = Discovery::new(Stuck { allowed, facts }, plan, vec![Box::new(inbox)], noticed, None);
         discovery.update_watch_list().unwrap();
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn every_notice_is_answered_in_order_and_stop_ends_the_thread() {
-        let (allow, allowed) = unbounded();
+        let (allow, allowed) = bounded(16);
         let (notices, changes, thread) = start(allowed);
         assert!(matches!(changes.recv().unwrap(), TargetChange::Watch(list) if list.ports == [(None, 9732)].into()));
         notices.send(Notice::UnknownSocket { pid: 10 }).unwrap();

@@ -9,9 +9,8 @@ use super::{
     Assignment, ContainerId, Network, Observe, Owner, ProcessFacts,
     entry_match::{Entry, Names, entry_of},
     identity::Source,
-    plan::MatchResult,
     system::System,
-    table::{TargetState, TrackedProcess},
+    tracked::{MatchResult, TargetState, TrackedProcess},
 };
 use crate::config::NodeConfig;
 

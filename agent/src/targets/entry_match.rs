@@ -1,6 +1,6 @@
 //! Matching a process with the entries of a configuration file, and the names of their nodes. Pure.
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 use super::{ContainerId, ProcessFacts};
 use crate::config::NodeConfig;
@@ -54,7 +54,7 @@ fn is_executable(wanted: &Path, exe: &Path) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// (entry, namespace) to name.
-    given: HashMap<(usize, u32), String>,
+    given: BTreeMap<(usize, u32), String>,
 }
 
 impl Names {

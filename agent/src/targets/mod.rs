@@ -24,6 +24,7 @@ mod process;
 pub(crate) mod rooted;
 mod system;
 mod table;
+mod tracked;
 mod transition;
 mod view;
 

@@ -6,9 +6,13 @@ use std::{
 };
 
 use super::{
-    Assignment, Owner, ProcessFacts, entries::EntryPlan, pod_map::PodMap, pods::PodPlan, table::TrackedProcess,
+    ProcessFacts,
+    entries::EntryPlan,
+    pod_map::PodMap,
+    pods::PodPlan,
+    tracked::{MatchResult, TrackedProcess},
 };
-use crate::{config::NodeConfig, config::Watch};
+use crate::config::{NodeConfig, Watch};
 
 /// Where the observed nodes are named.
 #[derive(Debug)]
@@ -17,15 +21,6 @@ pub(crate) enum Plan {
     Entries(EntryPlan),
     /// In the operator's configuration of this host.
     Pods(PodPlan),
-}
-
-/// What a process is to a plan.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum MatchResult {
-    Observe(Owner, Assignment),
-    /// A configuration that is on its way may name it.
-    Hold,
-    Ignore,
 }
 
 /// Which executions of programs probes report.

@@ -1,16 +1,15 @@
 //! Targets of a cluster: processes in containers of the pods in the operator's configuration. Pure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     ContainerLocation, Owner, ProcessFacts,
-    plan::MatchResult,
     pod_map::{Pod, PodMap},
-    table::{TargetState, TrackedProcess},
+    tracked::{MatchResult, TargetState, TrackedProcess},
 };
 use crate::config::Watch;
 
@@ -20,7 +19,7 @@ pub(crate) struct PodPlan {
     watch: Watch,
     map: Arc<PodMap>,
     /// Containers in which the last scan, or a match since, saw a process.
-    seen: HashSet<ContainerLocation>,
+    seen: BTreeSet<ContainerLocation>,
     /// Until when pods are held whose identity comes from the operator and has not arrived since the agent started:
     /// without the identity their sessions could not be resumed.
     waiting_until: Option<Instant>,
@@ -29,7 +28,7 @@ pub(crate) struct PodPlan {
 impl PodPlan {
     pub(crate) fn new(watch: Watch) -> Self {
         let waiting_until = Some(Instant::now() + watch.hold);
-        Self { watch, map: Arc::default(), seen: HashSet::new(), waiting_until }
+        Self { watch, map: Arc::default(), seen: BTreeSet::new(), waiting_until }
     }
 
     pub(crate) fn set(&mut self, map: Arc<PodMap>) {

@@ -1,7 +1,7 @@
 //! Reading `/proc`. A process may exit at any moment: then the functions return nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::Read as _,
     net::SocketAddr,
@@ -72,7 +72,7 @@ impl Proc {
     pub(crate) fn facts(&self, pid: u32) -> Option<ProcessFacts> {
         let process = self.open(pid)?;
         let mut facts = self.brief(&process)?;
-        let held: HashSet<u64> = socket_inodes(&process).unwrap_or_default().into_iter().collect();
+        let held: BTreeSet<u64> = socket_inodes(&process).unwrap_or_default().into_iter().collect();
         if !held.is_empty() {
             facts.listens = tcp_entries(&process)
                 .iter()
@@ -158,7 +158,7 @@ impl Proc {
                 processes.push(((!ports.is_empty()).then_some(process), facts));
             }
         }
-        let mut listening: BTreeMap<u32, HashMap<u64, u16>> = BTreeMap::new();
+        let mut listening: BTreeMap<u32, BTreeMap<u64, u16>> = BTreeMap::new();
         for (process, facts) in &processes {
             let Some(process) = process else { continue };
             listening.entry(facts.netns).or_insert_with(|| {
@@ -169,7 +169,7 @@ impl Proc {
                     .collect()
             });
         }
-        let mut holders: HashMap<u64, Vec<(u32, u64)>> = HashMap::new();
+        let mut holders: BTreeMap<u64, Vec<(u32, u64)>> = BTreeMap::new();
         for (process, facts) in &processes {
             let Some(process) = process else { continue };
             let Some(inodes) = listening.get(&facts.netns).filter(|inodes| !inodes.is_empty()) else { continue };
@@ -179,7 +179,7 @@ impl Proc {
                 }
             }
         }
-        let owners: HashMap<u64, u32> =
+        let owners: BTreeMap<u64, u32> =
             holders.iter().filter_map(|(inode, holders)| Some((*inode, owner(holders)?))).collect();
         let mut found: Vec<ProcessFacts> = processes.into_iter().map(|(_, facts)| facts).collect();
         for facts in &mut found {

@@ -72,6 +72,17 @@ impl System for Machine {
     }
 }
 
+/// A watch that a test ends.
+#[cfg(test)]
+pub(super) struct FakeExit(pub(super) std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+#[cfg(test)]
+impl ExitWatch for FakeExit {
+    fn has_exited(&self) -> bool {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
 struct PidfdWatch(OwnedFd);
 
 impl ExitWatch for PidfdWatch {

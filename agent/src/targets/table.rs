@@ -8,36 +8,12 @@ use std::{
 };
 
 use super::{
-    Assignment, Owner, ProcessFacts, StartCause, StartedTarget, TargetChange, WatchList,
-    plan::{MatchResult, Plan},
-    system::{ExitWatch, System},
+    ProcessFacts, StartCause, StartedTarget, TargetChange, WatchList,
+    plan::Plan,
+    system::System,
+    tracked::{MatchResult, TargetState, TrackedProcess},
     transition::{Action, Continuity, Match, State, on_exit, on_match},
 };
-
-/// The state of a known process.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum TargetState {
-    /// Captured and interpreted.
-    Observed(Owner, Assignment),
-    /// Captured, and kept until it is decided whether it is a target.
-    Held { since: Instant, exited: bool },
-    /// Not captured any more.
-    Released,
-}
-
-/// A process of the table.
-pub(crate) struct TrackedProcess {
-    pub(crate) facts: ProcessFacts,
-    pub(crate) exit: Box<dyn ExitWatch>,
-    pub(crate) state: TargetState,
-}
-
-impl TrackedProcess {
-    /// Whether it is observed as a process of this pod.
-    pub(crate) fn is_of(&self, uid: &str) -> bool {
-        matches!(&self.state, TargetState::Observed(Owner::Pod(of), _) if of == uid)
-    }
-}
 
 /// An observed or held process that exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

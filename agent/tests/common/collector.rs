@@ -1,4 +1,4 @@
-//! An aggregator in memory: keeps what an agent delivers, stream by stream, and lets tests wait for it.
+//! An aggregator in memory: stores the records that agents deliver by stream, and lets tests wait for them.
 
 use std::{
     collections::BTreeMap,
@@ -16,28 +16,28 @@ use chainscope_proto::v1::{
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc;
 
-/// How long anything may take on a busy machine.
+/// Time limit of waits on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Default)]
-pub(crate) struct Collector(Arc<(Mutex<Kept>, Condvar)>);
+pub(crate) struct Collector(Arc<(Mutex<Received>, Condvar)>);
 
 type Streams = BTreeMap<String, Vec<Record>>;
 
 #[derive(Default)]
-struct Kept {
+struct Received {
     streams: Streams,
     /// Memory by node and profile.
     profiles: BTreeMap<(String, u64), Profile>,
 }
 
-impl Kept {
+impl Received {
     fn now(&self) -> Delivered {
         let data = |((node, _), profile): (&(String, u64), &Profile)| Some((node.clone(), profile.data()?.clone()));
         Delivered { streams: self.streams.clone(), profiles: self.profiles.iter().filter_map(data).collect() }
     }
 
-    /// Merges a part of a state; an acknowledgement with its last.
+    /// Merges a part of a state; returns an acknowledgement after the last part.
     fn take(&mut self, state: MemoryState) -> Option<MemoryAck> {
         let (node, profile) = (state.node.clone(), state.profile);
         let of = self.profiles.entry((node.clone(), profile)).or_default();
@@ -50,7 +50,7 @@ impl Kept {
 }
 
 impl Collector {
-    /// For any number of agents, one after the other.
+    /// Serves any number of agents, one after the other.
     pub(crate) fn link(&self) -> Link {
         let collector = self.clone();
         Link::Reopen(Box::new(move || {
@@ -65,7 +65,7 @@ impl Collector {
         while let Some(RecordRequest { request: Some(request) }) = requests.recv().await {
             let reply = {
                 let mut kept = self.0.0.lock();
-                let Kept { streams, .. } = &mut *kept;
+                let Received { streams, .. } = &mut *kept;
                 match request {
                     Request::Hello(hello) => {
                         let mark = |node: &String| {
@@ -100,7 +100,7 @@ impl Collector {
         }
     }
 
-    /// Waits until `found` finds something in what was delivered.
+    /// Waits until `found` finds something in the delivered records.
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, mut found: impl FnMut(&Delivered) -> Option<T>) -> T {
         let deadline = Instant::now() + TIMEOUT;
@@ -121,7 +121,7 @@ impl Collector {
     }
 }
 
-/// What was delivered at one moment.
+/// The records that have been delivered so far.
 pub(crate) struct Delivered {
     streams: Streams,
     profiles: Vec<(String, ProfileData)>,
@@ -176,12 +176,12 @@ impl Delivered {
 
     fn summary(&self) -> Vec<String> {
         let line = |(node, stream): (&String, &Vec<Record>)| {
-            let told: Vec<String> = stream
+            let counts: Vec<String> = stream
                 .iter()
                 .filter(|record| !matches!(record.kind, Some(Kind::Chunk(_) | Kind::Message(_))))
                 .map(|record| format!("{:?}", record.kind))
                 .collect();
-            format!("{node}: {} records, of these {}", stream.len(), told.join("\n  "))
+            format!("{node}: {} records, of these {}", stream.len(), counts.join("\n  "))
         };
         self.streams.iter().map(line).collect()
     }

@@ -1,7 +1,7 @@
-//! An agent on this machine's real sockets, the processes that it observes, and what it delivers.
+//! An agent on this machine's real sockets, the processes that it observes, and the records that it delivers.
 //!
-//! `CHAINSCOPE_CAPTURE=sock` or `syscall` chooses how bytes are taken; else the best that the kernel has.
-#![allow(dead_code)] // each test program uses its part
+//! `CHAINSCOPE_CAPTURE=sock` or `syscall` sets the capture mode; default: the best mode of the kernel.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod collector;
 pub(crate) mod session;
@@ -40,7 +40,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new() -> Self {
-        // What an agent says is shown when a test fails.
+        // The log of the agent is shown when a test fails.
         let _ = tracing_subscriber::fmt().with_test_writer().with_env_filter("info").try_init();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("identity.json");
@@ -78,7 +78,7 @@ impl Stage {
     }
 }
 
-/// Connections whose messages are those of the session, neither more nor less.
+/// Connections with exactly the messages of the session.
 pub(crate) fn sessions(delivered: &Delivered, node: &str) -> usize {
     let all = delivered.messages(node);
     let mut keys: Vec<u64> = all.iter().map(|message| message.0).collect();
@@ -91,7 +91,7 @@ pub(crate) fn of_connection(delivered: &Delivered, node: &str, key: u64) -> Vec<
     of.map(|(_, incoming, first, digest)| (incoming, first, digest)).collect()
 }
 
-/// The node connects to this process, and the session is played.
+/// Plays the session over a connection of the node to this process.
 pub(crate) fn session_out(node: &mut TestProcess) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connection = node.connect(listener.local_addr().unwrap().port());
@@ -99,7 +99,7 @@ pub(crate) fn session_out(node: &mut TestProcess) {
     play(node, connection, &mut peer, &steps());
 }
 
-/// This process connects to the node, and the session is played.
+/// Plays the session over a connection of this process to the node.
 pub(crate) fn session_in(node: &mut TestProcess, port: u16) {
     let mut peer = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let connection = node.accept(1);

@@ -26,7 +26,7 @@ pub(crate) fn another_identity() -> String {
     read("remote_identity.json")
 }
 
-/// What the node writes and reads.
+/// The writes and reads of the node.
 pub(crate) fn steps() -> Vec<Step> {
     read("outgoing-all-messages.syscalls.jsonl")
         .lines()

@@ -1,7 +1,7 @@
-//! A process that follows commands on its standard input: the observed node, or its peer in another namespace.
+//! A process that executes commands from its standard input: the observed node, or its peer in another namespace.
 //!
-//! It is this very test program, executed again with one ignored test. Answers are lines that begin with '@', because the
-//! test harness writes lines of its own.
+//! It is this test program, executed again with one ignored test. Replies are lines that begin with '@', because the test
+//! harness writes other lines.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -22,13 +22,13 @@ impl TestProcess {
         Self::run(&mut Self::program(&std::env::current_exe().unwrap()))
     }
 
-    /// As another executable.
+    /// Starts another executable.
     pub(crate) fn start_as(exe: &Path) -> Self {
         std::fs::copy(std::env::current_exe().unwrap(), exe).unwrap();
         Self::run(&mut Self::program(exe))
     }
 
-    /// In a network namespace of its own, with its loopback up.
+    /// Starts in a new network namespace with its loopback up.
     pub(crate) fn start_apart() -> Self {
         let mut unshare = Command::new("unshare");
         unshare.args(["--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
@@ -36,12 +36,12 @@ impl TestProcess {
         Self::run(&mut unshare)
     }
 
-    /// In a control group from its first instruction on, under another name.
+    /// Starts in a cgroup from its first instruction, under another name.
     pub(crate) fn start_in(group: &Path, program: &Path) -> Self {
         Self::run(Self::enter(group).arg(program).args(ARGUMENTS))
     }
 
-    /// The same in a network namespace of its own, with its loopback up.
+    /// The same in a new network namespace with its loopback up.
     pub(crate) fn start_in_apart(group: &Path, program: &Path) -> Self {
         let mut command = Self::enter(group);
         command.args(["unshare", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
@@ -54,7 +54,7 @@ impl TestProcess {
         command
     }
 
-    /// In the network namespace of another.
+    /// Starts in the network namespace of another process.
     pub(crate) fn start_beside(other: &Self) -> Self {
         let mut enter = Command::new("nsenter");
         enter.arg(format!("--net=/proc/{}/ns/net", other.pid()));
@@ -77,7 +77,7 @@ impl TestProcess {
         process
     }
 
-    /// `unshare` and `nsenter` execute the program in their own place: the process stays the same.
+    /// `unshare` and `nsenter` execute the program in the same process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -93,7 +93,7 @@ impl TestProcess {
         loop {
             line.clear();
             assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "the test process ended");
-            // The harness does not end its own line before a test writes.
+            // The harness does not terminate its line before a test writes.
             if let Some((_, answer)) = line.split_once('@') {
                 return answer.trim().to_owned();
             }
@@ -105,12 +105,12 @@ impl TestProcess {
         self.answer()
     }
 
-    /// Listens on a port of its loopback, or on one that the system chooses; says which.
+    /// Listens on a port of its loopback, or on one that the kernel chooses; returns it.
     pub(crate) fn listen(&mut self, port: u16) -> u16 {
         self.order(&format!("listen {port}")).parse().unwrap()
     }
 
-    /// Accepts so many connections; says the number of the first.
+    /// Accepts this number of connections and returns the index of the first.
     pub(crate) fn accept(&mut self, count: usize) -> usize {
         self.order(&format!("accept {count}")).parse().unwrap()
     }
@@ -135,7 +135,7 @@ impl TestProcess {
 
 impl Drop for TestProcess {
     fn drop(&mut self) {
-        // Stopped already, perhaps.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The agent on a cluster: pods are control groups made here, the operator is in memory.
+//! The agent on a cluster: the test creates cgroups of pods, and the operator is in memory.
 
 use std::{
     net::SocketAddr,
@@ -26,7 +26,7 @@ use crate::{
 
 const NODE: &str = "default/octez";
 
-/// A pod with one container, as the kubelet makes it in a hierarchy of control groups.
+/// A pod with one container, as the kubelet creates it in a cgroup hierarchy.
 struct Pod {
     uid: String,
     container: String,
@@ -34,7 +34,7 @@ struct Pod {
     program: PathBuf,
 }
 
-/// The name of the node's executable in one test: other tests' agents look at the same host.
+/// The name of the node's executable, unique per test because agents of other tests scan the same host.
 fn program(stage: &Stage) -> String {
     let name = stage.dir.path().file_name().unwrap().to_str().unwrap();
     format!("node-{}", name.trim_start_matches(".tmp"))
@@ -56,7 +56,7 @@ impl Pod {
         TestProcess::start_in(&self.group, &self.program)
     }
 
-    /// The shell that a container begins with.
+    /// The first shell of a container.
     fn shell(&self) -> Shell {
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec cat"]).arg(&self.group);
@@ -83,7 +83,7 @@ impl Pod {
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        // Processes that were killed a moment ago may still be in it.
+        // Killed processes may still be in it.
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::fs::remove_dir(&self.group).is_err() && Instant::now() < deadline {
             std::thread::yield_now();
@@ -105,7 +105,7 @@ fn uid() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
 }
 
-/// In the first hierarchy that lets us: version 1, hybrid, or 2.
+/// Creates it in the first hierarchy that is writable: version 1, hybrid, or 2.
 fn make_group(path: &str) -> PathBuf {
     let tried: Vec<PathBuf> = ["pids", "systemd", "freezer", "unified", ""]
         .iter()
@@ -135,7 +135,7 @@ fn in_file(stage: &Stage) -> Identity {
     Identity::IdentityPath(stage.identity.to_str().unwrap().to_owned())
 }
 
-/// Waits until the kernel captures what a process of the node does.
+/// Waits until the kernel captures the traffic of the node's process.
 fn captured(stage: &Stage) {
     stage.collector.wait("the beginning", |delivered| {
         delivered.target_events(NODE).iter().any(|event| event.event == "found").then_some(())
@@ -156,13 +156,13 @@ fn traffic_before_the_configuration_is_recorded_from_its_first_byte() {
     let agent = start(&stage, operator.address, Duration::from_secs(600));
     let pod = Pod::new(&stage);
     let mut node = pod.start();
-    // At once: no scan has seen it yet.
+    // At once, before any scan.
     session_out(&mut node);
     until_true("it to be held", || metric(&agent, "chainscope_agent_held_processes") == 1.0);
     assert!(stage.collector.now().nodes().is_empty());
     operator.configure(vec![pod.observed(in_file(&stage))]);
     stage.whole_sessions(NODE, 1);
-    // And what it says later.
+    // Later messages too.
     session_out(&mut node);
     stage.whole_sessions(NODE, 2);
     let report = operator.wait("the report", &pod.uid, |pod| (pod.messages > 0).then(|| pod.clone()));
@@ -187,7 +187,7 @@ fn a_node_that_is_never_configured_is_dropped_and_counted() {
     until_true("it to be dropped", || metric(&agent, "chainscope_agent_discarded_processes_total") == 1.0);
     until_true("the count", || metric(&agent, "chainscope_agent_held_processes") == 0.0);
     assert!(metric(&agent, "chainscope_agent_discarded_bytes_total") > 0.0);
-    // Configured after all: from now on.
+    // Configured now: recorded from here on.
     operator.configure(vec![pod.observed(in_file(&stage))]);
     operator.wait("the target", &pod.uid, |pod| (pod.state() == PodState::Recording).then_some(()));
     captured(&stage);
@@ -201,12 +201,12 @@ fn a_node_that_is_never_configured_is_dropped_and_counted() {
 fn a_node_without_network_recording_is_profiled() {
     let stage = Stage::new();
     let pod = Pod::new(&stage);
-    let asked = |network| ObservedPod {
+    let observed = |network| ObservedPod {
         network: Some(NetworkOptions { enabled: network, plain_only: false }),
         memory: Some(MemoryOptions { enabled: true }),
         ..pod.observed(in_file(&stage))
     };
-    let operator = Operator::start(vec![asked(false)]);
+    let operator = Operator::start(vec![observed(false)]);
     let agent = start(&stage, operator.address, Duration::from_secs(600));
     let mut node = pod.start();
     let report = operator
@@ -214,8 +214,8 @@ fn a_node_without_network_recording_is_profiled() {
     assert_eq!((report.pid, report.process_starts, report.bytes_seen), (node.pid(), 1, 0));
     stage.collector.wait("memory", |delivered| delivered.profiles(NODE).next().map(drop));
     session_out(&mut node);
-    // Asked for after all: from now on.
-    operator.configure(vec![asked(true)]);
+    // Enabled now: recorded from here on.
+    operator.configure(vec![observed(true)]);
     captured(&stage);
     session_out(&mut node);
     stage.whole_sessions(NODE, 1);

@@ -1,5 +1,5 @@
 //! The agent on real sockets of this machine. Needs root and a kernel with BTF; fails where these are missing.
-#![allow(clippy::unwrap_used)] // a test shows the line at which it fails
+#![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 mod cluster;
 #[path = "../common/mod.rs"]
@@ -48,7 +48,7 @@ fn a_node_that_begins_to_listen_is_found_at_once_and_again_after_a_restart() {
     for run in 1..=2 {
         let mut node = TestProcess::start();
         assert_eq!(node.listen(port), port);
-        // Without waiting: the kernel captures before the agent knows.
+        // Without waiting: the kernel captures before the agent has seen the process.
         session_out(&mut node);
         stage.whole_sessions("node", run);
         let pid = node.pid();
@@ -73,8 +73,8 @@ fn accepted_connections_are_the_node_s_and_other_protocols_are_left_alone() {
     let port = node.listen(0);
     let agent = stage.start(NodeConfig { pid: Some(node.pid()), ..stage.node() });
     stage.found(node.pid());
-    // A node without a known port: what comes in is looked at, wherever. How long that takes is the agent's affair;
-    // once it knows the protocol, nothing more of the connection is copied.
+    // A node without a known port: incoming connections are captured on every port. Once the agent has recognised another
+    // protocol, no more bytes of the connection are copied.
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let connection = node.accept(1);
     let mut ask = || {
@@ -116,7 +116,7 @@ fn a_program_is_found_by_its_executable() {
     session_out(&mut node);
     stage.whole_sessions("node", 1);
     node.stop();
-    // By its bare name, and when it runs before the agent does.
+    // By its bare name, also if it is started before the agent.
     agent.shutdown(TIMEOUT).unwrap();
     let mut node = TestProcess::start_as(&exe);
     let agent = stage.start(NodeConfig { exe: Some("octez-node".into()), ..stage.node() });
@@ -183,7 +183,7 @@ fn a_restarted_agent_resumes_a_live_session() {
     let connection = node.connect(listener.local_addr().unwrap().port());
     let mut peer = listener.accept().unwrap().0;
     let steps = steps();
-    // Where both directions are between two messages: the 20th step from the end on.
+    // A step at which both directions are between two messages: the 20th from the end.
     let cut = steps.len() - 20;
     play(&mut node, connection, &mut peer, &steps[..cut]);
     stage.collector.wait("some messages", |delivered| (delivered.messages("node").len() > 5).then_some(()));
@@ -195,7 +195,7 @@ fn a_restarted_agent_resumes_a_live_session() {
         (found == 2).then_some(())
     });
     play(&mut node, connection, &mut peer, &steps[cut..]);
-    // What the restart cut may be missing: in each direction at most one message.
+    // The restart may lose at most one message per direction.
     stage.collector.wait("the rest of the session", |delivered| {
         let all = delivered.messages("node");
         let last_of = |incoming| messages().into_iter().rfind(|message| message.0 == incoming).unwrap();

@@ -41,9 +41,9 @@ impl Operator {
 
     pub(crate) fn start_at(address: SocketAddr, pods: Vec<ObservedPod>) -> Self {
         let runtime = Runtime::new().unwrap();
-        let (pods, told) = watch::channel(pods);
+        let (pods, observed) = watch::channel(pods);
         let statuses = Arc::<(Mutex<Vec<HostStatus>>, Condvar)>::default();
-        let service = Service { pods: told, statuses: Arc::clone(&statuses), generation: Arc::default() };
+        let service = Service { pods: observed, statuses: Arc::clone(&statuses), generation: Arc::default() };
         let listener = runtime.block_on(TcpListener::bind(address)).unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(

@@ -2,11 +2,11 @@
 //!
 //! Requires root, a kernel with BTF and the memory tracepoints, and compilers for C++, Rust and Go; fails if one is
 //! missing. The agent runs with the four capabilities that it has in a cluster.
-#![allow(clippy::print_stdout)] // prints the measured shares
-#![allow(clippy::unwrap_used)] // a panic reports the failing line
+#![expect(clippy::print_stdout, reason = "prints the measured shares")]
+#![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 #[path = "../common/collector.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "the kernel tests use the rest")]
 mod collector;
 mod program;
 mod tree;

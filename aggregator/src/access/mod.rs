@@ -16,13 +16,7 @@ mod kubernetes;
 pub(crate) mod permission;
 pub(crate) mod review;
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, header};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -38,7 +32,7 @@ use self::{
     file::{Entry, TokenFile},
     permission::Permission,
 };
-use crate::Error;
+use crate::{Error, clock};
 
 /// Maximum time that a refusal is cached: a new permission takes effect sooner than after a minute.
 const REFUSAL_TTL: Duration = Duration::from_secs(5);
@@ -277,8 +271,9 @@ impl Reviews {
         let keep = match &identity {
             None => ttl.min(REFUSAL_TTL),
             // Not beyond the token's own expiry.
-            Some(_) => expiry(token)
-                .map_or(ttl, |end| ttl.min(end.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO))),
+            Some(_) => {
+                expiry(token).map_or(ttl, |end| ttl.min(end.duration_since(clock::now()).unwrap_or(Duration::ZERO)))
+            }
         };
         self.identities.put(digest, identity.clone(), keep);
         Ok(identity)

@@ -59,7 +59,7 @@ pub(crate) struct TargetView {
     time: i64,
 }
 
-/// What was lost of a node since its database was created; `/v2/stats` says where and why.
+/// What was lost of a node since its database was created; `/v2/stats` has stage and reason.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct LossView {
     records: u64,

@@ -160,6 +160,7 @@ impl Session {
             memory: true,
         };
         send(replies, record_reply::Reply::Welcome(welcome)).await?;
+        #[expect(clippy::disallowed_methods, reason = "one result per batch in flight, whose number is limited")]
         let (results, outcomes) = mpsc::unbounded_channel();
         Ok(Self { agent, epoch, in_flight: 0, results, outcomes, guard, round, admission })
     }

@@ -6,13 +6,16 @@
 use std::{
     fmt,
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use chainscope_hygiene::EscapedTruncated;
 use tonic::{Status, metadata::MetadataMap};
 
-use crate::access::{AUDIENCE, Reviewer, expiry};
+use crate::{
+    access::{AUDIENCE, Reviewer, expiry},
+    clock,
+};
 
 /// Key of the token review's extra information that has the host of the pod.
 const HOST_KEY: &str = "authentication.kubernetes.io/node-name";
@@ -59,7 +62,7 @@ impl IngestTrust {
         let host = identity
             .extra(HOST_KEY)
             .ok_or_else(|| Status::permission_denied("the token names no host: it must be bound to a pod"))?;
-        let left = expiry(token).map_or(MAX_SESSION, |end| end.duration_since(SystemTime::now()).unwrap_or_default());
+        let left = expiry(token).map_or(MAX_SESSION, |end| end.duration_since(clock::now()).unwrap_or_default());
         Ok(Proof { host: host.to_owned(), until: Instant::now() + left.min(MAX_SESSION) })
     }
 }

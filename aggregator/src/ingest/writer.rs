@@ -62,7 +62,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn start(store: Store, nodes: Arc<Nodes>, metrics: Arc<IngestMetrics>) -> Result<Self, Error> {
-        // Bounded by the permits that sessions acquire for each batch.
+        #[expect(clippy::disallowed_methods, reason = "bounded by the permits that sessions acquire for each batch")]
         let (sender, commands) = unbounded();
         let (stop, stopping) = bounded(0);
         let health = Arc::new(WriteHealth::default());

@@ -15,7 +15,7 @@ mod sessions;
 pub(crate) mod snapshots;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -76,7 +76,7 @@ type Profiles = BTreeMap<Key, Arc<TrackedProcess>>;
 /// Memory of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    nodes: RwLock<HashMap<String, Arc<Mutex<Profiles>>>>,
+    nodes: RwLock<BTreeMap<String, Arc<Mutex<Profiles>>>>,
     sessions: Sessions,
     limits: Limits,
 }

@@ -1,6 +1,6 @@
 //! The current session of each agent.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
 
@@ -22,7 +22,7 @@ pub(super) struct Sessions(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     last: u64,
-    agents: HashMap<Arc<str>, Latest>,
+    agents: BTreeMap<Arc<str>, Latest>,
 }
 
 impl Sessions {

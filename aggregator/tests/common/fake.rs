@@ -1,4 +1,4 @@
-//! A stand-in for Kubernetes' reviews, and one for the operator's catalog.
+//! Fakes of Kubernetes' reviews and of the operator's catalog.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,12 +22,12 @@ use tokio::{net::TcpListener, runtime::Runtime, sync::broadcast};
 use tokio_stream::{StreamExt as _, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-/// Knows some tokens and some rights; can be away.
+/// Token and access reviews from tables; can be unavailable.
 #[derive(Default)]
 pub(crate) struct Reviews {
     /// Token and audience ("" for the API server's own).
     tokens: Mutex<BTreeMap<(String, String), Identity>>,
-    /// User, subresource, namespace, name; what is empty stands for all.
+    /// User, subresource, namespace, name; an empty string matches all.
     rights: Mutex<BTreeSet<[String; 4]>>,
     pub(crate) is_away: AtomicBool,
     pub(crate) requests: AtomicUsize,
@@ -86,19 +86,20 @@ impl Reviewer for Reviews {
     }
 }
 
-/// A token that says when it ends.
+/// A token with an expiry.
+#[expect(clippy::disallowed_methods, reason = "an expiry is a wall-clock time")]
 pub(crate) fn token_ending_in(left: Duration) -> String {
     let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + left;
     let claims = BASE64_URL_SAFE_NO_PAD.encode(format!("{{\"exp\":{}}}", end.as_secs_f64()));
     format!("e30.{claims}.c2ln")
 }
 
-/// An operator that says which nodes there are.
+/// An operator that serves a catalog.
 pub(crate) struct Operator {
     pub(crate) address: SocketAddr,
     nodes: Arc<Mutex<BTreeMap<String, CatalogNode>>>,
     changes: broadcast::Sender<CatalogUpdate>,
-    /// What callers showed as their token.
+    /// Tokens of the callers.
     pub(crate) authorizations: Arc<Mutex<Vec<String>>>,
     server: tokio::task::JoinHandle<()>,
 }
@@ -125,7 +126,7 @@ impl Configuration for Service {
         self.authorizations.lock().unwrap().push(shown.unwrap_or_default());
         let changes = self.changes.subscribe();
         let all: Vec<CatalogNode> = self.nodes.lock().unwrap().values().cloned().collect();
-        // In parts, as a large one comes: none of them alone is the whole.
+        // In parts, as for a large catalog: none is complete alone.
         let mut parts: Vec<CatalogUpdate> = all.into_iter().map(|node| update(true, vec![node], &[], true)).collect();
         parts.push(update(true, vec![], &[], false));
         let changes = tokio_stream::wrappers::BroadcastStream::new(changes).filter_map(Result::ok).map(Ok);

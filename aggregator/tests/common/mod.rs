@@ -1,4 +1,4 @@
-//! An aggregator on a database of its own, an agent that feeds it, and a plain HTTP client.
+//! An aggregator with its own database, an agent that delivers to it, and a plain HTTP client.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -25,7 +25,7 @@ use tokio::{
     sync::mpsc::{Receiver, Sender},
 };
 
-/// A test gives up waiting after this; nothing waits that long unless it is broken.
+/// Time limit of waits in tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// 2021-07-14T12:02:03.456789Z
@@ -42,7 +42,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One node, called "9732".
+    /// A server with one node "9732".
     pub(crate) fn start() -> Self {
         Self::with(|config| config.nodes.push(NodeConfig::new("9732")))
     }
@@ -69,7 +69,7 @@ impl Server {
         self.running().http_addr()
     }
 
-    /// An agent of this process whose hello was answered.
+    /// An in-process agent after its welcome.
     pub(crate) fn agent(&self, nodes: &[&str]) -> Agent<'_> {
         let (requests, replies) = {
             let _inside = self.runtime.enter();
@@ -94,19 +94,19 @@ impl Server {
         get(self.http(), "GET", path, &[])
     }
 
-    /// Asks with a token.
+    /// Sends a GET request with a token.
     pub(crate) fn get_as(&self, token: &str, path: &str) -> Answer {
         get(self.http(), "GET", path, &[("authorization", &format!("Bearer {token}"))])
     }
 
-    /// The JSON of a successful answer to who has this token.
+    /// The JSON of a successful response to this token.
     pub(crate) fn json_as(&self, token: &str, path: &str) -> Value {
         let answer = self.get_as(token, path);
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
     }
 
-    /// The `detail` of what is refused to who has this token.
+    /// The `detail` of a refusal to this token.
     pub(crate) fn refusal(&self, token: &str, path: &str, status: u16) -> String {
         let answer = self.get_as(token, path);
         assert_eq!(answer.status, status, "{path}: {}", answer.body);
@@ -115,7 +115,7 @@ impl Server {
         problem["detail"].as_str().unwrap().to_owned()
     }
 
-    /// The JSON of a successful answer.
+    /// The JSON of a successful response.
     pub(crate) fn json(&self, path: &str) -> Value {
         let answer = self.get(path);
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -186,7 +186,7 @@ fn client() -> ureq::Agent {
         .new_agent()
 }
 
-/// Any request; a path is sent as it is.
+/// Sends any request; the path is not normalised.
 pub(crate) fn get(http: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
     use std::io::Write as _;
     let mut stream = std::net::TcpStream::connect(http).unwrap();
@@ -205,11 +205,11 @@ pub(crate) fn get(http: SocketAddr, method: &str, path: &str, headers: &[(&str, 
         .collect();
     let is_chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
     let bytes = if is_chunked { unchunk(&text[end + 4..]) } else { text[end + 4..].to_vec() };
-    // A body that is no text is compared as bytes.
+    // A body that is not UTF-8 is compared as bytes.
     Answer { status, headers, body: String::from_utf8_lossy(&bytes).into_owned(), bytes }
 }
 
-/// Takes a chunked body apart; it must have an end.
+/// Decodes a chunked body, which must be complete.
 fn unchunk(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
@@ -275,7 +275,7 @@ impl Agent<'_> {
         self.runtime.block_on(requests.send(RecordRequest { request: Some(request) })).unwrap();
     }
 
-    /// Tells of a process's memory, in one part or in several; gives what is answered to the last one.
+    /// Sends the memory state of a process in parts and returns the reply to the last one.
     pub(crate) fn memory(&mut self, parts: impl IntoIterator<Item = MemoryState>) -> MemoryAck {
         for part in parts {
             self.send(Request::Memory(part));
@@ -317,7 +317,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Says that nothing more will come.
+    /// Closes the sending side.
     pub(crate) fn end(&mut self) {
         self.requests.take();
     }

@@ -150,8 +150,8 @@ fn eviction_stops_when_it_frees_no_space() {
     feed(&server, 600);
     fill(&server, &disk, MIN_FREE - RESERVE - 8 * MB);
     // While a reader is open, no file is deleted.
-    let (reading, has_begun) = mpsc::channel();
-    let (release, released) = mpsc::channel::<()>();
+    let (reading, has_begun) = mpsc::sync_channel(1);
+    let (release, released) = mpsc::sync_channel::<()>(1);
     let store = server.store.clone();
     let reader = thread::spawn(move || {
         store.each_message("n", &MessageQuery::default(), &mut |_, _| {

@@ -1,4 +1,4 @@
-//! Tests that must not share a process: a global subscriber, a full disk.
+//! Tests apart from the suite: one sets the global subscriber, the others need root to mount a file system.
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 

@@ -1,4 +1,4 @@
-//! Authentication and authorization: 401, 403, 503, and no trace of what the caller may not read.
+//! Authentication and authorization: 401, 403, 503, and no information about data that the caller may not read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -86,7 +86,7 @@ fn every_described_path_needs_a_permission_or_is_served_on_the_other_port() {
         let url = path.replace("{id}", "0").replace("{key}", "1.000000002-local-0");
         let is_operation = ["/metrics", "/healthz", "/readyz"].contains(&path.as_str());
         assert_eq!(server.get(&url).status, if is_operation { 404 } else { 401 }, "{path}");
-        // bob has the permission for statistics only: a handler without a check of its own would answer him.
+        // bob has the permission for statistics only: a handler without its own check would respond with 200.
         let of_bob = match path.as_str() {
             "/nodes" | "/v2/version" | "/v2/stats" => 200,
             _ if is_operation => 404,
@@ -134,7 +134,7 @@ fn names_of_unreadable_nodes_are_not_revealed() {
     assert_eq!(names("carol-token", "/nodes"), ["a/x", "a/y"]);
     assert_eq!(names("root-token", "/nodes"), ["a/x", "a/y", "b/x"]);
     assert!(names("bob-token", "/nodes").is_empty());
-    // For alice the alias is not ambiguous, and saying nothing means her only node.
+    // For alice the alias is unambiguous, and the default is her only node.
     for path in ["/v2/p2p?node_name=9732", "/v2/p2p?node_name=x", "/v2/p2p", "/nodes/9732/v2/p2p"] {
         assert_eq!(server.json_as("alice-token", path).as_array().unwrap().len(), 1, "{path}");
     }

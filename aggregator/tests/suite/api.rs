@@ -311,7 +311,7 @@ fn documents_are_embedded() {
     let full = server.json("/openapi.json");
     for path in full["paths"].as_object().unwrap().keys().filter(|path| !path.contains('{') && !path.contains("stream"))
     {
-        // Without a node the answer is a 404 of the handler, with its own words.
+        // Without a node the response is a 404 of the handler, with its own message.
         let answer = server.get(path);
         assert!(!answer.body.contains("there is no such path"), "{path} is described, but not served");
     }

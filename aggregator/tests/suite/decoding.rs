@@ -1,4 +1,4 @@
-//! Late decoding compared with the vectors: what an independent decoder made of real and made sessions.
+//! Late decoding compared with the vectors: the output of an independent decoder for recorded and synthetic sessions.
 
 use std::{fs, path::Path};
 
@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::common::{Server, TIME, message, record, with_chunks};
 
-/// Plain bytes of a chunk at most.
+/// Maximum plain bytes of a chunk.
 const CHUNK: usize = 65_519;
 
 fn vectors(path: &str) -> Vec<u8> {
@@ -118,7 +118,7 @@ fn of_several_messages_in_one_chunk_each_is_found() {
     let (bootstrap, disconnect) = (framed(0x02, &[]), framed(0x01, &[]));
     let both = [bootstrap.clone(), disconnect.clone()].concat();
     let mut records = with_chunks(message("bootstrap"), &both, 3, CHUNK);
-    // One chunk, and two rows that point to it.
+    // Two rows refer to one chunk.
     let row = |kind: &str, plain: &[u8]| -> Record {
         let sha256 = Sha256::digest(plain).to_vec().into();
         let length = plain.len() as u64;

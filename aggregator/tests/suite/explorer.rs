@@ -36,15 +36,15 @@ impl Drop for Setup {
     }
 }
 
-/// A new authority in `ca.crt`, and a certificate of it in the folder `tls`.
+/// Creates a CA in `ca.crt`, and a certificate of it in the directory `tls`.
 fn certify(dir: &Path) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &ca).unwrap();
     fs::create_dir_all(dir.join("tls")).unwrap();
-    fs::write(dir.join("ca.crt"), authority.pem()).unwrap();
+    fs::write(dir.join("ca.crt"), ca.pem()).unwrap();
     fs::write(dir.join("tls/tls.crt"), certificate.pem()).unwrap();
     fs::write(dir.join("tls/tls.key"), key.serialize_pem()).unwrap();
 }
@@ -129,7 +129,7 @@ fn pages_come_from_the_explorer_and_data_of_the_listed_node_from_the_api() {
 }
 
 #[test]
-fn live_streams_pass_and_new_certificates_and_tokens_are_taken_up() {
+fn live_streams_pass_and_new_certificates_and_tokens_are_loaded() {
     let setup = setup();
     let mut stream = TcpStream::connect(setup.proxy).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,5 +1,5 @@
 //! Every parameter of `/v2/p2p` reaches the query: random queries against a naive model, through a socket.
-//! (That the store answers right is the store's own, larger test.)
+//! (The store has its own, larger test of queries.)
 
 use chainscope_proto::v1::{Initiator, Message, record::Kind};
 use proptest::{prelude::*, test_runner::TestRunner};

@@ -95,7 +95,7 @@ fn many_batches_share_acknowledgements_and_keep_their_order() {
     let server = Server::with(|_| {});
     let mut agent = server.agent(&["n"]);
     let records = messages(2_000);
-    // More than may be in flight: the sender waits for room, not for each acknowledgement.
+    // More than the limit in flight: the sender waits for capacity, not for each acknowledgement.
     for (index, piece) in records.chunks(10).enumerate() {
         agent.batch("n", index as u64 * 10, piece.to_vec());
     }

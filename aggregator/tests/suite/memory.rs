@@ -29,7 +29,7 @@ fn recorder(pid: u32) -> Recorder {
     Recorder::new("9732", pid, u64::from(pid))
 }
 
-/// The example of the contract: a thread that reads, something too small to be shown, and what has no name.
+/// The example of the contract: a reading thread, a stack below the threshold, and unnamed frames.
 fn example() -> Recorder {
     let mut recorder = recorder(48213);
     let read = FrameName::library("libpthread.so.0", Some("read"), 0x1297a);
@@ -73,7 +73,7 @@ fn the_contracts_example_to_the_letter() {
     let short = r#"{"total":2451584,"cache":2189352,"anon":262232,"systemReportAnon":261900}"#;
     assert_eq!(server.get("/v1/tree?short=true&threshold=7").body, short);
 
-    // Reversed, the frame without a name cuts off nothing but itself.
+    // In the reversed tree only the unnamed frame itself is omitted.
     let reversed = server.json("/v1/tree?reverse=true&threshold=0");
     let names: Vec<_> =
         reversed["frames"].as_array().unwrap().iter().map(|child| child["name"]["functionName"].clone()).collect();
@@ -85,7 +85,7 @@ fn the_contracts_example_to_the_letter() {
             json!("small")
         ]
     );
-    // Of a node whose only child has no name, nothing is left to be shown.
+    // A node whose only child is unnamed has no frames.
     assert_eq!(reversed["frames"][1]["frames"], json!([]));
     assert_eq!(server.json("/v1/tree?kind=kernel")["value"], 36);
     assert_eq!(server.json("/v1/tree?kind=all")["value"], 2_451_584 + 36);
@@ -95,7 +95,7 @@ fn the_contracts_example_to_the_letter() {
 }
 
 #[test]
-fn what_a_host_lost_is_counted_once_for_its_processes() {
+fn losses_of_a_host_are_counted_once_for_its_processes() {
     let server = Server::start();
     let mut agent = server.agent(&[]);
     let state = |pid, count| {
@@ -109,7 +109,7 @@ fn what_a_host_lost_is_counted_once_for_its_processes() {
         page.lines().find(|line| line.starts_with("chainscope_memory_lost{")).map(str::to_owned)
     };
     assert_eq!(lost().unwrap(), r#"chainscope_memory_lost{node="9732"} 40"#);
-    // Another process was asked later.
+    // A later report of another process.
     agent.memory([state(3, 50)]);
     assert_eq!(lost().unwrap(), r#"chainscope_memory_lost{node="9732"} 50"#);
 }
@@ -145,7 +145,7 @@ fn malformed_parameters_are_named() {
 }
 
 #[test]
-fn what_was_there_before_the_attach_is_shown_and_adds_up() {
+fn memory_before_the_attach_is_shown_and_adds_up() {
     let server = Server::start();
     let mut agent = server.agent(&[]);
     let mut process = recorder(1);
@@ -256,7 +256,7 @@ fn a_gap_is_healed_by_a_keyframe_and_intake_is_acknowledged() {
     assert_eq!((ack.sequence, ack.keyframe_wanted, ack.refused.as_str()), (3, false, ""));
     assert_eq!(server.json("/v1/tree")["value"], 4000);
 
-    // Nonsense is refused, and the session goes on.
+    // An invalid state is refused, and the session continues.
     let mut nonsense = process.delta(3);
     nonsense.node_parents = vec![77];
     assert!(agent.memory([nonsense]).keyframe_wanted);
@@ -264,7 +264,7 @@ fn a_gap_is_healed_by_a_keyframe_and_intake_is_acknowledged() {
     // So do records on the same stream.
     agent.batch("9732", 0, Vec::new());
     assert!(matches!(agent.reply(), Some(Reply::Ack(_))));
-    // A name that no node can have is refused, and the session goes on, as with records.
+    // An invalid node name is refused, and the session continues, as for records.
     let ack = agent.memory([MemoryState { node: "a b".into(), sequence: 1, ..MemoryState::default() }]);
     assert!(ack.refused.starts_with("a b cannot be the name of a node"), "{ack:?}");
     let ack = agent.memory(in_parts(&process.keyframe(), 1));
@@ -352,7 +352,7 @@ fn snapshots_are_stored_compared_and_evicted() {
     assert_eq!((svg.status, svg.header("content-type")), (200, Some("image/svg+xml")));
     assert!(svg.body.contains("+16,000 KiB") && svg.body.contains("-4,400 KiB"), "{}", svg.body);
 
-    // They outlive a restart; nothing is known of now, then.
+    // Snapshots persist over a restart; there is no current state yet.
     wait::until_true("the second state is kept", || server.json("/v1/snapshots").as_array().unwrap().len() == 2);
     drop(agent);
     server.shutdown();
@@ -385,7 +385,7 @@ fn yesterdays_tree_is_found_by_time() {
     assert_eq!(value(&format!("at={}", seconds + 3599)), 400);
     assert_eq!(value(&format!("at={}", (seconds + 3600) * 1000)), 800);
     assert_eq!(value(&format!("at={}&since={}", seconds + 9999, seconds)), 800);
-    // Nothing is observed now: everything went since.
+    // Nothing is observed now: the difference removes everything.
     assert_eq!(value(&format!("since={}", seconds + 9999)), -1200);
     let times = |query: &str| -> Vec<i64> {
         let list = server.json(&format!("/v1/snapshots?{query}"));

@@ -57,7 +57,7 @@ fn a_message_is_decoded_late_and_its_bytes_are_hex_a_byte() {
 }
 
 #[test]
-fn what_cannot_be_decoded_keeps_its_bytes_and_says_why() {
+fn an_undecodable_message_keeps_its_bytes_and_has_an_error() {
     let server = Server::start();
     let mut records = with_chunks(message("unknown"), &[0, 0, 0, 3, 0x77, 0x77, 1], 3, 100);
     let missing = Message { first_chunk: 9, last_chunk: 12, length: 7, ..message("operation") };

@@ -138,7 +138,7 @@ async fn a_subject_access_review_is_as_the_documents_have_it() {
 }
 
 #[tokio::test]
-async fn whatever_goes_wrong_is_no_answer() {
+async fn every_failure_of_a_review_is_an_error() {
     let forbidden = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
         "message": "tokenreviews is forbidden: chainscope-aggregator cannot create them"});
     let (server, _) = api_server(vec![

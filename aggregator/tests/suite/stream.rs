@@ -1,4 +1,4 @@
-//! `/v2/p2p/stream`: live, resumable, filtered, and it ends.
+//! `/v2/p2p/stream`: live, resumable, filtered, closed at shutdown.
 
 use std::time::Duration;
 

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
 
 use anyhow::{Context as _, Result, ensure};
 use chainscope_e2e::cluster::{Level, Setup};
@@ -10,35 +9,35 @@ use chainscope_e2e::image::ours;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// A Kubernetes cluster from plain programs, without a container engine or a registry.
+/// Starts a Kubernetes cluster from binaries, without a container engine or a registry
 #[derive(Parser)]
 #[command(name = "chainscope-cluster", version)]
 struct Cli {
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Subcommand)]
-enum What {
-    /// Write the images of Chainscope, and of a pretended Octez, as OCI archives
+enum Action {
+    /// Write the images of Chainscope and of a simulated Octez as OCI archives
     Images {
-        /// Folder to write to
+        /// Output directory
         #[arg(long)]
         out: PathBuf,
     },
     /// Start a cluster, install the chart, and keep both until Ctrl-C
     Up {
-        /// Hosts that run pods
+        /// Number of hosts that run pods
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
         hosts: u8,
-        /// Leave the cluster empty, without the images
+        /// Start an empty cluster without the images and the chart
         #[arg(long)]
         bare: bool,
     },
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().what) {
+    match run(Cli::parse().action) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("chainscope-cluster: {error:#}");
@@ -47,31 +46,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(what: What) -> Result<()> {
-    let program = std::env::current_exe().context("where is this program?")?;
-    let built = program.parent().context("a program is in a folder")?;
-    match what {
-        What::Images { out } => {
+fn run(action: Action) -> Result<()> {
+    let program = std::env::current_exe().context("cannot find the path of this binary")?;
+    let built = program.parent().context("the binary has no parent directory")?;
+    match action {
+        Action::Images { out } => {
             for archive in ours::write_all(built, &out)? {
                 say(&archive.display().to_string());
             }
             Ok(())
         }
-        What::Up { hosts, bare } => up(built, hosts, bare),
+        Action::Up { hosts, bare } => up(built, hosts, bare),
     }
 }
 
 fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
-    // Before anything is started: Ctrl-C while it starts must not leave half a cluster.
-    let (sender, signals) = mpsc::channel();
-    let mut caught = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    std::thread::spawn(move || {
-        caught.forever().for_each(|signal| {
-            let _ = sender.send(signal);
-        });
-    });
+    // Installed first, so that Ctrl-C during the start removes what has been started.
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
 
-    let folder = tempfile::tempdir().context("a folder for images")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
     let images = if bare { Vec::new() } else { ours::write_all(built, folder.path())? };
     say("starting a cluster");
     let cluster = Setup::new(Level::Hosts(hosts)).images(images).start();
@@ -100,19 +93,19 @@ fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
     say(&format!("{kubectl} get pods --all-namespaces"));
     if !bare {
         say(&format!(
-            "{kubectl} apply -f e2e/manifests/octez.yaml   # pods like those of tezos-k8s, of {}",
+            "{kubectl} apply -f e2e/manifests/octez.yaml   # pods as tezos-k8s creates them, image {}",
             ours::OCTEZ
         ));
     }
-    say("Ctrl-C ends the cluster");
-    let _ = signals.recv();
-    say("ending the cluster");
+    say("Ctrl-C stops the cluster");
+    signals.forever().next();
+    say("stopping the cluster");
     drop(cluster);
     Ok(())
 }
 
 fn say(line: &str) {
     use std::io::Write;
-    // Whoever closed the other end does not want to know.
+    // A closed pipe is not an error.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

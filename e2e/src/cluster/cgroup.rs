@@ -1,23 +1,23 @@
-//! Control groups of a cluster's hosts.
+//! Cgroups of a cluster's hosts.
 //!
-//! A host's processes and all its pods are below one group of the host's own, in every hierarchy: pods cannot take more than the
-//! launcher was given, and whoever ends the cluster finds every process of it, whoever its parent is.
+//! Each host has one cgroup in every hierarchy, with its processes and all its pods below it. Pods cannot exceed the limits of
+//! the launcher, and the teardown finds every process of the cluster, whatever its parent is.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long killed processes may take to go.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for killed processes to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Makes the group `name` below the caller's own, in each hierarchy of version 1; where there is only version 2, at its top, because
-/// a group with processes cannot have groups with controllers there.
+/// Creates the cgroup `name`: in each hierarchy of version 1 below the caller's own; with version 2 alone at its root, because a
+/// cgroup with processes cannot have children with controllers there.
 ///
 /// # Panics
-/// If control groups are not mounted, or may not be made.
+/// If cgroups are not mounted or cannot be created.
 #[must_use]
-pub fn make(name: &str) -> Vec<PathBuf> {
+pub fn create(name: &str) -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc/self/mountinfo");
     let own = std::fs::read_to_string("/proc/self/cgroup").expect("/proc/self/cgroup");
     let mut groups = Vec::new();
@@ -29,7 +29,7 @@ pub fn make(name: &str) -> Vec<PathBuf> {
                 .unwrap_or_else(|| panic!("the cgroup hierarchy {controllers} is not mounted"));
             let group = parent.join(name);
             std::fs::create_dir_all(&group).unwrap_or_else(|e| panic!("{}: {e}", group.display()));
-            // A new cpuset is empty, and takes no process then.
+            // A new cpuset is empty; the kernel admits no process to it.
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 if let Ok(value) = std::fs::read(parent.join(file)) {
                     std::fs::write(group.join(file), value).unwrap_or_else(|e| panic!("{}: {e}", group.display()));
@@ -46,23 +46,23 @@ pub fn make(name: &str) -> Vec<PathBuf> {
     groups
 }
 
-/// The folder of one's own group in a mounted hierarchy.
+/// The directory of the own cgroup in a mounted hierarchy.
 fn mounted(mounts: &str, controllers: &str, own: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
+        let (mount, kind) = line.split_once(" - ")?;
         let mut kind = kind.split(' ');
         let options = kind.next().filter(|&k| k == "cgroup").and(kind.nth(1))?;
-        let is_it = controllers.split(',').all(|controller| options.split(',').any(|option| option == controller));
-        let mut place = place.split(' ').skip(3);
-        let (root, point) = (place.next()?, place.next()?);
+        let matches = controllers.split(',').all(|controller| options.split(',').any(|option| option == controller));
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
         let below = Path::new(own).strip_prefix(root).ok()?;
-        is_it.then(|| Path::new(point).join(below))
+        matches.then(|| Path::new(point).join(below))
     })
 }
 
-/// Kills every process below a group, and removes it.
-pub fn end(group: &Path) {
-    let deadline = Instant::now() + PATIENCE;
+/// Kills every process of a cgroup and its descendants, and removes them.
+pub fn kill_and_remove(group: &Path) {
+    let deadline = Instant::now() + KILL_TIMEOUT;
     while group.exists() {
         let mut alive = 0;
         for below in tree(group).iter().rev() {
@@ -74,7 +74,7 @@ pub fn end(group: &Path) {
             let _ = std::fs::remove_dir(below);
         }
         if Instant::now() > deadline {
-            eprintln!("{} stays: {alive} processes in it", group.display());
+            eprintln!("cannot remove {}: {alive} processes in it", group.display());
             return;
         }
         if group.exists() {
@@ -83,7 +83,7 @@ pub fn end(group: &Path) {
     }
 }
 
-/// The group and all below it, parents first.
+/// The cgroup and its descendants, parents first.
 fn tree(group: &Path) -> Vec<PathBuf> {
     let mut all = vec![group.to_owned()];
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! A port of this machine that leads into a host's network: to the API server, to a Service.
+//! Port forwarding into a host's network namespace.
 
 use std::fs::File;
 use std::io;
@@ -11,33 +11,33 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A port of 127.0.0.1 whose connections go on inside a network namespace. Dropped, it takes no more.
+/// A port of 127.0.0.1 that is forwarded into a network namespace. It accepts no connections after the drop.
 pub struct Forward {
     port: u16,
-    over: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
 }
 
 impl Forward {
-    /// Leads to that address as seen from the namespace.
+    /// Forwards to that address, as seen from the namespace.
     ///
     /// # Panics
-    /// If there is no such namespace, or no free port.
+    /// If the namespace does not exist, or there is no free port.
     #[must_use]
     pub fn new(network: &Path, target: SocketAddr) -> Self {
         let network = File::open(network).unwrap_or_else(|e| panic!("{}: {e}", network.display()));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let port = listener.local_addr().expect("its address").port();
-        let over = Arc::new(AtomicBool::new(false));
-        let (ours, network) = (over.clone(), Arc::new(network));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("free port");
+        let port = listener.local_addr().expect("bound").port();
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let (closed, network) = (is_closed.clone(), Arc::new(network));
         thread::spawn(move || {
             for here in listener.incoming().map_while(Result::ok) {
-                if ours.load(Ordering::Relaxed) {
+                if closed.load(Ordering::Relaxed) {
                     break;
                 }
                 let network = network.clone();
                 thread::spawn(move || {
-                    match carry(here, &network, target) {
-                        // Who asked sees his connection closed, and asks again.
+                    match relay(here, &network, target) {
+                        // The client sees its connection closed and retries.
                         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                         Err(error) => eprintln!("forward to {target}: {error}"),
                         Ok(()) => {}
@@ -45,10 +45,10 @@ impl Forward {
                 });
             }
         });
-        Self { port, over }
+        Self { port, is_closed }
     }
 
-    /// The port.
+    /// The local port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -57,14 +57,14 @@ impl Forward {
 
 impl Drop for Forward {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        // It waits for the next connection: here it is.
+        self.is_closed.store(true, Ordering::Relaxed);
+        // Wakes the thread that waits in accept(2).
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 }
 
-/// Joins a connection with a new one inside. Threads have namespaces of their own: only this one moves.
-fn carry(here: TcpStream, network: &File, target: SocketAddr) -> io::Result<()> {
+/// Copies between a connection and a new one in the namespace, which only this thread enters.
+fn relay(here: TcpStream, network: &File, target: SocketAddr) -> io::Result<()> {
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
     let there = TcpStream::connect(target)?;
     let (mut from, mut to) = (here.try_clone()?, there.try_clone()?);
@@ -73,7 +73,7 @@ fn carry(here: TcpStream, network: &File, target: SocketAddr) -> io::Result<()> 
         let _ = from.shutdown(Shutdown::Write);
     });
     let (mut from, mut to) = (here, there);
-    // A peer that resets its connection is no news.
+    // A reset by either peer is not an error.
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);
     let _ = back.join();

@@ -1,4 +1,4 @@
-//! A host of the cluster: namespaces of its own on this machine, joined by a bridge.
+//! A host of the cluster: a set of namespaces on this machine, connected to the others by a bridge.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -8,40 +8,40 @@ use super::cgroup;
 use super::folder::Folder;
 use crate::harness::run;
 
-/// Makes the namespaces.
+/// Script that creates the namespaces.
 const OUTSIDE: &str = include_str!("outside.sh");
-/// Mounts and so on inside of them.
+/// Script that prepares mounts and the network inside of them.
 const INSIDE: &str = include_str!("inside.sh");
 
-/// A host.
+/// A host: a Kubernetes node.
 pub struct Host {
-    /// As Kubernetes knows it.
+    /// Its name in Kubernetes.
     pub name: String,
-    /// On the bridge between hosts.
+    /// Its address on the bridge.
     pub address: Ipv4Addr,
-    /// First two bytes, then the number, of its pods' addresses: `10.244.<number>.0/24`.
+    /// Its number from 0; the pod CIDR is `10.244.<number>.0/24`.
     pub number: u8,
     folder: PathBuf,
-    // The process that keeps the namespaces.
+    // The process that holds the namespaces.
     pid: u32,
     groups: Vec<PathBuf>,
 }
 
 impl Host {
-    /// A new one: the first has the bridge, later ones hang on it.
+    /// Creates a host. The first one has the bridge, to which later ones are connected.
     ///
     /// # Panics
-    /// If the machine does not let us.
+    /// If a namespace, cgroup or device cannot be created.
     #[must_use]
     pub fn new(cluster: &Folder, number: u8, first: Option<&Host>) -> (Self, std::process::Child) {
         let name = format!("host{}", u16::from(number) + 1);
         let folder = cluster.join(&name);
-        std::fs::create_dir_all(&folder).expect("a folder of the host");
+        std::fs::create_dir_all(&folder).expect("directory of the host");
         for (file, text) in [("outside.sh", OUTSIDE), ("inside.sh", INSIDE)] {
-            std::fs::write(folder.join(file), text).expect("a script can be written");
+            std::fs::write(folder.join(file), text).expect("write");
         }
-        let groups = cgroup::make(&format!("chainscope-{}-{name}", cluster.name()));
-        cluster.note_groups(&groups);
+        let groups = cgroup::create(&format!("chainscope-{}-{name}", cluster.name()));
+        cluster.record_groups(&groups);
         let mut command = Command::new("sh");
         command.arg(folder.join("outside.sh")).arg(&name).arg(&folder).args(&groups);
         let mut child = cluster.spawn(&name, &mut command);
@@ -67,7 +67,7 @@ impl Host {
                 ip(self, "link add eth0 type bridge");
                 ip(self, &format!("addr add {address} dev eth0"));
                 ip(self, "link set eth0 up");
-                // Kubernetes wants to know which device leads out; nothing does.
+                // Kubernetes requires a default route to determine the address of the node.
                 ip(self, "route add default via 192.168.77.1 dev eth0");
             }
             Some(first) => {
@@ -77,24 +77,24 @@ impl Host {
                 ip(self, &format!("addr add {address} dev eth0"));
                 ip(self, "link set eth0 up");
                 ip(self, &format!("route add default via {}", first.address));
-                ip(self, &format!("route add {} via {}", first.pods(), first.address));
-                ip(first, &format!("route add {} via {}", self.pods(), self.address));
+                ip(self, &format!("route add {} via {}", first.pod_cidr(), first.address));
+                ip(first, &format!("route add {} via {}", self.pod_cidr(), self.address));
             }
         }
-        // Nobody answers for link-local addresses, where clouds have their metadata: fail at once.
+        // Requests to the metadata service of clouds fail at once instead of timing out.
         ip(self, "route replace unreachable 169.254.0.0/16");
     }
 
-    /// Addresses of its pods.
+    /// Its pod CIDR.
     #[must_use]
-    pub fn pods(&self) -> String {
+    pub fn pod_cidr(&self) -> String {
         format!("10.244.{}.0/24", self.number)
     }
 
-    /// A program on this host. It becomes the process that is started, so its pid is the program's.
+    /// A command that runs in the namespaces of this host. The pid of the child is the program's.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        // Entering a namespace of control groups does not move the process into the group.
+        // Entering a cgroup namespace does not move the process into the cgroup.
         const ENTER: &str = "pid=$1; shift; while [ \"$1\" != -- ]; do echo $$ >\"$1/cgroup.procs\"; shift; done; \
                              exec nsenter --target \"$pid\" --mount --cgroup --net --uts --wd=/ \"$@\"";
         let mut command = Command::new("sh");
@@ -107,19 +107,19 @@ impl Host {
         command
     }
 
-    /// A file or folder of the host, as this process sees it: below `lib` is its `/var/lib`, below `log` its `/var/log`.
+    /// The path on this machine of a file of the host: `lib` is its `/var/lib`, `log` its `/var/log`.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Its network namespace.
+    /// The path of its network namespace.
     #[must_use]
     pub fn network(&self) -> PathBuf {
         Path::new("/proc").join(self.pid.to_string()).join("ns/net")
     }
 
-    /// Control groups of the host, one a hierarchy.
+    /// Cgroups of the host, one per hierarchy.
     #[must_use]
     pub fn groups(&self) -> &[PathBuf] {
         &self.groups

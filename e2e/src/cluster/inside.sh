@@ -1,10 +1,10 @@
-# The inside of one host: inside.sh NAME FOLDER
+# Prepares the namespaces of one host from inside: inside.sh NAME FOLDER
 set -eu
 name=$1 folder=$2
 hostname "$name"
 ip link set lo up
 
-# The file system of this network namespace, then what is mounted below it, anew.
+# sysfs of this network namespace, and the file systems that are mounted below it.
 mount -t sysfs sysfs /sys
 version=2
 while IFS=: read -r _ controllers _; do
@@ -25,7 +25,7 @@ while IFS=: read -r _ controllers _; do
   esac
 done </proc/self/cgroup
 if [ "$version" = 2 ]; then
-  # A group with processes cannot hand controllers down: they move one floor below.
+  # A cgroup with processes cannot delegate controllers: the processes move to a child.
   mount -t cgroup2 cgroup2 /sys/fs/cgroup
   mkdir /sys/fs/cgroup/system
   while read -r pid; do echo "$pid" >/sys/fs/cgroup/system/cgroup.procs; done </sys/fs/cgroup/cgroup.procs
@@ -37,12 +37,12 @@ mount -t bpf bpf /sys/fs/bpf
 mount -t tracefs tracefs /sys/kernel/tracing
 mount -t debugfs debugfs /sys/kernel/debug
 
-# What a host keeps is its own.
+# Private state of the host.
 mkdir -p "$folder/lib" "$folder/log"
 mount --bind "$folder/lib" /var/lib
 mount --bind "$folder/log" /var/log
 mount -t tmpfs -o mode=755 tmpfs /run
-# Mounts of pods reach the host and back.
+# Mounts propagate between pods and host.
 mount --make-rshared /
 
 echo 1 >/proc/sys/net/ipv4/ip_forward

@@ -1,32 +1,32 @@
-//! A Kubernetes cluster from plain programs, on this machine, for as long as a test runs.
+//! A Kubernetes cluster from binaries, on this machine, for the duration of a test.
 //!
-//! Three levels, each with all of the ones before:
+//! Three levels; each includes the ones before:
 //!
-//! | level | programs | for |
+//! | level | components | for tests of |
 //! | --- | --- | --- |
-//! | [`Level::Api`] | etcd, API server | schemas, rights, what a controller writes |
-//! | [`Level::Control`] | controllers, scheduler | owners, rollouts, hosts that are only pretended |
+//! | [`Level::Api`] | etcd, API server | schemas, RBAC, writes of a controller |
+//! | [`Level::Control`] | controllers, scheduler | owner references, rollouts, simulated hosts |
 //! | [`Level::Hosts`] | containerd, kubelet, kube-proxy, CoreDNS | pods |
 //!
-//! The first two share this machine's network on free ports and need no root. Hosts have namespaces of their own for mounts, control
-//! groups, network and host name ([`host`]), so that clusters neither see each other nor leave anything behind; [`forward`] leads
-//! into their network. The process ids are the machine's: eBPF reports those.
+//! The first two share this machine's network on free ports and need no root. Each host has its own mount, cgroup, network and UTS
+//! namespaces ([`host`]), so that clusters are isolated and leave nothing behind; [`forward`] forwards ports into them. The PID
+//! namespace is shared, because eBPF reports the pids of the initial one.
 //!
-//! The launcher owns everything: a [`Cluster`] that is dropped, also by a failing test, ends what it started; after a launcher that
-//! was killed the next one cleans ([`folder`]). Nothing is skipped: what is missing fails, with the reason.
+//! A [`Cluster`] kills its processes when it is dropped, also by a failing test; after a killed launcher the next one cleans up
+//! ([`folder`]). A missing prerequisite is a failure with its reason, never a skipped test.
 
 pub mod cgroup;
-pub mod control;
+pub mod control_plane;
 pub mod folder;
 pub mod forward;
 pub mod host;
 pub mod pki;
+pub mod rbac;
 pub mod release;
-pub mod rights;
 pub mod scene;
 pub mod worker;
 
-mod ask;
+mod kubectl;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -35,29 +35,29 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use self::control::Plan;
+use self::control_plane::Plan;
 use self::folder::Folder;
 use self::forward::Forward;
 use self::host::Host;
 use crate::harness::{require_root, run};
 
-/// How long a part of the cluster may take to start on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
-/// Volumes that wait on each host.
+/// Time limit for a component to start on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(180);
+/// PersistentVolumes of each host.
 const VOLUMES: u8 = 4;
 
-/// How much of a cluster.
+/// The components of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// etcd and the API server.
     Api,
-    /// Controllers and the scheduler, too.
+    /// Also the controller manager and the scheduler.
     Control,
-    /// And that many hosts that run pods.
+    /// Also this number of hosts that run pods.
     Hosts(u8),
 }
 
-/// What cluster to start.
+/// Options of a cluster.
 pub struct Setup {
     level: Level,
     audit: bool,
@@ -71,24 +71,24 @@ impl Setup {
         Self { level, audit: false, images: Vec::new() }
     }
 
-    /// Notes every request to the API server: [`Cluster::audit`].
+    /// Enables the audit log of the API server: [`Cluster::audit`].
     #[must_use]
     pub fn audit(mut self) -> Self {
         self.audit = true;
         self
     }
 
-    /// Loads these OCI archives on each host.
+    /// Imports these OCI archives on each host.
     #[must_use]
     pub fn images(mut self, archives: impl IntoIterator<Item = PathBuf>) -> Self {
         self.images.extend(archives);
         self
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the cluster and waits until it is ready.
     ///
     /// # Panics
-    /// If a part does not start; with the end of its log.
+    /// If a component does not start; with the end of its log.
     #[must_use]
     pub fn start(self) -> Cluster {
         let programs = programs();
@@ -103,18 +103,18 @@ impl Setup {
             audit: folder.join("logs/audit.log"),
             api: None,
             hosts: Vec::new(),
-            parts: Vec::new(),
+            components: Vec::new(),
             plan,
             folder,
         };
         for number in 0..hosts {
             let (host, child) = Host::new(&cluster.folder, number, cluster.hosts.first());
-            cluster.parts.push((host.name.clone(), child));
+            cluster.components.push((host.name.clone(), child));
             cluster.hosts.push(host);
         }
         cluster.start_api(self.audit);
         if self.level != Level::Api {
-            cluster.start_control();
+            cluster.start_control_plane();
         }
         if hosts > 0 {
             cluster.start_hosts(&self.images);
@@ -123,20 +123,20 @@ impl Setup {
     }
 }
 
-/// A running cluster. Dropped, all of it ends; if a test is failing then, the logs are kept.
+/// A running cluster. It is killed on drop; if the test is failing, its logs are kept.
 pub struct Cluster {
     kubeconfig: PathBuf,
     audit: PathBuf,
     api: Option<Forward>,
     hosts: Vec<Host>,
-    // In the order of their start, with the names of their logs.
-    parts: Vec<(String, Child)>,
+    // In start order, by the name of the log.
+    components: Vec<(String, Child)>,
     plan: Plan,
     folder: Folder,
 }
 
 impl Cluster {
-    /// Configuration of a client that may do everything: `KUBECONFIG`.
+    /// The path of the kubeconfig of an administrator.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
@@ -148,13 +148,13 @@ impl Cluster {
         &self.hosts
     }
 
-    /// Its folder, gone when the cluster is.
+    /// The directory of the cluster, removed on drop.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A program of the cluster (`kubectl`, `helm`), set up to speak to it.
+    /// A client program (`kubectl`, `helm`) with its `KUBECONFIG`.
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.plan.programs.join(name));
@@ -162,10 +162,10 @@ impl Cluster {
         command
     }
 
-    /// A port of this machine that leads to an address of the first host's network: a pod's, or a Service's.
+    /// Forwards a port of this machine to an address in the first host's network, of a pod or a Service.
     ///
     /// # Panics
-    /// Without hosts.
+    /// If the cluster has no hosts.
     #[must_use]
     pub fn forward(&self, target: SocketAddr) -> Forward {
         let first = self.hosts.first().expect("a cluster with hosts");
@@ -181,7 +181,7 @@ impl Cluster {
         let (address, port) = self.plan.server;
         self.api = (!self.hosts.is_empty()).then(|| self.forward((address, port).into()));
         let port = self.api.as_ref().map_or(port, Forward::port);
-        let admin = self.plan.authority.client("admin", "admin", Some("system:masters"));
+        let admin = self.plan.ca.client("admin", "admin", Some("system:masters"));
         self.kubeconfig = self.plan.kubeconfig("admin", (Ipv4Addr::LOCALHOST, port), &admin);
         self.wait("the API server to be ready", |cluster| {
             let answer = cluster.program("kubectl").args(["get", "--raw", "/readyz"]).output().ok()?;
@@ -189,9 +189,9 @@ impl Cluster {
         });
     }
 
-    fn start_control(&mut self) {
+    fn start_control_plane(&mut self) {
         let host = self.hosts.first();
-        let (controllers, scheduler) = (self.plan.controllers(host), self.plan.scheduler(host));
+        let (controllers, scheduler) = (self.plan.controller_manager(host), self.plan.scheduler(host));
         self.start("kube-controller-manager", controllers);
         self.start("kube-scheduler", scheduler);
         self.wait("the default service account", |cluster| {
@@ -216,11 +216,11 @@ impl Cluster {
                 run(&mut worker::import(host, archive));
             }
             let (kubelet, proxy) = (worker::kubelet(&self.plan, host), worker::proxy(&self.plan, host));
-            let names = (number == 0).then(|| self.plan.names(host));
+            let coredns = (number == 0).then(|| self.plan.coredns(host));
             self.start(&format!("{name}-kubelet"), kubelet);
             self.start(&format!("{name}-kube-proxy"), proxy);
-            if let Some(names) = names {
-                self.start("coredns", names);
+            if let Some(coredns) = coredns {
+                self.start("coredns", coredns);
             }
         }
         for number in 0..self.hosts.len() {
@@ -234,7 +234,7 @@ impl Cluster {
         self.apply(&self.volumes().to_string());
     }
 
-    /// Folders of the hosts as volumes of the default storage class: who claims one gets it.
+    /// A default StorageClass and local PersistentVolumes on the hosts.
     fn volumes(&self) -> serde_json::Value {
         let mut items = vec![json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
@@ -244,7 +244,7 @@ impl Cluster {
         for host in &self.hosts {
             for number in 0..VOLUMES {
                 let name = format!("{}-{number}", host.name);
-                std::fs::create_dir_all(host.path("lib").join("volumes").join(&name)).expect("a folder of a volume");
+                std::fs::create_dir_all(host.path("lib").join("volumes").join(&name)).expect("directory of a volume");
                 items.push(json!({
                     "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
                     "spec": {
@@ -262,35 +262,36 @@ impl Cluster {
 
     fn start(&mut self, name: &str, mut command: Command) {
         let child = self.folder.spawn(name, &mut command);
-        self.parts.push((name.to_owned(), child));
+        self.components.push((name.to_owned(), child));
     }
 
-    /// Waits for a part of the cluster: fails at once when any part has ended.
+    /// Waits until `probe` finds something; fails at once if a component has exited.
     fn wait<T>(&mut self, what: &str, mut probe: impl FnMut(&Self) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             if let Some(answer) = probe(self) {
                 return answer;
             }
-            let ended = self.parts.iter_mut().find_map(|(name, child)| Some((name.clone(), child.try_wait().ok()??)));
-            if let Some((name, status)) = ended {
-                panic!("waiting for {what}, {name} ended: {status}\n{}", self.folder.tail(&name, 30));
+            let exited =
+                self.components.iter_mut().find_map(|(name, child)| Some((name.clone(), child.try_wait().ok()??)));
+            if let Some((name, status)) = exited {
+                panic!("waiting for {what}, {name} exited: {status}\n{}", self.folder.tail(&name, 30));
             }
             if Instant::now() > deadline {
-                let last = self.parts.last().map(|(name, _)| self.folder.tail(name, 30)).unwrap_or_default();
-                panic!("waited {PATIENCE:?} in vain for {what}\n{last}");
+                let last = self.components.last().map(|(name, _)| self.folder.tail(name, 30)).unwrap_or_default();
+                panic!("no {what} within {START_TIMEOUT:?}\n{last}");
             }
             std::thread::park_timeout(Duration::from_millis(100));
         }
     }
 
-    /// Ends a part and starts nothing in its place: a host whose `kubelet` is dead, for instance.
+    /// Kills a component without restarting it, for example the `kubelet` of a host.
     ///
     /// # Panics
-    /// If there is no such part.
-    pub fn end_part(&mut self, name: &str) {
-        let place = self.parts.iter().position(|(part, _)| part == name);
-        let (_, mut child) = self.parts.remove(place.unwrap_or_else(|| panic!("no part {name}")));
+    /// If it does not exist.
+    pub fn kill_component(&mut self, name: &str) {
+        let index = self.components.iter().position(|(component, _)| component == name);
+        let (_, mut child) = self.components.remove(index.unwrap_or_else(|| panic!("no component {name}")));
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -302,14 +303,14 @@ impl Drop for Cluster {
         if failed {
             self.describe();
         }
-        // Backwards: who would restart something goes before it.
-        for (_, child) in self.parts.iter_mut().rev() {
+        // In reverse order: a component that restarts others is killed before them.
+        for (_, child) in self.components.iter_mut().rev() {
             let _ = child.kill();
         }
         for host in &self.hosts {
-            host.groups().iter().for_each(|group| cgroup::end(group));
+            host.groups().iter().for_each(|group| cgroup::kill_and_remove(group));
         }
-        for (_, child) in &mut self.parts {
+        for (_, child) in &mut self.components {
             let _ = child.wait();
         }
         if failed && let Some(kept) = self.folder.keep_logs() {
@@ -319,7 +320,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Folder of the programs of Kubernetes.
+/// Directory of the binaries of Kubernetes.
 ///
 /// # Panics
 /// If they are not built.
@@ -333,7 +334,7 @@ pub fn programs() -> PathBuf {
     folder
 }
 
-/// The container that keeps a pod's namespaces does nothing for a long time.
+/// Writes the image of the pause container, which holds the namespaces of a pod.
 fn pause(folder: &Folder) -> PathBuf {
     let archive = folder.join("pause.tar");
     let image = crate::image::Image {

@@ -1,5 +1,6 @@
-# Makes the namespaces of one host: outside.sh NAME FOLDER GROUP...
-# Mounts, control groups, network and host name are private. Processes are not: what BPF programs see are the machine's own numbers.
+# Creates the namespaces of one host: outside.sh NAME FOLDER CGROUP...
+# The mount, cgroup, network and UTS namespaces are private. The PID namespace is shared, because BPF programs report the pids of
+# the initial one.
 set -eu
 name=$1 folder=$2
 shift 2

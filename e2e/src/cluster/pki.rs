@@ -1,4 +1,4 @@
-//! A certificate authority for one cluster, and the certificates of its parts.
+//! The CA of a cluster and the certificates of its components.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Who a cluster believes. It lives as long as the cluster does.
-pub struct Authority {
+/// A CA whose files are in one directory.
+pub struct CertificateAuthority {
     folder: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -22,14 +22,14 @@ pub struct Pair {
     pub key: PathBuf,
 }
 
-impl Authority {
-    /// A new one that keeps its files, and those of everyone it vouches for, in that folder.
+impl CertificateAuthority {
+    /// Creates a CA that writes its own and all issued certificates to that directory.
     ///
     /// # Panics
     /// If a file cannot be written.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
-        std::fs::create_dir_all(folder).expect("a folder for certificates");
+        std::fs::create_dir_all(folder).expect("directory of certificates");
         let mut params = named("cluster", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages =
@@ -37,18 +37,18 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let pem = key.serialize_pem();
         let issuer = CertifiedIssuer::self_signed(params, key).expect("a certificate");
-        let authority = Self { folder: folder.to_owned(), issuer };
-        write(&authority.pair("ca"), &authority.issuer.pem(), &pem);
-        authority
+        let ca = Self { folder: folder.to_owned(), issuer };
+        write(&ca.pair("ca"), &ca.issuer.pem(), &pem);
+        ca
     }
 
-    /// The authority's own certificate and key.
+    /// The CA's own certificate and key.
     #[must_use]
     pub fn own(&self) -> Pair {
         self.pair("ca")
     }
 
-    /// For a client, which Kubernetes takes for that user of that group.
+    /// Issues a client certificate for that user in that group.
     ///
     /// # Panics
     /// If a file cannot be written.
@@ -59,20 +59,20 @@ impl Authority {
         self.sign(file, params)
     }
 
-    /// For a server with these names and addresses.
+    /// Issues a server certificate for these names and addresses.
     ///
     /// # Panics
     /// If a file cannot be written.
     #[must_use]
     pub fn server(&self, file: &str, names: &[&str]) -> Pair {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("names of a server");
+        let mut params = CertificateParams::new(names).expect("DNS names");
         params.distinguished_name.push(DnType::CommonName, file);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(file, params)
     }
 
-    /// A key pair that signs service-account tokens: the certificate is its public key.
+    /// Creates a key pair that signs service-account tokens; the file of the certificate holds the public key.
     ///
     /// # Panics
     /// If a file cannot be written.

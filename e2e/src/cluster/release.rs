@@ -1,4 +1,4 @@
-//! Chainscope in a cluster: installed by its chart, asked through its Service.
+//! A release of the chart in a cluster, and a client of its API.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -11,27 +11,27 @@ use crate::harness::api::Api;
 use crate::harness::run;
 use crate::harness::wait::until;
 
-/// Name of the release, and of its namespace.
+/// Name of the release and of its namespace.
 pub const RELEASE: &str = "chainscope";
 /// Port of the API.
 const API: u16 = 17732;
-/// Port of metrics and health, of every part.
+/// Port of metrics and health, the same for every component.
 const METRICS: u16 = 17739;
 
 impl Cluster {
-    /// Makes the namespace for [`Cluster::install`].
+    /// Creates the namespace for [`Cluster::install`].
     ///
     /// # Panics
-    /// If it is there.
+    /// If it exists.
     pub fn make_namespace(&self) {
         self.kubectl(&format!("create namespace {RELEASE}"));
         self.kubectl(&format!("label namespace {RELEASE} pod-security.kubernetes.io/enforce=privileged"));
     }
 
-    /// Installs the chart with these values (`--set`), and waits until every pod is ready.
+    /// Installs the chart with these values (`--set`) and waits until every pod is ready.
     ///
     /// # Panics
-    /// If it does not become so.
+    /// After a timeout.
     pub fn install(&self, values: &[&str]) {
         let mut command = self.program("helm");
         command.args(["install", RELEASE, "charts/chainscope", "--namespace", RELEASE, "--wait", "--timeout", "3m"]);
@@ -43,7 +43,7 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// The chart's own tests (`helm test`).
+    /// Runs the chart's tests (`helm test`).
     ///
     /// # Panics
     /// If one fails.
@@ -52,66 +52,66 @@ impl Cluster {
         run(command.args(["test", RELEASE, "--namespace", RELEASE, "--timeout", "2m", "--logs"]));
     }
 
-    /// Asks a real Prometheus, which scrapes every part of the release, each query of the dashboards and rules.
+    /// Runs each query of the dashboards and rules in a Prometheus that scrapes every component of the release.
     ///
     /// # Panics
     /// If one returns nothing.
     pub fn test_queries(&self) {
-        const ASK: &str = "cd charts; source tools.sh; exec \"$(find_python)\" tests/live.py \"$@\"";
-        let mut ways = Vec::new();
+        const QUERY: &str = "cd charts; source tools.sh; exec \"$(find_python)\" tests/live.py \"$@\"";
+        let mut forwards = Vec::new();
         let mut command = Command::new("bash");
-        command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).args(["-euc", ASK, "live"]);
+        command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).args(["-euc", QUERY, "live"]);
         for component in ["agent", "aggregator", "operator"] {
             let pods = self.find(&pods_of(component)).expect("pods");
             for pod in pods["items"].as_array().into_iter().flatten() {
                 let address = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok()).expect("a pod's address");
-                let way = self.forward(SocketAddr::new(address, METRICS));
-                command.arg(format!("{RELEASE}-{component}=127.0.0.1:{}", way.port()));
-                ways.push(way);
+                let forward = self.forward(SocketAddr::new(address, METRICS));
+                command.arg(format!("{RELEASE}-{component}=127.0.0.1:{}", forward.port()));
+                forwards.push(forward);
             }
         }
         run(&mut command);
     }
 }
 
-/// The way to the API: open as long as it lives.
-pub struct Door {
-    /// The API, without a token.
+/// A client of the API and the port that is forwarded to it.
+pub struct ApiClient {
+    /// The API without a token.
     pub api: Api,
     _forward: Forward,
 }
 
 impl Cluster {
-    /// The API through the aggregator's Service, with the certificate that the operator made for it.
+    /// A client of the API at the aggregator's Service, over TLS with the operator's CA.
     ///
     /// # Panics
-    /// If there is no Service, or no certificate.
+    /// If there is no Service or no CA bundle.
     #[must_use]
-    pub fn door(&self) -> Door {
-        let (authority, forward) = self.service("aggregator", API);
+    pub fn api_client(&self) -> ApiClient {
+        let (bundle, forward) = self.service("aggregator", API);
         let name = format!("{RELEASE}-aggregator");
-        Door { api: Api::secure(forward.port(), &format!("{name}.{RELEASE}.svc"), &authority), _forward: forward }
+        ApiClient { api: Api::secure(forward.port(), &format!("{name}.{RELEASE}.svc"), &bundle), _forward: forward }
     }
 
-    /// The certificates that clients of Chainscope trust, and a port that leads to one of its Services.
+    /// The CA bundle of Chainscope, and a port that is forwarded to one of its Services.
     ///
     /// # Panics
-    /// If there is no such Service.
+    /// If the Service does not exist.
     #[must_use]
     pub fn service(&self, component: &str, port: u16) -> (String, Forward) {
         let service = format!("service {RELEASE}-{component} --namespace {RELEASE}");
         let address =
             self.until("the address of a Service", &service, |found| found["spec"]["clusterIP"].as_str()?.parse().ok());
-        let bundle = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
-        let authority = self
-            .until("the authority's certificate", &bundle, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
-        (authority, self.forward(SocketAddr::new(address, port)))
+        let config_map = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
+        let bundle =
+            self.until("the CA bundle", &config_map, |found| found["data"]["ca.crt"].as_str().map(str::to_owned));
+        (bundle, self.forward(SocketAddr::new(address, port)))
     }
 
-    /// Waits until a TezosNode's condition is of that status, and returns its reason.
+    /// Waits until a TezosNode's condition has that status, and returns its reason.
     ///
     /// # Panics
-    /// If it does not become so.
+    /// After a timeout.
     pub fn condition(&self, namespace: &str, node: &str, kind: &str, status: &str) -> String {
         let resource = format!("tezosnode {node} --namespace {namespace}");
         self.until(&format!("{node} to be {kind}={status}"), &resource, |found| {
@@ -120,13 +120,13 @@ impl Cluster {
         })
     }
 
-    /// A metric of the first pod of a part of the release, added up over its labels; none while it does not answer.
+    /// A metric of the first pod of a component, summed over its labels; `None` if the pod does not respond.
     #[must_use]
     pub fn metric(&self, component: &str, name: &str) -> Option<f64> {
         let pods = self.find(&pods_of(component))?;
         let address = pods["items"][0]["status"]["podIP"].as_str()?.parse().ok()?;
-        let way = self.forward(SocketAddr::new(address, METRICS));
-        let (_, page) = Api::new(way.port()).request("/metrics").filter(|(status, _)| *status == 200)?;
+        let forward = self.forward(SocketAddr::new(address, METRICS));
+        let (_, page) = Api::new(forward.port()).request("/metrics").filter(|(status, _)| *status == 200)?;
         let value = |line: &str| {
             let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
             rest.rsplit(' ').next()?.parse::<f64>().ok()
@@ -134,10 +134,10 @@ impl Cluster {
         Some(page.lines().filter_map(value).sum())
     }
 
-    /// Has that many aggregators, none or one, and waits until there is none.
+    /// Scales the aggregator to 0 or 1; with 0, waits until the pod is gone.
     ///
     /// # Panics
-    /// If it goes on.
+    /// After a timeout.
     pub fn scale_aggregator(&self, replicas: u8) {
         let name = format!("statefulset/{RELEASE}-aggregator");
         self.kubectl(&format!("scale {name} --namespace {RELEASE} --replicas {replicas}"));
@@ -148,10 +148,10 @@ impl Cluster {
         }
     }
 
-    /// Kills the program of a pod of the release with SIGKILL, and waits until its container runs again.
+    /// Kills the container of a component with SIGKILL, and waits until it has been restarted.
     ///
     /// # Panics
-    /// If there is no such pod, or it does not come back.
+    /// If there is no such pod, or it is not restarted in time.
     pub fn kill(&self, component: &str) {
         let pods = pods_of(component);
         let restarts = |found: &Value| {
@@ -163,23 +163,23 @@ impl Cluster {
         let id = found["items"][0]["status"]["containerStatuses"][0]["containerID"].as_str().unwrap_or_default();
         let id = id.trim_start_matches("containerd://");
         let host_name = found["items"][0]["spec"]["nodeName"].as_str().unwrap_or_default();
-        let host = self.hosts().iter().find(|host| host.name == host_name).expect("a host of ours");
+        let host = self.hosts().iter().find(|host| host.name == host_name).expect("host of the cluster");
         run(host.command("ctr").args(["--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id]));
         until(&format!("{component} to be restarted"), || restarts(&self.find(&pods)?).filter(|&count| count > before));
     }
 }
 
-/// What `kubectl get` calls the pods of a part of the release.
+/// Arguments of `kubectl get` for the pods of a component.
 #[must_use]
 pub fn pods_of(component: &str) -> String {
     format!("pods --namespace {RELEASE} --selector app.kubernetes.io/component={component}")
 }
 
 impl Cluster {
-    /// A token of a ServiceAccount, as people get one.
+    /// A token of a ServiceAccount.
     ///
     /// # Panics
-    /// If there is no such account.
+    /// If the account does not exist.
     #[must_use]
     pub fn token(&self, namespace: &str, account: &str) -> String {
         self.kubectl(&format!("create token {account} --namespace {namespace}")).trim().to_owned()

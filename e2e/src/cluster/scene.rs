@@ -1,51 +1,51 @@
-//! A cluster with Chainscope, a TezosNode, its pod and the pod's peer: what most scenarios begin with.
+//! The fixture of most scenarios: a cluster with Chainscope, a TezosNode, its pod and the pod's peer.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::release::Door;
+use super::release::ApiClient;
 use super::{Cluster, Level, Setup};
 use crate::harness::api::Api;
 use crate::harness::transcript::{self, Missing};
 use crate::harness::{programs, wait};
 use crate::image::ours;
 
-/// The pods: as tezos-k8s makes them.
+/// The pods, as tezos-k8s creates them.
 const PODS: &str = include_str!("../../manifests/octez.yaml");
-/// A node goes on after its conversation, and waits for its peer as long as it takes.
-const FOREVER: &str = "--exit-after 1000000 --connect-timeout 600";
+/// The demo node keeps running after its conversation, and waits for its peer.
+const KEEP_RUNNING: &str = "--exit-after 1000000 --connect-timeout 600";
 /// The node's name in the API.
 pub const NODE: &str = "tezos/rolling";
-/// Messages that every connection begins with, both ways: connection, metadata, ack.
+/// Messages of the handshake in both directions: connection, metadata, ack.
 pub const HANDSHAKE: u64 = 6;
 
-/// The scene.
+/// The fixture.
 pub struct Scene {
-    /// The API with the token of who may read the node.
+    /// The API with the token of an account that may read the node.
     pub reader: Api,
     /// The API without a token.
-    pub door: Door,
+    pub client: ApiClient,
     /// The cluster.
     pub cluster: Cluster,
     _images: TempDir,
 }
 
 impl Scene {
-    /// Chainscope is installed with these values; a TezosNode selects pods that are not there yet.
+    /// Installs Chainscope with these values and creates a TezosNode that selects pods which do not exist yet.
     ///
     /// # Panics
-    /// If something does not become ready.
+    /// If something does not become ready in time.
     #[must_use]
     pub fn new(hosts: u8, values: &[&str]) -> Self {
         Self::prepared(hosts, values, |_| {})
     }
 
-    /// As [`Scene::new`]; in the namespaces of Chainscope and of the nodes something is made before.
+    /// As [`Scene::new`]; `prepare` runs before the installation, when both namespaces exist.
     ///
     /// # Panics
-    /// If something does not become ready.
+    /// If something does not become ready in time.
     #[must_use]
     pub fn prepared(hosts: u8, values: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
         let images = tempfile::tempdir().expect("a folder for images");
@@ -69,48 +69,48 @@ impl Scene {
         cluster.kubectl(
             "create rolebinding reader --clusterrole chainscope-viewer --serviceaccount tezos:reader --namespace tezos",
         );
-        let door = cluster.door();
-        let reader = door.api.with_token(&cluster.token("tezos", "reader"));
-        Self { reader, door, cluster, _images: images }
+        let client = cluster.api_client();
+        let reader = client.api.with_token(&cluster.token("tezos", "reader"));
+        Self { reader, client, cluster, _images: images }
     }
 
-    /// The pods play the conversation of 2020.
+    /// Starts the pods with the recorded conversation of 2020.
     pub fn play_recorded(&self) {
         self.cluster.apply(PODS);
     }
 
-    /// The pods play a session of the synthetic vectors.
+    /// Starts the pods with a session of the synthetic vectors.
     ///
     /// # Panics
-    /// If the manifest is not the expected one.
+    /// If the manifest has changed.
     pub fn play_session(&self, session: &str) {
         let replay =
-            |side| format!("replay --dir /vectors/synthetic-two-way --session {session} --side {side} {FOREVER}");
+            |side| format!("replay --dir /vectors/synthetic-two-way --session {session} --side {side} {KEEP_RUNNING}");
         self.play(&replay("local"), &replay("remote"));
     }
 
-    /// The pods say `messages` each at that rate a second, and then nothing more; the node notes what it said and heard.
+    /// Starts the pods with `messages` messages from each side at `rate` per second; the node writes a transcript of both directions.
     ///
     /// # Panics
-    /// If the manifest is not the expected one.
+    /// If the manifest has changed.
     pub fn play_load(&self, messages: u64, rate: u64) {
         let load = format!("load --rate {rate} --messages {messages} --keep-open");
         self.play(&format!("{load} --connect-timeout 600 --transcript /var/persistent/transcript"), &load);
     }
 
-    /// The pods do this instead of what the manifest says.
+    /// Starts the pods with these commands of the demo node.
     fn play(&self, node: &str, peer: &str) {
-        let recorded = format!("value: replay --dir /vectors/carthagenet-2020 --side local {FOREVER}");
+        let recorded = format!("value: replay --dir /vectors/carthagenet-2020 --side local {KEEP_RUNNING}");
         let other = "[replay, --dir, /vectors/carthagenet-2020, --side, remote, --listen, \"[::]:9732\", --exit-after, \"1000000\"]";
-        assert!(PODS.contains(&recorded) && PODS.contains(other), "the manifest is another one");
-        let words: Vec<_> = peer.split(' ').chain(["--listen", "[::]:9732"]).collect();
+        assert!(PODS.contains(&recorded) && PODS.contains(other), "the manifest has changed");
+        let arguments: Vec<_> = peer.split(' ').chain(["--listen", "[::]:9732"]).collect();
         let pods = PODS
             .replace(&recorded, &format!("value: {node}"))
-            .replace(other, &serde_json::to_string(&words).expect("JSON"));
+            .replace(other, &serde_json::to_string(&arguments).expect("JSON"));
         self.cluster.apply(&pods);
     }
 
-    /// Messages of the node so far.
+    /// The number of messages of the node so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         let Some((200, body)) = self.reader.request("/nodes") else { return 0 };
@@ -119,17 +119,17 @@ impl Scene {
         node.and_then(|node| node["next_id"].as_u64()).unwrap_or(0)
     }
 
-    /// Waits for that many messages.
+    /// Waits until the node has `count` messages.
     ///
     /// # Panics
-    /// If they do not come.
+    /// After a timeout.
     pub fn until_count(&self, count: u64) {
         wait::until_within(wait::WAIT_TIMEOUT * 3, &format!("{count} messages"), || {
             (self.count() >= count).then_some(())
         });
     }
 
-    /// Lines of the node's own notes: each is a message that it sent or received.
+    /// The transcript of the node: the messages that it sent and received.
     #[must_use]
     pub fn transcript(&self) -> Vec<Value> {
         let text = self.cluster.try_kubectl_output(&[
@@ -144,24 +144,24 @@ impl Scene {
         text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// What is missing of the messages that the node noted, [as compared](transcript::missing), in each direction.
+    /// The messages of the transcript that are [not recorded](transcript::missing), in each direction.
     ///
     /// # Panics
-    /// If something is recorded that was never said, twice or out of order, or if more than one run is missing.
+    /// If a row was never sent, is recorded twice or is out of order, or if more than one run is missing.
     #[must_use]
     pub fn missing(&self) -> [Missing; 2] {
         let rows = self.reader.rows(NODE, "");
         transcript::missing(&self.reader, NODE, &rows, &self.transcript())
     }
 
-    /// Connections of the node that could not be opened.
+    /// Connections of the node that could not be decrypted.
     #[must_use]
     pub fn undecryptable(&self) -> Vec<Value> {
         let connections = self.reader.connections(NODE).into_iter().map(|connection| connection.value);
         connections.filter(|connection| connection["state"] == "undecryptable").collect()
     }
 
-    /// Bytes that are searched for secrets: folders of a host.
+    /// A directory of a host.
     #[must_use]
     pub fn host_folder(&self, host: usize, name: &str) -> std::path::PathBuf {
         let host = self.cluster.hosts().get(host).unwrap_or_else(|| panic!("no host {host}"));

@@ -1,29 +1,29 @@
-//! What runs pods on a host: containerd, the kubelet, kube-proxy.
+//! Components of a worker node: containerd, kubelet, kube-proxy.
 
 use std::process::Command;
 
 use serde_json::json;
 
-use super::control::{Plan, option, write};
+use super::control_plane::{Plan, option, write};
 use super::host::Host;
 
-/// The container that holds a pod's namespaces.
+/// Image of the pause container.
 pub const PAUSE: &str = "localhost/chainscope/pause:1";
-/// Where Debian has the plugins.
+/// Directory of the CNI plugins in Debian.
 const PLUGINS: &str = "/usr/lib/cni";
 
-/// containerd with runc and the bridge plugin of CNI.
+/// containerd with runc and the CNI bridge plugin.
 #[must_use]
 pub fn containerd(host: &Host) -> Command {
     let networks = host.path("cni");
-    std::fs::create_dir_all(&networks).expect("a folder of networks");
+    std::fs::create_dir_all(&networks).expect("directory of networks");
     let network = json!({
         "cniVersion": "0.4.0", "name": "pods",
         "plugins": [
             {
                 "type": "bridge", "bridge": "pods0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
                 "ipam": {
-                    "type": "host-local", "ranges": [[{"subnet": host.pods()}]], "routes": [{"dst": "0.0.0.0/0"}],
+                    "type": "host-local", "ranges": [[{"subnet": host.pod_cidr()}]], "routes": [{"dst": "0.0.0.0/0"}],
                 },
             },
             {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true},
@@ -33,7 +33,7 @@ pub fn containerd(host: &Host) -> Command {
     write(&networks.join("10-pods.conflist"), &network.to_string());
     write(&networks.join("99-loopback.conf"), r#"{"cniVersion": "0.4.0", "name": "lo", "type": "loopback"}"#);
     let file = host.path("containerd.toml");
-    // restrict_oom_score_adj: without CAP_SYS_RESOURCE nobody may lower it, and containers would not start.
+    // restrict_oom_score_adj: lowering it requires CAP_SYS_RESOURCE, without which containers would not start.
     let content = format!(
         "version = 2\nroot = \"/var/lib/containerd\"\nstate = \"/run/containerd\"\noom_score = 0\n\
          [grpc]\naddress = \"/run/containerd/containerd.sock\"\n\
@@ -51,12 +51,16 @@ pub fn containerd(host: &Host) -> Command {
     command
 }
 
-/// The kubelet. Images come with the cluster, so none is ever collected.
+/// kubelet. Image garbage collection is off: images are imported once.
 #[must_use]
 pub fn kubelet(plan: &Plan, host: &Host) -> Command {
     let name = &host.name;
-    let server = plan.authority.server(&format!("{name}-kubelet"), &[name, &host.address.to_string()]);
-    let client = plan.part(&format!("{name}-kubelet-client"), &format!("system:node:{name}"), Some("system:nodes"));
+    let server = plan.ca.server(&format!("{name}-kubelet"), &[name, &host.address.to_string()]);
+    let client = plan.component_kubeconfig(
+        &format!("{name}-kubelet-client"),
+        &format!("system:node:{name}"),
+        Some("system:nodes"),
+    );
     let resolver = host.path("resolv.conf");
     write(&resolver, "");
     let file = host.path("kubelet.json");
@@ -64,7 +68,7 @@ pub fn kubelet(plan: &Plan, host: &Host) -> Command {
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "authentication": {
             "anonymous": {"enabled": false}, "webhook": {"enabled": true},
-            "x509": {"clientCAFile": plan.authority.own().certificate},
+            "x509": {"clientCAFile": plan.ca.own().certificate},
         },
         "authorization": {"mode": "Webhook"},
         "tlsCertFile": server.certificate, "tlsPrivateKeyFile": server.key,
@@ -76,7 +80,7 @@ pub fn kubelet(plan: &Plan, host: &Host) -> Command {
             "memory.available": "100Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%",
         },
         "enforceNodeAllocatable": ["pods"], "volumePluginDir": "/var/lib/kubelet/plugins",
-        // Secrets and ConfigMaps reach running pods within seconds, not minutes.
+        // Changed Secrets and ConfigMaps reach running pods within seconds.
         "syncFrequency": "5s", "nodeStatusUpdateFrequency": "4s",
         "shutdownGracePeriod": "0s",
     });
@@ -88,10 +92,10 @@ pub fn kubelet(plan: &Plan, host: &Host) -> Command {
     command
 }
 
-/// kube-proxy: Services by iptables. Limits of connection tracking are the machine's, not ours to set.
+/// kube-proxy in iptables mode. It leaves the machine's limits of connection tracking alone.
 #[must_use]
 pub fn proxy(plan: &Plan, host: &Host) -> Command {
-    let config = plan.part(&format!("{}-proxy", host.name), "system:kube-proxy", None);
+    let config = plan.component_kubeconfig(&format!("{}-proxy", host.name), "system:kube-proxy", None);
     let mut command = plan.command(Some(host), "kube-proxy");
     command.arg(option("kubeconfig", &config)).arg(format!("--hostname-override={}", host.name));
     command.args(["--cluster-cidr=10.244.0.0/16", "--proxy-mode=iptables", "--oom-score-adj=0"]);
@@ -100,7 +104,7 @@ pub fn proxy(plan: &Plan, host: &Host) -> Command {
     command
 }
 
-/// Loads an OCI archive.
+/// Imports an OCI archive.
 #[must_use]
 pub fn import(host: &Host, archive: &std::path::Path) -> Command {
     let mut command = host.command("ctr");

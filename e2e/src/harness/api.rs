@@ -56,15 +56,15 @@ impl Api {
     }
 
     /// The API of a cluster over TLS: `port` of this machine forwards to the server `name`, whose certificate is verified with
-    /// the CA bundle `authority`.
+    /// `ca_bundle`.
     ///
     /// # Panics
     /// If the CA bundle is not PEM.
     #[must_use]
-    pub fn secure(port: u16, name: &str, authority: &str) -> Self {
-        let roots = ureq::tls::parse_pem(authority.as_bytes()).map(|item| match item.expect("PEM") {
+    pub fn secure(port: u16, name: &str, ca_bundle: &str) -> Self {
+        let roots = ureq::tls::parse_pem(ca_bundle.as_bytes()).map(|item| match item.expect("PEM") {
             ureq::tls::PemItem::Certificate(certificate) => certificate,
-            _ => panic!("not only certificates: {authority}"),
+            _ => panic!("not only certificates: {ca_bundle}"),
         });
         let tls = TlsConfig::builder()
             .provider(TlsProvider::Rustls)

@@ -43,7 +43,7 @@ impl MemoryProcess {
     /// Starts the process without waiting.
     #[must_use]
     pub fn unobserved(exe: &Path) -> Self {
-        Self { program: Program::start("life", &mut Command::new(exe)), commands: 0 }
+        Self { program: Program::start("memory_workload", &mut Command::new(exe)), commands: 0 }
     }
 
     /// Its process id.
@@ -103,7 +103,7 @@ impl MemoryProcess {
 
     /// Closes its standard input and waits for its successful exit.
     pub fn finish(self) {
-        self.program.finish().expect_success("life");
+        self.program.finish().expect_success("memory_workload");
     }
 }
 

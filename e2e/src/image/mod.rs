@@ -1,6 +1,6 @@
-//! Images without a registry or a daemon: a program and its libraries on an otherwise empty root, as an OCI archive.
+//! Container images without a registry or a daemon: a program and its shared libraries in an otherwise empty root, as an OCI archive.
 //!
-//! The same files give the same archive, byte for byte: no times, no owners, sorted names.
+//! Archives are reproducible: no timestamps, no owners, sorted names.
 
 pub mod ours;
 
@@ -15,51 +15,51 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-/// An image.
+/// A container image.
 pub struct Image {
-    /// Name and tag, as pods ask for it.
+    /// Name and tag, as in the spec of a pod.
     pub name: String,
-    /// Command line.
+    /// The entry point.
     pub entry: Vec<String>,
-    /// User and group, as numbers.
+    /// Numeric user and group, `uid:gid`.
     pub user: String,
-    /// What is in it; folders come by themselves.
+    /// Its files; parent directories are added.
     pub files: Vec<Entry>,
 }
 
-/// A file of an image; paths have no leading slash.
+/// A file of an image. Paths have no leading slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
-    /// A copy of that file of this machine, with its mode.
+    /// A copy of a file of this machine.
     File {
-        /// In the image.
+        /// Path in the image.
         path: String,
-        /// Here.
+        /// Path on this machine.
         from: PathBuf,
     },
-    /// Text.
+    /// A text file.
     Text {
-        /// In the image.
+        /// Path in the image.
         path: String,
         /// Its content.
         text: String,
     },
     /// A symbolic link.
     Link {
-        /// In the image.
+        /// Path in the image.
         path: String,
-        /// Where it leads.
+        /// Its target.
         to: String,
     },
-    /// An empty folder that everybody may write to.
+    /// An empty directory that is writable by all users.
     Scratch {
-        /// In the image.
+        /// Path in the image.
         path: String,
     },
 }
 
 impl Entry {
-    /// A copy.
+    /// A copy of the file `from`.
     #[must_use]
     pub fn file(path: &str, from: impl Into<PathBuf>) -> Self {
         Self::File { path: path.to_owned(), from: from.into() }
@@ -74,7 +74,7 @@ impl Entry {
     }
 }
 
-/// A program and every library that it asks for, at the places where it looks for them.
+/// A program and its shared libraries, at the paths of the dynamic linker.
 ///
 /// # Errors
 /// If the program or a library is missing.
@@ -86,9 +86,9 @@ pub fn program(path: &str, from: &Path) -> Result<Vec<Entry>> {
     let mut files = vec![Entry::file(path, from)];
     for line in text.lines().map(str::trim) {
         // "libc.so.6 => /lib/libc.so.6 (0x…)", "/lib64/ld-linux-x86-64.so.2 (0x…)", "linux-vdso.so.1 (0x…)".
-        let place = line.split_once("=> ").map_or(line, |(_, place)| place);
-        ensure!(place != "not found", "{}: {line}", from.display());
-        if let Some(library) = place.split(' ').next().and_then(|place| place.strip_prefix('/')) {
+        let library = line.split_once("=> ").map_or(line, |(_, library)| library);
+        ensure!(library != "not found", "{}: {line}", from.display());
+        if let Some(library) = library.split(' ').next().and_then(|path| path.strip_prefix('/')) {
             files.push(Entry::file(library, Path::new("/").join(library)));
         }
     }
@@ -99,7 +99,7 @@ impl Image {
     /// Writes the archive.
     ///
     /// # Errors
-    /// If a file cannot be read or the archive not be written.
+    /// If a file cannot be read or the archive cannot be written.
     pub fn write(&self, archive: &Path) -> Result<()> {
         let scratch = archive.with_extension("layer");
         let result = self.layer(&scratch).and_then(|layer| self.pack(archive, &scratch, &layer));
@@ -134,7 +134,7 @@ impl Image {
                 Some(Entry::File { from, .. }) => {
                     let file = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
                     let metadata = file.metadata()?;
-                    ensure!(metadata.is_file(), "{} is no file", from.display());
+                    ensure!(metadata.is_file(), "{} is not a file", from.display());
                     use std::os::unix::fs::PermissionsExt;
                     let mode = if metadata.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
                     append(&mut tar, path, &mut header(EntryType::Regular, mode, metadata.len()), file)?;
@@ -151,7 +151,7 @@ impl Image {
             "aarch64" => "arm64",
             other => bail!("no image for {other}"),
         };
-        let layer = layer.describe("application/vnd.oci.image.layer.v1.tar");
+        let layer = layer.descriptor("application/vnd.oci.image.layer.v1.tar");
         let config = json!({
             "architecture": architecture, "os": "linux",
             "config": {"Entrypoint": self.entry, "User": self.user, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
@@ -160,15 +160,15 @@ impl Image {
         .to_string();
         let manifest = json!({
             "schemaVersion": 2, "mediaType": MANIFEST,
-            "config": Blob::of(config.as_bytes()).describe("application/vnd.oci.image.config.v1+json"),
+            "config": Blob::of(config.as_bytes()).descriptor("application/vnd.oci.image.config.v1+json"),
             "layers": [layer],
         })
         .to_string();
-        let mut described = Blob::of(manifest.as_bytes()).describe(MANIFEST);
+        let mut descriptor = Blob::of(manifest.as_bytes()).descriptor(MANIFEST);
         let tag = self.name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
-        described["annotations"] =
+        descriptor["annotations"] =
             json!({"io.containerd.image.name": self.name, "org.opencontainers.image.ref.name": tag});
-        let index = json!({"schemaVersion": 2, "manifests": [described]}).to_string();
+        let index = json!({"schemaVersion": 2, "manifests": [descriptor]}).to_string();
 
         let mut tar = Builder::new(BufWriter::new(create(archive)?));
         for (path, text) in [("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#), ("index.json", &index)] {
@@ -187,7 +187,7 @@ impl Image {
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// Content, by its SHA-256.
+/// A blob, identified by its SHA-256 digest.
 struct Blob {
     digest: String,
     size: u64,
@@ -215,7 +215,7 @@ impl Blob {
         format!("blobs/sha256/{}", self.digest)
     }
 
-    fn describe(&self, kind: &str) -> Value {
+    fn descriptor(&self, kind: &str) -> Value {
         json!({"mediaType": kind, "digest": format!("sha256:{}", self.digest), "size": self.size})
     }
 }

@@ -1,4 +1,4 @@
-//! The images that a cluster needs for Chainscope: its three programs, what asks them in `helm test`, and a pretended Octez.
+//! The images of a cluster with Chainscope: its three programs, curl for `helm test`, and a simulated Octez node.
 
 use std::path::{Path, PathBuf};
 
@@ -6,23 +6,23 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{Entry, Image, program};
 
-/// Where the chart looks for images, and which tag it asks for.
+/// The chart's default registry.
 const REGISTRY: &str = "ghcr.io/chainscope";
-/// A pretended Octez, named so that nobody takes it for one.
+/// The simulated Octez node.
 pub const OCTEZ: &str = "localhost/chainscope/octez:1";
-/// What the chart's tests ask with, as its values name it: this machine's curl.
+/// The image of the chart's tests, with this machine's curl.
 const CURL: &str = "docker.io/curlimages/curl:8.16.0";
-/// Nobody's user and group, as distroless images have it.
-const NOBODY: &str = "65532:65532";
-/// The programs of busybox that scripts of charts call.
+/// The `nonroot` user and group of distroless images.
+const NONROOT: &str = "65532:65532";
+/// The applets of busybox that scripts of charts call.
 const TOOLS: &[&str] = &[
     "cat", "chmod", "chown", "cp", "echo", "false", "grep", "head", "id", "kill", "killall", "ln", "ls", "mkdir", "mv",
     "nc", "nslookup", "pidof", "ps", "readlink", "rm", "sed", "seq", "sh", "sleep", "stat", "tail", "test", "touch",
     "true", "wget",
 ];
 
-/// A program of ours, as the chart asks for it. The agent's user is root, with four capabilities and no others: what capabilities a
-/// container adds are effective for root only.
+/// An image of Chainscope, as in the chart. The agent's user is root, because capabilities that a container adds are effective for
+/// root only.
 ///
 /// # Errors
 /// If it is not built.
@@ -33,14 +33,14 @@ pub fn chainscope(name: &str, built: &Path) -> Result<Image> {
     files.push(Entry::Text { path: "etc/passwd".to_owned(), text: passwd() });
     files.push(Entry::Text { path: "etc/group".to_owned(), text: "root:x:0:\nnonroot:x:65532:\n".to_owned() });
     Ok(Image {
-        user: if name.ends_with("agent") { "0:0".to_owned() } else { NOBODY.to_owned() },
+        user: if name.ends_with("agent") { "0:0".to_owned() } else { NONROOT.to_owned() },
         name: format!("{REGISTRY}/{name}:{}", env!("CARGO_PKG_VERSION")),
         entry: vec![format!("/{path}")],
         files,
     })
 }
 
-/// What looks like an image of Octez: a shell with its tools, and as `octez-node` the demo node with recorded conversations to play.
+/// An image like that of Octez: a shell with its tools, the demo node as `octez-node`, and recorded conversations.
 ///
 /// # Errors
 /// If the demo node is not built, or there is no static busybox.
@@ -51,7 +51,7 @@ pub fn octez(built: &Path, vectors: &Path) -> Result<Image> {
         let from = vectors.join(folder);
         for file in std::fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
             let file = file?;
-            let name = file.file_name().into_string().ok().context("a file name that is not text")?;
+            let name = file.file_name().into_string().ok().context("a file name is not UTF-8")?;
             files.push(Entry::file(&format!("vectors/{folder}/{name}"), file.path()));
         }
     }
@@ -66,7 +66,7 @@ fn curl() -> Result<Image> {
     ensure!(curl.is_file(), "no /usr/bin/curl: scripts/setup-cluster installs it");
     let mut files = program("usr/bin/curl", curl)?;
     files.extend(shell()?);
-    Ok(Image { name: CURL.to_owned(), entry: vec!["/usr/bin/curl".to_owned()], user: NOBODY.to_owned(), files })
+    Ok(Image { name: CURL.to_owned(), entry: vec!["/usr/bin/curl".to_owned()], user: NONROOT.to_owned(), files })
 }
 
 /// A shell and the tools that scripts call.
@@ -81,12 +81,12 @@ fn passwd() -> String {
     "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n".to_owned()
 }
 
-/// Writes all of them as `<folder>/<name>.tar`; `built` is the folder of the built programs.
+/// Writes all images as `<folder>/<name>.tar`; `built` is the directory of the binaries.
 ///
 /// # Errors
-/// If something is not built or an archive cannot be written.
+/// If a binary is not built or an archive cannot be written.
 pub fn write_all(built: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/tezos");
     let mut images = vec![("octez", octez(built, &vectors)?), ("curl", curl()?)];
     for name in ["agent", "operator", "aggregator"] {

@@ -1,4 +1,4 @@
-//! Peers that break the rules: memory stays bounded, their stream is marked, everything else is untouched.
+//! Peers that violate the protocol: memory stays bounded, their connection is marked, other connections are unaffected.
 
 use std::process::Command;
 
@@ -11,8 +11,8 @@ use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, free_port, run, wait};
 use serde_json::Value;
 
-/// Most resident memory that Chainscope may ever have had, RocksDB's caches and the 64 MiB queue included.
-const MOST_MEMORY: u64 = 600 << 20;
+/// Limit of Chainscope's peak resident memory, with RocksDB's caches and the 64 MiB queue.
+const MAX_MEMORY: u64 = 600 << 20;
 
 struct Scene {
     chainscope: Recorder,
@@ -23,7 +23,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A recorded node that speaks with whoever comes.
+    /// Starts Chainscope and an observed node that accepts every peer.
     fn new() -> Self {
         Self::with("")
     }
@@ -47,15 +47,15 @@ impl Scene {
         &self.chainscope.api
     }
 
-    fn hostile(&self, vice: &str, options: &str) -> Program {
-        DemoNode::new("hostile").peer(self.port).with(&format!("--violation {vice}")).with(options).start()
+    fn hostile(&self, violation: &str, options: &str) -> Program {
+        DemoNode::new("hostile").peer(self.port).with(&format!("--violation {violation}")).with(options).start()
     }
 
-    /// An honest peer comes and goes; all its messages are recorded.
+    /// Runs a conforming peer and waits until all its messages are recorded.
     fn honest_peer(&mut self) {
         const MESSAGES: usize = 30;
         self.honest += 1;
-        // A length that nobody else's messages have tells them apart.
+        // A length of message that identifies this peer.
         let size = 5000 + self.honest;
         let before = self.api().count("node");
         let options = format!("--messages {MESSAGES} --size {size}");
@@ -66,7 +66,7 @@ impl Scene {
         });
     }
 
-    /// The connection of the hostile peer, once what it says of itself has that in it.
+    /// Waits for a connection whose JSON contains `what`.
     fn marked(&self, what: &str) -> Value {
         wait::until(&format!("a connection marked {what:?}"), || {
             let connections = self.api().connections("node");
@@ -79,8 +79,8 @@ impl Scene {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("chainscope runs");
         let line = status.lines().find(|l| l.starts_with("VmHWM:")).expect("VmHWM");
         let kilobytes: u64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
-        eprintln!("most resident memory: {} MiB", kilobytes >> 10);
-        assert!(kilobytes << 10 <= MOST_MEMORY, "{line}");
+        eprintln!("peak resident memory: {} MiB", kilobytes >> 10);
+        assert!(kilobytes << 10 <= MAX_MEMORY, "{line}");
     }
 
     fn end(self) {
@@ -92,10 +92,10 @@ impl Scene {
 }
 
 #[test]
-fn garbage_and_unfinished_things() {
+fn garbage_and_incomplete_messages() {
     let mut scene = Scene::new();
     let mut peers = Vec::new();
-    for vice in [
+    for violation in [
         "garbage",
         "unfinished-handshake",
         "unfinished-chunk",
@@ -104,14 +104,14 @@ fn garbage_and_unfinished_things() {
         "absurd-length",
         "broken-bodies",
     ] {
-        let peer = scene.hostile(vice, "");
+        let peer = scene.hostile(violation, "");
         peer.wait_events("connected", 1);
         scene.honest_peer();
         peers.push(peer);
     }
     scene.marked("does not look like a connection message");
     scene.marked("cannot decrypt");
-    // Bodies that are not what their tag says are rows with an error, and bytes.
+    // Bodies that do not match their tag are rows with an error and the bytes.
     let broken = wait::until("three rows with an error", || {
         let rows = scene.api().rows("node", "incoming=true&types=operation,current_branch,get_current_branch");
         let messages = rows.into_iter().map(|row| scene.api().message("node", id(&row)));
@@ -142,7 +142,7 @@ fn connection_message_of_64_kib() {
     let peer = scene.hostile("long-connection-message", "");
     peer.wait_events("established", 1);
     scene.honest_peer();
-    // No node sends one: the stream is marked, and nothing of it is kept as a message.
+    // Not a connection message of any version: the connection is marked, and no message is recorded.
     let marked = scene.marked("does not look like a connection message");
     assert_eq!(marked["gaps"], 0, "{marked}");
     let rows = scene.api().rows("node", "types=connection_message&incoming=true");
@@ -154,19 +154,19 @@ fn connection_message_of_64_kib() {
 
 #[test]
 fn message_of_100_mib() {
-    // All of it has room in the ring: no byte is dropped, however busy the processors are.
+    // All of it fits into the ring buffer: no byte is dropped on any machine.
     let mut scene = Scene::with("ring_buffer = \"128MiB\"");
-    // A small send buffer, so that it takes seconds as on a real link.
+    // A small send buffer makes it last seconds, as over a real link.
     let peer = scene.hostile("huge-message", "--send-buffer 8192");
     peer.wait_events("established", 1);
     // Connection message, metadata, ack, and 104,857,604 bytes in pieces of 65,517.
     let chunks = 3 + 104_857_604_u64.div_ceil(65_517);
     let all = |a: &Account| a.bytes_in_ring == 0 && a.bytes_seen > 104_857_604 + 18 * (chunks - 3);
-    let account = Account::wait_for(scene.api(), "node", "the account of all bytes", all);
+    let account = Account::wait_for(scene.api(), "node", "an account of all bytes", all);
     account.assert_conserved();
     eprintln!("{account:?}");
     assert_eq!((account.bytes_dropped, account.gaps), (0, 0), "{account:?}");
-    // Where the disk is too slow something is dropped and counted, but never silently.
+    // On a slow disk data may be dropped, and is counted.
     let rows = || scene.api().rows("node", "types=operation&incoming=true").len() as u64;
     wait::until("the message", || (rows() + account.messages_dropped >= 1).then_some(()));
     let key = &scene.api().connections("node")[0].key;
@@ -193,11 +193,11 @@ fn control_characters_reach_no_terminal() {
     };
     for text in [shown(&[]), shown(&["--json"])] {
         assert!(text.lines().count() >= 10, "{text}");
-        // A right-to-left override and a zero-width space are no control characters, and hide as much.
+        // A right-to-left override and a zero-width space are no control characters.
         let bad = text.chars().find(|c| (c.is_control() && *c != '\n') || matches!(c, '\u{202e}' | '\u{200b}'));
-        assert_eq!(bad, None, "in what `chainscope p2p` shows");
+        assert_eq!(bad, None, "in the output of `chainscope p2p`");
     }
-    // JSON and metrics carry them escaped or not at all; own logs, too.
+    // In JSON, metrics and logs they are escaped or absent.
     for path in ["/v2/p2p?limit=1000", "/v3/connections", "/v2/stats", "/metrics"] {
         let (_, body) = scene.api().request(path).expect("an answer");
         assert!(!body.chars().any(|c| c.is_control() && c != '\n'), "raw control characters in {path}");

@@ -1,5 +1,5 @@
-//! Every single capture record of the synthetic session dropped in turn, in both roles: all messages that do not touch the hole come out,
-//! the hole is reported, and the account adds up after every step. Needs no root: the records are given to the interpreter directly.
+//! Each capture record of the synthetic session is dropped in turn, in both roles: all messages outside the gap are decoded, the gap is
+//! reported, and the account balances after every step. Needs no root: records are passed to the interpreter directly.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use chainscope_e2e::harness::vectors;
 use chainscope_tezos::{Conversation, Direction, Gap, Limits, Message, Output, Piece, Role};
 use sha2::{Digest, Sha256};
 
-/// A message as the demo node's own cryptography sees it, and where its chunks lie in the stream.
+/// A message as decrypted by the demo node's own code, and the position of its chunks in the stream.
 struct Sent {
     direction: Direction,
     sha256: [u8; 32],
     bytes: Range<u64>,
 }
 
-/// One record of the capture: what a system call moved.
+/// A capture record: the bytes of one system call.
 struct Record {
     direction: Direction,
     offset: u64,
@@ -75,7 +75,7 @@ impl Session {
         }
     }
 
-    /// The records that are not of the connection messages: without those nothing can be opened.
+    /// The records after the connection messages, without which nothing can be decrypted.
     fn droppable(&self) -> Vec<usize> {
         let after = |record: &Record| match record.direction {
             Direction::Sent => record.offset >= self.greeting.0,
@@ -84,9 +84,9 @@ impl Session {
         (0..self.records.len()).filter(|n| after(&self.records[*n])).collect()
     }
 
-    /// What comes out without the record `dropped`. `told`: the kernel could say how long the hole is, as it can when only
-    /// the bytes are missing; else the next record's offset says it.
-    fn interpret(&self, role: Option<Role>, dropped: Option<usize>, told: bool) -> (Vec<Message>, Vec<Gap>) {
+    /// Messages and gaps without the record `dropped`. `is_reported`: the kernel reports the length of the gap, as it does if only
+    /// the bytes are missing; otherwise it follows from the offset of the next record.
+    fn interpret(&self, role: Option<Role>, dropped: Option<usize>, is_reported: bool) -> (Vec<Message>, Vec<Gap>) {
         let mut conversation = Conversation::new(role, Limits::default()).with_start(0, 0);
         let mut keys = self.identity.clone();
         let (mut messages, mut gaps) = (Vec::new(), Vec::new());
@@ -99,7 +99,7 @@ impl Session {
         for (n, record) in self.records.iter().enumerate() {
             let whole = Piece::whole(record.direction, record.offset, &record.bytes, n as u64 * 1_000_000);
             let piece = match dropped {
-                Some(hole) if hole == n && !told => continue,
+                Some(hole) if hole == n && !is_reported => continue,
                 Some(hole) if hole == n => Piece { bytes: &[], ..whole },
                 _ => whole,
             };
@@ -125,7 +125,7 @@ fn greeting(stream: &[u8]) -> u64 {
     chunks.pop().expect("a connection message").len() as u64
 }
 
-/// All messages of a stream, metadata and ack included; each begins with a chunk of its own.
+/// All messages of a stream, including metadata and ack. Each starts at a chunk.
 fn messages(direction: Direction, stream: &[u8], mut cipher: Cipher) -> Vec<Sent> {
     let mut chunks = Chunks::default();
     chunks.push(stream);
@@ -167,18 +167,19 @@ fn every_record_in_turn(swapped: bool) {
     assert!(droppable.len() > 100, "{}", droppable.len());
     for dropped in droppable {
         for role in [Some(session.role), None] {
-            for told in [true, false] {
-                check(&session, role, dropped, told);
+            for is_reported in [true, false] {
+                check(&session, role, dropped, is_reported);
             }
         }
     }
 }
 
-fn check(session: &Session, role: Option<Role>, dropped: usize, told: bool) {
+fn check(session: &Session, role: Option<Role>, dropped: usize, is_reported: bool) {
     let record = &session.records[dropped];
     let hole = record.offset..record.offset + record.bytes.len() as u64;
-    let case = format!("record {dropped} ({:?} {hole:?}, role {role:?}, length told: {told})", record.direction);
-    let (messages, gaps) = session.interpret(role, Some(dropped), told);
+    let case =
+        format!("record {dropped} ({:?} {hole:?}, role {role:?}, length is_reported: {is_reported})", record.direction);
+    let (messages, gaps) = session.interpret(role, Some(dropped), is_reported);
     for direction in [Direction::Sent, Direction::Received] {
         let touches = |m: &Sent| direction == record.direction && m.bytes.start < hole.end && hole.start < m.bytes.end;
         let expected: Vec<_> =

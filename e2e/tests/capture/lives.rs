@@ -1,5 +1,5 @@
-//! Lives of nodes and of Chainscope: two nodes on one port in two network namespaces, a node that restarts, a node that was there first,
-//! and Chainscope killed and started again under a live session.
+//! Restarts of nodes and of Chainscope: two nodes on one port in two network namespaces, a restarted node, a node that was started
+//! before Chainscope, and Chainscope killed and restarted during a session.
 
 use chainscope_e2e::harness::api::{Api, id};
 use chainscope_e2e::harness::demo_node::{DemoNode, number};
@@ -12,7 +12,7 @@ use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{free_port, wait};
 use serde_json::Value;
 
-/// Waits until the node has so many rows, and gives them.
+/// Waits until the node has `count` rows and returns all of them.
 fn rows(api: &Api, node: &str, count: usize) -> Vec<Value> {
     wait::until(&format!("{count} rows of {node}"), || (api.count(node) >= count as u64).then_some(()));
     api.rows(node, "")
@@ -59,13 +59,13 @@ fn a_node_that_restarts_is_followed() {
     let chainscope = machine.start();
     let api = &chainscope.api;
     let mut total = 0;
-    for life in 0..3 {
+    for restart in 0..3 {
         let node = DemoNode::new("load").listen(port).identity(&machine.identity("node")).with("--messages 20").start();
         DemoNode::new("load").peer(port).with("--messages 20").start().join(WAIT_TIMEOUT).expect_success("peer");
         total += 46;
         let rows = rows(api, "node", total);
-        assert_eq!(rows.len(), total, "life {life}");
-        // Killed, not stopped: nobody says goodbye.
+        assert_eq!(rows.len(), total, "restart {restart}");
+        // Killed, so that no connection is closed by the protocol.
         node.kill();
     }
     let connections = api.connections("node");
@@ -90,13 +90,13 @@ fn a_node_that_was_there_first_is_found() {
     machine.observe("node", port);
     let chainscope = machine.start();
     let api = &chainscope.api;
-    // The old session is there, cannot be opened, and says what helps.
+    // The old session is shown as undecryptable, with the reason.
     wait::until("the old session", || {
         let connections = api.connections("node");
         connections.iter().any(|c| c.value["reason"].to_string().contains("started before capture")).then_some(())
     });
     assert_eq!(api.count("node"), 0, "messages of a session without its handshake");
-    // A new one is decoded.
+    // A new session is decoded.
     node.write_line("connect");
     wait::until("messages of the new session", || (api.count("node") >= 60).then_some(()));
     let rows = api.rows("node", "");
@@ -126,16 +126,16 @@ fn a_live_session_survives_chainscope(capture: &str) {
     let node =
         DemoNode::new("load").listen(port).peer(peer_port).identity(&machine.identity("node")).with("--rate 100");
     let node = node.option("--transcript", &transcript).start_observed(&chainscope.api, "node");
-    // Long enough for the journal, which is written every second, to know the session.
+    // Longer than the one-second interval of the session journal.
     wait::until("messages", || (chainscope.api.count("node") >= 400).then_some(()));
 
-    let noted_at_kill = lines(&transcript).len();
+    let listed_at_kill = lines(&transcript).len();
     chainscope.program.kill();
     let chainscope = machine.start();
-    let away = lines(&transcript).len() - noted_at_kill;
+    let away = lines(&transcript).len() - listed_at_kill;
     let api = &chainscope.api;
     let before = api.count("node");
-    assert!(before >= 400, "{before} messages left of 400 that were served");
+    assert!(before >= 400, "{before} messages remain of 400 that were served");
     wait::until("messages after the restart, both ways", || {
         let count = |incoming: bool| api.rows_from("node", &format!("incoming={incoming}"), before).len();
         (count(false) >= 200 && count(true) >= 200).then_some(())
@@ -145,16 +145,16 @@ fn a_live_session_survives_chainscope(capture: &str) {
 
     let node = node.terminate().expect_success("node");
     peer.terminate();
-    let said = node.events("closed");
-    let all = number(&said[0], "session.sent_messages") + number(&said[0], "session.received_messages") + 6;
+    let closed = node.events("closed");
+    let all = number(&closed[0], "session.sent_messages") + number(&closed[0], "session.received_messages") + 6;
     let rows = wait_until_quiet(api);
     assert!((rows.len() as u64) < all, "the time between kill and restart cannot have been recorded");
     let missing = transcript::missing(api, "node", &rows, &lines(&transcript));
-    eprintln!("{missing:?}; {away} messages were said without Chainscope");
-    // Besides what was said without it: what the journal does not know yet, and what is said until the session is found again.
+    eprintln!("{missing:?}; {away} messages were sent without Chainscope");
+    // And those since the last write of the journal, and until the session is resumed.
     assert!(missing.iter().map(|missing| missing.run).sum::<usize>() <= away + 2 * 100 * 3, "{missing:?}, {away}");
     assert!(missing.iter().all(|missing| missing.tail == 0), "{missing:?}");
-    // The interval without an agent is shown as such.
+    // The interval without an agent is reported.
     assert!(api.stats().to_string().contains("agent restarted"), "{}", api.stats());
 }
 
@@ -181,7 +181,7 @@ fn the_identity_may_come_late_or_be_wrong() {
     let mut node = DemoNode::new("load").listen(port).identity(&right).with("--rate 50").start_observed(api, "node");
     let session = || -> Program { DemoNode::new("load").peer(port).with("--rate 50").start() };
 
-    let unlucky = [
+    let invalid = [
         ("missing", None),
         ("malformed", Some("{\"public_key\": \"zz".to_owned())),
         (
@@ -192,17 +192,17 @@ fn the_identity_may_come_late_or_be_wrong() {
             ),
         ),
     ];
-    for (nth, (case, content)) in unlucky.into_iter().enumerate() {
+    for (nth, (case, content)) in invalid.into_iter().enumerate() {
         if let Some(content) = content {
             std::fs::write(machine.identity("node"), content).expect("written");
         }
         let peer = session();
-        wait::until(&format!("the connection to say that the identity is {case}"), || {
+        wait::until(&format!("the connection to report an identity that is {case}"), || {
             let connections = api.connections("node");
-            let told = connections.get(nth).is_some_and(|c| c.value.to_string().contains("identity"));
-            told.then_some(())
+            let is_reported = connections.get(nth).is_some_and(|c| c.value.to_string().contains("identity"));
+            is_reported.then_some(())
         });
-        // Raw chunks go on being recorded.
+        // Raw chunks are still recorded.
         let key = api.connections("node")[nth].key.clone();
         wait::until("raw chunks", || api.chunk("node", &key, "remote", 5));
         assert_eq!(api.rows("node", "types=metadata").len(), 0, "{case}");

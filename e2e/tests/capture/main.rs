@@ -1,4 +1,4 @@
-//! Scenarios whose outcome depends on how bytes are captured. `make test` runs them twice: as the kernel allows best, and with
+//! Scenarios whose outcome depends on how bytes are captured. `make test` runs them twice: in the default mode of this kernel, and with
 //! `CHAINSCOPE_CAPTURE=syscall`, the fallback for kernels before 6.3.
 
 mod bad_input;

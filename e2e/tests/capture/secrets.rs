@@ -1,4 +1,4 @@
-//! The node's secret key and the key derived from it are nowhere: database, journal, logs, answers, support bundle, stream.
+//! The node's secret key and the shared key are in no output: database, journal, logs, responses, support bundle.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use chainscope_e2e::harness::search::{Places, assert_no_secret};
 use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, files_below, free_port, run, vectors, wait};
 
-/// Its name is found in what was written.
+/// A name that the search must find, to check the search itself.
 const NODE: &str = "searched-node";
 
 #[test]
@@ -24,7 +24,7 @@ fn no_secret_leaves_the_agent() {
         DemoNode::new("replay").option("--dir", &vectors::tezos("synthetic-two-way")).with(&options)
     };
     let remote = side("remote").listen(peer).start();
-    // The identity is kept outside the folder that is searched.
+    // The file of the identity itself is excluded from the search.
     let identity = machine.identity(NODE);
     side("local")
         .listen(port)
@@ -52,21 +52,21 @@ fn no_secret_leaves_the_agent() {
     .to_vec();
     paths.extend((0..rows).map(|id| format!("/v2/p2p/{id}")));
     for path in paths {
-        let (_, body) = api.request(&path).unwrap_or_else(|| panic!("no answer to {path}"));
+        let (_, body) = api.request(&path).unwrap_or_else(|| panic!("no response to {path}"));
         places.insert(path, body.into_bytes());
     }
     let bundle = machine.path("bundle.tar.gz");
-    let bundle_said = run(Command::new(binary("chainscope"))
+    let bundle_output = run(Command::new(binary("chainscope"))
         .args(["support-bundle", "--config"])
         .arg(machine.path("chainscope.toml"))
         .arg("--output")
         .arg(&bundle));
-    places.insert("output of support-bundle".to_owned(), bundle_said.into_bytes());
+    places.insert("output of support-bundle".to_owned(), bundle_output.into_bytes());
     let unpacked = machine.path("bundle");
     std::fs::create_dir(&unpacked).expect("folder");
     run(Command::new("tar").arg("-xf").arg(&bundle).arg("-C").arg(&unpacked));
     let finished = chainscope.program.terminate().expect_success("chainscope");
-    places.insert("own output".to_owned(), [finished.out, finished.err].concat().join("\n").into_bytes());
+    places.insert("output of chainscope run".to_owned(), [finished.out, finished.err].concat().join("\n").into_bytes());
     for file in files_below(machine.directory()).into_iter().filter(|file| *file != identity) {
         places.insert(file.display().to_string(), std::fs::read(&file).expect("readable"));
     }

@@ -1,4 +1,4 @@
-//! `chainscope demo`, as somebody at a terminal sees it.
+//! `chainscope demo`, as seen on a terminal.
 
 use std::process::Command;
 
@@ -17,8 +17,8 @@ fn ctrl_c_ends_it_with_the_memory_tree_and_the_sum() {
     demo.signal(Signal::INT);
     let finished = demo.join(WAIT_TIMEOUT);
     assert!(finished.status.success(), "{}", finished.err.join("\n"));
-    let said = finished.out.join("\n");
+    let output = finished.out.join("\n");
     for part in ["Which code holds", "100.0 %  all (cache", "[chainscope-demo-node]", "connections shown"] {
-        assert!(said.contains(part), "no {part:?} in {said}");
+        assert!(output.contains(part), "no {part:?} in {output}");
     }
 }

@@ -7,16 +7,16 @@ use chainscope_e2e::harness::program::Finished;
 use chainscope_e2e::harness::{free_port, vectors};
 use serde_json::Value;
 
-const LONG: Duration = Duration::from_secs(120);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Starts the accepting side, then the connecting one, and waits for both.
 fn converse(responder: DemoNode, initiator: DemoNode) -> (Finished, Finished) {
     let responder = responder.start();
-    let initiator = initiator.start().join(LONG).expect_success("initiator");
-    (responder.join(LONG).expect_success("responder"), initiator)
+    let initiator = initiator.start().join(EXIT_TIMEOUT).expect_success("initiator");
+    (responder.join(EXIT_TIMEOUT).expect_success("responder"), initiator)
 }
 
-/// What one side sent is what the other received, connection by connection.
+/// Fails unless each side received the bytes that the other sent, connection by connection.
 fn assert_same_bytes(a: &Finished, b: &Finished, connections: usize) {
     let streams = |finished: &Finished, direction: &str| {
         let mut all: Vec<(String, u64)> = finished
@@ -84,8 +84,8 @@ fn a_wrong_byte_is_noticed() {
         DemoNode::new("replay").option("--dir", &vectors::tezos("synthetic-two-way")).with(&options)
     };
     let remote = side("outgoing-nack-v1", "remote").listen(port).start();
-    let local = side("outgoing-all-messages", "local").peer(port).start().join(LONG);
-    let remote = remote.join(LONG);
+    let local = side("outgoing-all-messages", "local").peer(port).start().join(EXIT_TIMEOUT);
+    let remote = remote.join(EXIT_TIMEOUT);
     assert!(!local.status.success() && !remote.status.success());
     assert!(text(&remote.events("closed")[0], "error").contains("other bytes than recorded"));
 }
@@ -150,15 +150,15 @@ fn traffic_waits_for_its_command() {
     initiator.wait_events("established", 1);
     assert!(initiator.events("closed").is_empty());
     initiator.write_line("go");
-    initiator.join(LONG).expect_success("initiator");
-    responder.join(LONG).expect_success("responder");
+    initiator.join(EXIT_TIMEOUT).expect_success("initiator");
+    responder.join(EXIT_TIMEOUT).expect_success("responder");
 }
 
 #[test]
 fn a_refusal_ends_the_session() {
     let port = free_port();
     let responder = DemoNode::new("load").listen(port).with("--nack 1 --exit-after 1").start();
-    let initiator = DemoNode::new("load").peer(port).with("--messages 5").start().join(LONG);
+    let initiator = DemoNode::new("load").peer(port).with("--messages 5").start().join(EXIT_TIMEOUT);
     assert_eq!(number(&initiator.events("closed")[0], "session.sent_messages"), 0);
-    responder.join(LONG);
+    responder.join(EXIT_TIMEOUT);
 }

@@ -1,4 +1,4 @@
-//! `chainscope memory --pid`, as somebody at a terminal sees it.
+//! `chainscope memory --pid`, as seen on a terminal.
 
 use std::process::Command;
 
@@ -13,10 +13,10 @@ use rustix::process::Signal;
 #[test]
 fn the_tree_of_a_process_that_runs_already() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut life = MemoryProcess::unobserved(&program::memory_workload(folder.path()));
-    life.request("one 0 4000");
+    let mut process = MemoryProcess::unobserved(&program::memory_workload(folder.path()));
+    process.request("one 0 4000");
     let mut command = Command::new(binary("chainscope"));
-    command.args("memory --kind anon --threshold 64 --for 1h --pid".split(' ')).arg(life.pid().to_string());
+    command.args("memory --kind anon --threshold 64 --for 1h --pid".split(' ')).arg(process.pid().to_string());
     let memory = Program::start("chainscope memory", command.env("RUST_LOG", "info"));
     memory.wait_stderr("the process to be observed", |lines| {
         lines.iter().any(|line| line.contains("profiling memory")).then_some(())
@@ -24,12 +24,14 @@ fn the_tree_of_a_process_that_runs_already() {
     let port = memory.wait_stderr("the address of the API", |lines| {
         lines.iter().find_map(|line| line.split_once("API on http://127.0.0.1:")?.1.trim().parse().ok())
     });
-    life.request("two 1 3000");
+    process.request("two 1 3000");
     let api = Api::new(port);
     wait::until("all of it to be reported", || {
-        life.reported(&api).filter(|shown| shown.anon >= 4 * 3000 && shown.anon + shown.before == life.anonymous())
+        process
+            .reported(&api)
+            .filter(|shown| shown.anon >= 4 * 3000 && shown.anon + shown.before == process.anonymous())
     });
-    // It is shown now.
+    // The tree is shown at once.
     memory.signal(Signal::INT);
     let finished = memory.join(WAIT_TIMEOUT);
     assert!(finished.status.success(), "{}", finished.err.join("\n"));
@@ -40,14 +42,14 @@ fn the_tree_of_a_process_that_runs_already() {
         let (size, _) = line.split_once(" MiB").unwrap_or_else(|| panic!("{line}"));
         size.trim().parse().unwrap_or_else(|e| panic!("{line}: {e}"))
     };
-    // To the digit that is shown, and what the kernel says of it.
+    // Within the printed precision of the kernel's count.
     let assert_shown = |name: &str, kib: i64| {
         let shown = mebibytes(name);
         assert!((shown - kib as f64 / 1024.0).abs() < 0.06, "{name}: {shown} MiB, not {kib} KiB");
     };
-    let anonymous = life.anonymous();
+    let anonymous = process.anonymous();
     assert_shown("100.0 %  all", anonymous);
-    assert_shown("hold_two [life]", 4 * 3000);
+    assert_shown("hold_two [memory_workload]", 4 * 3000);
     assert_shown("[resident before attach]", anonymous - 4 * 3000);
-    life.finish();
+    process.finish();
 }

@@ -1,4 +1,4 @@
-//! The README's `curl` examples, as they are printed there.
+//! The `curl` examples of the README, exactly as printed.
 
 use std::process::Command;
 

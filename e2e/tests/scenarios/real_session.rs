@@ -1,4 +1,4 @@
-//! A real session of 2020 (Carthagenet), played on real sockets, recorded, and fetched by walking the API's pages.
+//! A session of 2020 (Carthagenet) is replayed on real sockets, recorded, and read through the pages of the API.
 
 use chainscope_e2e::harness::api::{Api, id};
 use chainscope_e2e::harness::demo_node::DemoNode;

@@ -1,4 +1,4 @@
-//! What cannot work says so at once: one clear sentence, exit code not 0, nothing half started.
+//! Invalid configurations and environments fail at once, with one error message and a nonzero exit code.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -8,14 +8,14 @@ use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, free_port};
 
-/// Fails unless it failed with a sentence that has all of `words` in it.
+/// Fails unless the process failed with an error message and its output contains all of `words`.
 fn assert_refused(finished: &Finished, words: &[&str]) {
     assert!(!finished.status.success(), "it should have failed");
-    let said = finished.err.iter().find(|line| line.starts_with("chainscope: "));
-    let said = said.unwrap_or_else(|| panic!("no sentence: {}", finished.err.join("\n")));
-    let everything = finished.err.join("\n");
-    assert!(words.iter().all(|word| everything.contains(word)), "{said:?} lacks one of {words:?}");
-    assert!(!everything.contains("panicked"), "{everything}");
+    let error = finished.err.iter().find(|line| line.starts_with("chainscope: "));
+    let error = error.unwrap_or_else(|| panic!("no error message: {}", finished.err.join("\n")));
+    let output = finished.err.join("\n");
+    assert!(words.iter().all(|word| output.contains(word)), "{error:?} lacks one of {words:?}");
+    assert!(!output.contains("panicked"), "{output}");
 }
 
 fn machine() -> Machine {
@@ -25,13 +25,13 @@ fn machine() -> Machine {
 }
 
 #[test]
-fn without_a_configuration_the_shortest_is_shown() {
+fn without_a_configuration_a_minimal_one_is_shown() {
     let folder = tempfile::tempdir().expect("folder");
     let mut command = Command::new(binary("chainscope"));
     let finished = Program::start("chainscope", command.arg("run").current_dir(&folder)).join(WAIT_TIMEOUT);
     assert!(!finished.status.success());
-    let said = finished.err.join("\n");
-    assert!(said.contains("[[nodes]]") && said.contains("p2p_port = 9732"), "{said}");
+    let output = finished.err.join("\n");
+    assert!(output.contains("[[nodes]]") && output.contains("p2p_port = 9732"), "{output}");
 }
 
 #[test]
@@ -57,9 +57,9 @@ fn a_ring_that_the_kernel_refuses_is_named() {
 }
 
 #[test]
-fn missing_rights_are_named() {
+fn missing_capabilities_are_named() {
     let machine = machine();
-    // Written by root, run by nobody.
+    // Written by root, executed by the user `nobody`.
     let folder = tempfile::Builder::new().prefix("chainscope-nobody-").tempdir().expect("folder");
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("chmod");
     let program = folder.path().join("chainscope");
@@ -93,5 +93,5 @@ fn a_database_in_use_is_named() {
     let mut command = Command::new(binary("chainscope"));
     let finished = Program::start("second chainscope", command.arg("run").arg("--config").arg(file)).join(WAIT_TIMEOUT);
     assert_refused(&finished, &[&machine.data_dir().display().to_string()]);
-    assert!(first.api.request("/v2/version").is_some_and(|(status, _)| status == 200), "the first goes on");
+    assert!(first.api.request("/v2/version").is_some_and(|(status, _)| status == 200), "the first one keeps running");
 }

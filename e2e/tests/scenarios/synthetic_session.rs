@@ -1,5 +1,5 @@
-//! The synthetic two-way session: every message kind in both directions, a message of three chunks, partial writes, odd read sizes;
-//! the local node as initiator and as responder; the sessions that end with a Nack.
+//! The synthetic two-way session: every kind of message in both directions, a message of three chunks, partial writes, odd read sizes;
+//! the local node as initiator and as responder; sessions that end with a Nack.
 
 use chainscope_e2e::harness::api::{Api, byte_list, id};
 use chainscope_e2e::harness::demo_node::DemoNode;
@@ -67,7 +67,7 @@ enum Refusal {
     V1,
 }
 
-/// Plays a session to its end, recorded as "node".
+/// Replays a session to its end, recorded as node "node".
 fn play(capture: &str, session: &str, role: &str) -> (Machine, Recorder) {
     let mut machine = Machine::new(capture);
     let (port, peer) = (free_port(), free_port());
@@ -134,8 +134,8 @@ fn compare(api: &Api, row: &Value, expected: &Value) {
     }
     assert_eq!(details["error"], Value::Null, "{row}");
     let preview = row["message_preview"].as_str().unwrap_or_else(|| panic!("no preview: {row}"));
-    // As text: the preview is the beginning of this very JSON.
-    let (_, body) = api.request(&format!("/v2/p2p/{}?node_name=node", id(row))).expect("an answer");
+    // Compared as text: the preview is a prefix of this JSON.
+    let (_, body) = api.request(&format!("/v2/p2p/{}?node_name=node", id(row))).expect("response");
     assert!(preview.len() <= 100 && body.contains(&format!("\"message\":{preview}")), "{row}");
     let chunks = expected["chunks"].as_u64().expect("chunks");
     let wire = byte_list(&details["original_bytes"]).len() as u64;

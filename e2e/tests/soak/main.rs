@@ -7,15 +7,15 @@ mod tree;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Orders the tests of this binary: those that measure time or memory run alone.
+/// Lock between the tests of this binary: those that measure time or memory run alone.
 static RUNNING: RwLock<()> = RwLock::new(());
 
-/// Held by a test that runs alone. A test that failed does not fail the others.
+/// Taken by a test that runs alone; a failed test does not poison it.
 fn exclusive() -> RwLockWriteGuard<'static, ()> {
     RUNNING.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by a test that others of its kind may run beside.
+/// Taken by a test that may run beside others.
 fn shared() -> RwLockReadGuard<'static, ()> {
     RUNNING.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! Memory at 5,000 messages a second stays flat and bounded: 15 seconds' messages in `make test`, those of 5 minutes in `make soak`.
 //!
-//! The store's caches and write buffers fill slowly up to their limits, which are part of the configuration: they are measured apart.
+//! The store's block cache and write buffers fill slowly up to their configured limits and are measured separately.
 
 use std::time::Instant;
 
@@ -13,9 +13,9 @@ use chainscope_e2e::harness::{free_port, soak, wait};
 const RATE: u64 = 5_000;
 /// Agent and aggregator in one process, without the block cache: 150 MiB each. The ring counts twice: it is mapped
 /// twice in a row, so that no record wraps.
-const MOST: u64 = (150 + 150) << 20;
-/// `StoreOptions::block_cache_bytes`, with what the cache needs for itself.
-const CACHE: u64 = 70 << 20;
+const MAX_RESIDENT: u64 = (150 + 150) << 20;
+/// `StoreOptions::block_cache_bytes` and the overhead of the cache.
+const MAX_CACHE: u64 = 70 << 20;
 /// Samples of the memory, after equal numbers of messages.
 const SAMPLES: u64 = 30;
 
@@ -27,7 +27,7 @@ fn memory_is_flat_at_5000_messages_a_second() {
     let (port, peer) = (free_port(), free_port());
     machine.observe("node", port);
     let chainscope = machine.start();
-    // 10 connections, both ways.
+    // 10 connections in both directions.
     let options = format!("--rate {}", RATE / 20);
     let remote = DemoNode::new("load").listen(peer).with(&options).with("--no-verify --seed 2").start();
     let local = DemoNode::new("load").listen(port).peer(peer).identity(&machine.identity("node"));
@@ -59,16 +59,16 @@ fn memory_is_flat_at_5000_messages_a_second() {
     remote.terminate();
     let account = Account::wait_settled(&chainscope.api, "node");
     account.assert_conserved();
-    // Three messages each way are the handshake's.
+    // Six messages of a connection are its handshake.
     let closed = local.events("closed");
-    let said =
+    let sent =
         closed.iter().map(|e| number(e, "session.sent_messages") + number(e, "session.received_messages") + 6).sum();
-    wait::until("every message to be stored", || (chainscope.api.count("node") >= said).then_some(()));
-    assert_eq!(chainscope.api.count("node"), said, "{account:?}");
+    wait::until("every message to be stored", || (chainscope.api.count("node") >= sent).then_some(()));
+    assert_eq!(chainscope.api.count("node"), sent, "{account:?}");
     let mib = |bytes: u64| bytes >> 20;
-    assert!(samples.iter().all(|sample| sample.block_cache <= CACHE), "{samples:?}");
+    assert!(samples.iter().all(|sample| sample.block_cache <= MAX_CACHE), "{samples:?}");
     let without_cache = |sample: &Sample| sample.resident.saturating_sub(sample.block_cache);
-    // Of the ring, which is no anonymous memory, more and more was in use once.
+    // The ring buffer is no anonymous memory; its pages become resident with their first use.
     let own = |sample: &Sample| sample.anonymous.saturating_sub(sample.block_cache + sample.write_buffers);
     let most = samples.iter().map(without_cache).max().expect("a sample");
     let (third, last) = (&samples[samples.len() / 3], &samples[samples.len() - 1]);
@@ -82,8 +82,8 @@ fn memory_is_flat_at_5000_messages_a_second() {
         mib(most),
     );
     assert_eq!((account.bytes_dropped, account.messages_dropped), (0, 0), "{account:?}");
-    assert!(most <= MOST, "{} MiB", mib(most));
-    // Nothing but the store's caches and write buffers grows.
+    assert!(most <= MAX_RESIDENT, "{} MiB", mib(most));
+    // Nothing but the block cache and the write buffers grows.
     let (third, last) = (own(third), own(last));
     assert!(last <= third + third / 10, "{} MiB became {} MiB: {samples:?}", mib(third), mib(last));
 }
@@ -98,7 +98,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// What the store holds, as `/metrics` says.
+    /// The memory of the store, from `/metrics`.
     fn of_store(api: &Api) -> Self {
         let (status, text) = api.request("/metrics").expect("an answer");
         assert_eq!(status, 200, "{text}");

@@ -1,5 +1,5 @@
-//! Sixteen connections at once, written in pieces of 1 B to 1 MiB: what is stored is what was sent, or the loss is counted to the byte.
-//! A consumer that stops for five seconds costs counted bytes, not the node's time and not the streams.
+//! Sixteen concurrent connections with writes of 1 B to 1 MiB: stored bytes equal sent bytes, or the loss is counted exactly. A consumer
+//! that stops for five seconds loses counted bytes; it neither slows the node nor ends a stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ fn every_byte_at_system_calls() {
     every_byte_is_captured_or_counted("syscall");
 }
 
-/// 200 MB in all, both directions together; 2 GB in `make soak`.
+/// Total bytes of both directions.
 fn total() -> u64 {
     if soak() { 2_000_000_000 } else { 200_000_000 }
 }
@@ -35,7 +35,7 @@ fn total() -> u64 {
 fn every_byte_is_captured_or_counted(capture: &str) {
     let _running = crate::shared();
     let mut machine = Machine::new(capture);
-    // However slow processors and disk are, 200 MB fit, encrypted and plain; of 2 GB some may have to be dropped, counted.
+    // 200 MB fit into the ring buffer and, encrypted and plain, into the queue on any machine; of 2 GB some may be dropped and counted.
     machine.options = "ring_buffer = \"256MiB\"\nqueue = \"640MiB\"".to_owned();
     let (port, peer) = (free_port(), free_port());
     machine.observe("node", port);
@@ -65,8 +65,8 @@ fn every_byte_is_captured_or_counted(capture: &str) {
     if account.bytes_dropped == 0 {
         assert_eq!(account.bytes_in_chunks, sent, "{account:?}");
     } else {
-        // Two busy cores: a loss is allowed, a loss that is not told is not.
-        assert_eq!(told_lost(api), account.bytes_dropped, "{account:?}");
+        // Loss is allowed on a busy machine; unreported loss is not.
+        assert_eq!(reported_lost(api), account.bytes_dropped, "{account:?}");
         assert!(account.gaps > 0, "{account:?}");
     }
     if !soak() {
@@ -76,7 +76,7 @@ fn every_byte_is_captured_or_counted(capture: &str) {
     compare_streams(api, &local, &closed, &account);
 }
 
-/// One direction of a connection as the API has it.
+/// One direction of a connection as stored.
 struct Stored {
     connection: String,
     side: &'static str,
@@ -84,10 +84,10 @@ struct Stored {
     digest: Sha256,
 }
 
-/// The streams that the demo node hashed, as chunks of the API. The node's own end tells its connections apart.
+/// Compares the stored chunks with the hashes of the demo node; connections are identified by the node's local address.
 ///
-/// What is stored is what was found less what the queue had no room for, to the byte; a direction of which all bytes are
-/// there has them as they were sent; and of a connection that lost nothing all bytes are there.
+/// Stored bytes are the found bytes less those that the queue dropped; a direction without loss has the hash of the sent
+/// bytes, and so has each direction of a connection that reports no loss.
 fn compare_streams(api: &Api, local: &Finished, closed: &[Value], account: &Account) {
     let connected = local.events("connected");
     let connections = api.connections("node");
@@ -99,7 +99,7 @@ fn compare_streams(api: &Api, local: &Finished, closed: &[Value], account: &Acco
     let mut streams: Vec<(Stored, u64, &str)> = Vec::new();
     for event in closed {
         let number = number(event, "connection");
-        let opened = connected.iter().find(|e| e["connection"] == number).expect("it was connected");
+        let opened = connected.iter().find(|e| e["connection"] == number).expect("connected");
         let own = address(opened, "local");
         let key = keys.get(&own).unwrap_or_else(|| panic!("{own} is not in {keys:?}"));
         for (direction, side) in [("sent", "local"), ("received", "remote")] {
@@ -124,15 +124,15 @@ fn compare_streams(api: &Api, local: &Finished, closed: &[Value], account: &Acco
     }
     eprintln!("{whole} of {} streams are whole", 2 * closed.len());
     if account.chunks_dropped > 0 {
-        let told: u64 = queue_losses(api).iter().filter_map(|loss| loss["records"].as_u64()).sum();
+        let reported: u64 = queue_losses(api).iter().filter_map(|loss| loss["records"].as_u64()).sum();
         let most = account.chunks_dropped + account.messages_dropped;
-        assert!((account.chunks_dropped..=most).contains(&told), "{told} records told lost: {account:?}");
+        assert!((account.chunks_dropped..=most).contains(&reported), "{reported} records reported lost: {account:?}");
     } else {
         assert!(queue_losses(api).is_empty(), "{account:?}");
     }
 }
 
-/// Reads every chunk that is stored, of all streams in turn, so that the end of one with holes need not be known.
+/// Reads every stored chunk, all streams in turn, because the last chunk of a stream with gaps is unknown.
 fn read_chunks(api: &Api, mut streams: Vec<&mut Stored>, account: &Account) {
     let mut left = account.chunks - account.chunks_dropped;
     for counter in 0..account.chunks {
@@ -150,7 +150,7 @@ fn read_chunks(api: &Api, mut streams: Vec<&mut Stored>, account: &Account) {
     assert_eq!(left, 0, "chunks are missing: {account:?}");
 }
 
-/// What `/v2/stats` says that the node's queue dropped.
+/// Losses of the node's queue in `/v2/stats`.
 fn queue_losses(api: &Api) -> Vec<Value> {
     let stats = api.stats();
     let nodes = stats["nodes"].as_array().expect("nodes").iter();
@@ -159,7 +159,7 @@ fn queue_losses(api: &Api) -> Vec<Value> {
 }
 
 fn settled_and_closed(api: &Api, connections: u64) -> Account {
-    wait::until_within(Duration::from_secs(300), "all connections to be over", || {
+    wait::until_within(Duration::from_secs(300), "all connections to be closed", || {
         let account = Account::read(api, "node");
         (account.connections >= connections && account.connections_open == 0).then_some(())
     });
@@ -168,15 +168,15 @@ fn settled_and_closed(api: &Api, connections: u64) -> Account {
 
 #[test]
 fn stopped_consumer_at_the_socket_layer() {
-    a_stopped_consumer_costs_counted_bytes("sock");
+    a_stopped_consumer_loses_counted_bytes("sock");
 }
 
 #[test]
 fn stopped_consumer_at_system_calls() {
-    a_stopped_consumer_costs_counted_bytes("syscall");
+    a_stopped_consumer_loses_counted_bytes("syscall");
 }
 
-fn a_stopped_consumer_costs_counted_bytes(capture: &str) {
+fn a_stopped_consumer_loses_counted_bytes(capture: &str) {
     let _running = crate::shared();
     let mut machine = Machine::new(capture);
     machine.options = "ring_buffer = \"1MiB\"".to_owned();
@@ -199,7 +199,7 @@ fn a_stopped_consumer_costs_counted_bytes(capture: &str) {
     wait::until("five seconds", || (stopped.elapsed() >= Duration::from_secs(5)).then_some(()));
     chainscope.program.signal(Signal::CONT);
 
-    // Every stream finds itself again: new messages of each connection and direction, numbered after the hole.
+    // Every stream resynchronises: new messages of each connection and direction follow the gap.
     wait::until("loss to be counted", || (Account::read(api, "node").bytes_dropped > 0).then_some(()));
     let after_hole = api.count("node");
     for incoming in [false, true] {
@@ -218,16 +218,16 @@ fn a_stopped_consumer_costs_counted_bytes(capture: &str) {
     eprintln!("{capture}: {sent} bytes, consumer stopped for 5 s: {account:?}");
     assert_eq!(account.bytes_seen, sent, "{account:?}");
     assert_eq!(account.bytes_captured + account.bytes_dropped, sent, "{account:?}");
-    assert_eq!(told_lost(api), account.bytes_dropped, "{account:?}");
+    assert_eq!(reported_lost(api), account.bytes_dropped, "{account:?}");
     assert_only_true_messages(api, &transcript);
 }
 
-/// Bytes that the connections say were lost.
-fn told_lost(api: &Api) -> u64 {
+/// Lost bytes according to the connections.
+fn reported_lost(api: &Api) -> u64 {
     api.connections("node").iter().filter_map(|c| c.value["lost_bytes"].as_u64()).sum()
 }
 
-/// Nothing in the API that was not sent, nothing twice; what is missing was in the hole.
+/// Fails unless each row is a message that was sent, none recorded twice, and some are missing.
 fn assert_only_true_messages(api: &Api, transcript: &std::path::Path) {
     let text = std::fs::read_to_string(transcript).expect("transcript");
     let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
@@ -236,7 +236,7 @@ fn assert_only_true_messages(api: &Api, transcript: &std::path::Path) {
         *real.entry(line["sha256"].as_str().expect("hash").to_owned()).or_default() += 1;
     }
     let rows = api.rows("node", "types=operation");
-    assert!(rows.len() < lines.len(), "a hole that touched nothing: {} of {}", rows.len(), lines.len());
+    assert!(rows.len() < lines.len(), "no message is missing: {} of {}", rows.len(), lines.len());
     for row in rows.iter().step_by(7) {
         let hash = hex::encode(Sha256::digest(api.plain("node", id(row))));
         let left = real.get_mut(&hash).unwrap_or_else(|| panic!("never sent: {row}"));
@@ -246,7 +246,7 @@ fn assert_only_true_messages(api: &Api, transcript: &std::path::Path) {
 }
 
 #[test]
-fn other_protocols_are_left_alone() {
+fn other_protocols_are_not_copied() {
     let _running = crate::shared();
     let mut machine = Machine::new("auto");
     let (port, peer) = (free_port(), free_port());
@@ -264,6 +264,6 @@ fn other_protocols_are_left_alone() {
     account.assert_conserved();
     assert_eq!(account.bytes_seen, sent, "{account:?}");
     assert!(account.bytes_left_alone + account.bytes_dropped + account.bytes_not_protocol == sent, "{account:?}");
-    assert!(account.bytes_left_alone > sent / 2, "most was copied for nothing: {account:?}");
+    assert!(account.bytes_left_alone > sent / 2, "most bytes were copied: {account:?}");
     assert_eq!(api.count("node"), 0);
 }

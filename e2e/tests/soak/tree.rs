@@ -1,5 +1,5 @@
-//! Every answer about memory keeps its promises while a process allocates, frees, forks and reads files at random on eight
-//! threads, and what is shown is what the kernel counts whenever it pauses: 30 seconds in `make test`, 10 minutes in
+//! Every memory tree satisfies its invariants while a process allocates, frees, forks and reads files at random on eight
+//! threads, and equals the kernel's counters whenever the process pauses: 30 seconds in `make test`, 10 minutes in
 //! `make soak`.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use chainscope_testing::{flush_page_lists, program, tree};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// How long it works before a pause, in milliseconds.
+/// Milliseconds of churn before a pause.
 const WORK: u64 = 2_000;
 
 #[test]
@@ -24,53 +24,53 @@ fn every_answer_on_live_data_keeps_the_invariants() {
     let mut random = StdRng::seed_from_u64(seed.into());
     let mut machine = Machine::new("auto");
     let exe = program::memory_workload(machine.directory());
-    machine.observe_memory("life", &exe);
+    machine.observe_memory("workload", &exe);
     let chainscope = machine.start();
     let api = &chainscope.api;
     let file = machine.path("read");
-    std::fs::write(&file, vec![1; 3 << 20]).expect("room");
-    let mut life = MemoryProcess::start(&exe, api);
+    std::fs::write(&file, vec![1; 3 << 20]).expect("write");
+    let mut process = MemoryProcess::start(&exe, api);
 
     let (began, mut answers, mut nodes, mut pauses) = (Instant::now(), 0, 0, 0);
     while began.elapsed() < time {
-        life.send(&format!("churn {WORK} {} 0 {}", random.random_range(0..1 << 20), file.display()));
-        while !life.is_idle() {
-            nodes += ask(api, &mut random);
+        process.send(&format!("churn {WORK} {} 0 {}", random.random_range(0..1 << 20), file.display()));
+        while !process.is_idle() {
+            nodes += query(api, &mut random);
             answers += 1;
         }
-        assert_counted(&life, api);
+        assert_counted(&process, api);
         pauses += 1;
     }
     eprintln!("{answers} answers of {} nodes on average, {pauses} pauses", nodes / answers);
     assert!(nodes / answers > 20, "{nodes} nodes in {answers} answers");
-    life.request("settle");
-    assert_counted(&life, api);
-    life.finish();
-    wait::until("nothing to be left", || {
+    process.request("settle");
+    assert_counted(&process, api);
+    process.finish();
+    wait::until("an empty tree", || {
         let left = api.get("/v1/tree?kind=anon&threshold=0");
         tree::check(&left, 0, false);
         (left["value"] == 0).then_some(())
     });
 }
 
-/// Waits until as much is shown as the kernel counts.
-fn assert_counted(life: &MemoryProcess, api: &Api) {
-    let (mut last, mut looks) = (None, 0);
+/// Waits until the reported memory equals the kernel's count.
+fn assert_counted(process: &MemoryProcess, api: &Api) {
+    let (mut last, mut attempts) = (None, 0);
     let is_counted = wait::holds_within_timeout(|| {
-        last = life.reported(api);
-        let is_counted = last.is_some_and(|shown| shown.anon + shown.before == life.anonymous());
-        looks += 1;
-        // What is shown is read once a second.
-        if !is_counted && looks % 150 == 0 {
+        last = process.reported(api);
+        let is_counted = last.is_some_and(|shown| shown.anon + shown.before == process.anonymous());
+        attempts += 1;
+        // Reports are read once a second.
+        if !is_counted && attempts % 150 == 0 {
             flush_page_lists();
         }
         is_counted
     });
-    assert!(is_counted, "{last:?}, but the kernel counts {}", life.anonymous());
+    assert!(is_counted, "{last:?}, but the kernel counts {}", process.anonymous());
 }
 
-/// Asks for a tree in one of its forms; the number of its nodes.
-fn ask(api: &Api, random: &mut StdRng) -> usize {
+/// Requests a tree with random parameters and returns the number of its nodes.
+fn query(api: &Api, random: &mut StdRng) -> usize {
     let threshold = [0, 0, 4, 256, 5_000][random.random_range(0..5)];
     let kind = ["", "&kind=anon", "&kind=cache", "&kind=kernel", "&kind=all"][random.random_range(0..5)];
     let mut path = format!("/v1/tree?threshold={threshold}&reverse={}{kind}", random.random::<bool>());

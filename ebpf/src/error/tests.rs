@@ -11,9 +11,18 @@ fn map_error(errno: rustix::io::Errno) -> EbpfError {
 }
 
 #[test]
-fn missing_rights_are_named() {
+fn missing_capabilities_are_named() {
     let error = Error::from_loader("load the programs".to_owned(), &map_error(rustix::io::Errno::PERM), 4096);
     assert!(error.to_string().contains("CAP_BPF and CAP_PERFMON"), "{error}");
+}
+
+#[test]
+fn an_old_kernel_is_named_with_the_missing_helper() {
+    let error = Error::KernelTooOld { release: "5.10.0-28-amd64".to_owned(), need: "bpf_loop" };
+    assert_eq!(
+        error.to_string(),
+        "kernel 5.10.0-28-amd64 lacks bpf_loop: Linux 5.17 or later, or an older one with it backported, is needed"
+    );
 }
 
 #[test]

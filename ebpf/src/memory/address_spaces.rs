@@ -1,6 +1,6 @@
 //! Executable mappings of each address space, in the tables that the programs search.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use aya::maps::{Array, ArrayOfMaps, MapData, MapError};
@@ -64,7 +64,7 @@ impl AddressSpaces {
         mm: u32,
         mappings: &[UnwindMapping],
         root: Option<u32>,
-        in_use: &HashSet<u32>,
+        in_use: &BTreeSet<u32>,
     ) -> Result<(), MapError> {
         // The entry of a process that has exited may have been reused.
         if self.get(mm).is_none() {
@@ -106,7 +106,7 @@ impl AddressSpaces {
         }
     }
 
-    fn new_table(&mut self, mappings: &[UnwindMapping], in_use: &HashSet<u32>) -> Result<u32, MapError> {
+    fn new_table(&mut self, mappings: &[UnwindMapping], in_use: &BTreeSet<u32>) -> Result<u32, MapError> {
         if self.free.is_empty() {
             self.collect(in_use);
         }
@@ -123,8 +123,8 @@ impl AddressSpaces {
     }
 
     /// Frees the tables that no living address space uses. A child shares the table of its parent until it has its own.
-    fn collect(&mut self, in_use: &HashSet<u32>) {
-        let needed: HashSet<u32> = in_use.iter().filter_map(|mm| Some(self.get(*mm)?.mappings)).collect();
+    fn collect(&mut self, in_use: &BTreeSet<u32>) {
+        let needed: BTreeSet<u32> = in_use.iter().filter_map(|mm| Some(self.get(*mm)?.mappings)).collect();
         for slot in (1..self.limit).filter(|slot| !needed.contains(slot)) {
             // Elements of an array of maps of this kind are replaced, not removed: by a table of one mapping.
             if self.tables.set(slot, &self.unused, 0).is_ok() {

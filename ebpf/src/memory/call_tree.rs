@@ -238,7 +238,9 @@ impl CallTree {
             }
         };
         match scope {
+            #[expect(clippy::disallowed_methods, reason = "consumers add the counts up by node")]
             Scope::All => self.counts.iter().for_each(|(key, pages)| add(*key, pages, false)),
+            #[expect(clippy::disallowed_methods, reason = "consumers add the counts up by node")]
             Scope::Changed => changed.iter().for_each(|key| {
                 if let Some(pages) = self.counts.get(key) {
                     add(*key, pages, true);

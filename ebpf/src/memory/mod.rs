@@ -18,7 +18,7 @@
 //! **Minimum kernel.** 5.17, or an older one with `bpf_loop` backported, with BTF, on x86-64. Owners of migrated pages are
 //! known from 5.19 on. Tested on 6.18 only.
 //!
-//! **Rights.** `CAP_BPF`, `CAP_PERFMON`; for the files of processes of other users also `CAP_SYS_PTRACE` and
+//! **Capabilities.** `CAP_BPF`, `CAP_PERFMON`; for the files of processes of other users also `CAP_SYS_PTRACE` and
 //! `CAP_DAC_READ_SEARCH`. With `CAP_SYS_ADMIN` the memory that was resident before attach is known page by page; without
 //! it, as the part of the kernel's count that is not attributed.
 

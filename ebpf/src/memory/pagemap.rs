@@ -1,7 +1,7 @@
 //! Page frame numbers of the anonymous memory of a process, by `/proc/<pid>/pagemap` and `/proc/kpageflags`. The kernel
 //! shows pfns only to processes with `CAP_SYS_ADMIN`; others read zeros.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -107,7 +107,7 @@ fn anonymous(flags: &File, pages: Vec<Page>) -> Option<PagemapScan> {
         let first = block.first()?.pfn / BLOCK_PAGES * BLOCK_PAGES;
         let flags = words(flags, first.into(), BLOCK_PAGES as usize).ok()?;
         let flags_of = |pfn: u32| flags.get((pfn - first) as usize).copied().unwrap_or(0);
-        let mut folios: HashMap<u32, u32> = HashMap::new();
+        let mut folios: BTreeMap<u32, u32> = BTreeMap::new();
         for page in block.iter().filter(|page| flags_of(page.pfn) & ANON != 0) {
             scan.pages.push(*page);
             if flags_of(page.pfn) & (COMPOUND_HEAD | COMPOUND_TAIL) != 0 {

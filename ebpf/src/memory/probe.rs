@@ -4,7 +4,7 @@ mod lifecycle;
 mod preexisting;
 mod read;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::mem::offset_of;
 use std::os::fd::AsFd;
@@ -114,7 +114,7 @@ pub struct MemoryProbe {
     address_spaces: AddressSpaces,
     modules: Modules,
     tree: CallTree,
-    processes: HashMap<TargetId, Process>,
+    processes: BTreeMap<TargetId, Process>,
     /// Modules that earlier readings contained.
     modules_reported: usize,
     /// `Globals::lost_notices` at the last drain.
@@ -169,7 +169,7 @@ impl MemoryProbe {
             address_spaces,
             modules,
             tree: CallTree::new(mmap_array(&mut bpf, "nodes", nodes)?),
-            processes: HashMap::new(),
+            processes: BTreeMap::new(),
             modules_reported: 0,
             lost_notices: 0,
             nodes,
@@ -322,7 +322,7 @@ impl MemoryProbe {
 
     /// Passes the mappings of an address space to the programs.
     fn publish(&mut self, mm: u32, mappings: &[UnwindMapping], root: Option<u32>) -> Result<(), Error> {
-        let in_use: HashSet<u32> = self.processes.values().filter(|p| p.alive).map(|process| process.mm).collect();
+        let in_use: BTreeSet<u32> = self.processes.values().filter(|p| p.alive).map(|process| process.mm).collect();
         self.address_spaces
             .publish(mm, mappings, root, &in_use)
             .map_err(|error| Error::from_loader("write the table of mappings".to_owned(), &error, 0))

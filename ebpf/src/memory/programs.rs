@@ -6,8 +6,8 @@ use aya::{Ebpf, EbpfLoader};
 use super::MemoryOptions;
 use super::abi::NODE_BITS;
 use super::{max_pfn, vmemmap};
-use crate::check;
 use crate::error::Error;
+use crate::kernel;
 use crate::load::{Kernel, retry_eagain};
 
 /// The object that build.rs compiled, aligned as the ELF parser requires.
@@ -65,7 +65,7 @@ pub(super) struct Object {
 pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
     let kernel = Kernel::read()?;
     let names = kernel.names();
-    if let Some((_, tracepoint)) = PROGRAMS.iter().find(|(_, name)| !check::has_tracepoint(&names, name)) {
+    if let Some((_, tracepoint)) = PROGRAMS.iter().find(|(_, name)| !kernel::has_tracepoint(&names, name)) {
         return Err(Error::NoTracepoint { release: kernel.release, tracepoint });
     }
     let max_pfn = max_pfn::max_pfn().ok_or_else(|| Error::Load {
@@ -94,7 +94,7 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
         .load(OBJECT)
         .map_err(|error| Error::from_loader("create the maps of the memory probe".to_owned(), &error, 0))?;
     // Before the maps are taken: programs refer to them by file descriptor when they are loaded.
-    let optional = OPTIONAL_PROGRAMS.into_iter().filter(|(_, tracepoint)| check::has_tracepoint(&names, tracepoint));
+    let optional = OPTIONAL_PROGRAMS.into_iter().filter(|(_, tracepoint)| kernel::has_tracepoint(&names, tracepoint));
     let programs: Vec<_> = optional.chain(PROGRAMS).collect();
     for name in programs.iter().map(|(name, _)| *name).chain([INSPECT, SWEEP, ADD_PREEXISTING]) {
         let loaded = program(&mut bpf, name).and_then(|program| retry_eagain(|| program.load()));

@@ -1,6 +1,6 @@
 //! Address of the kernel's array of `struct page` (vmemmap): raw tracepoints pass pages by their address in it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use aya::maps::{Array, MapError};
 use aya::programs::{Program, ProgramError};
@@ -75,7 +75,7 @@ fn in_order(mut ring: [u64; MAX_SAMPLES], count: u32) -> Vec<u64> {
 
 /// The base on which most pairs of neighbouring samples agree: either program may have missed some allocations.
 fn by_pfns(pages: &[u64], pfns: &[u64]) -> Option<u64> {
-    let mut votes: HashMap<u64, usize> = HashMap::new();
+    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
     for (at, page) in pages.iter().rev().enumerate() {
         for pfn in pfns.iter().rev().skip(at.saturating_sub(2)).take(5) {
             *votes.entry(page.wrapping_sub(pfn.wrapping_mul(SIZE_OF_PAGE.into()))).or_default() += 1;

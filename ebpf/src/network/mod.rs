@@ -19,7 +19,7 @@
 //! captured at the socket ([`CaptureMode::Sock`]), before that at the system calls ([`CaptureMode::Syscall`]). Tested on
 //! 6.18 only.
 //!
-//! **Rights.** `CAP_BPF` and `CAP_PERFMON` (or `CAP_SYS_ADMIN`).
+//! **Capabilities.** `CAP_BPF` and `CAP_PERFMON` (or `CAP_SYS_ADMIN`).
 //!
 //! **Not captured**: Multipath TCP (connections are reported, payload is counted as bypassed), kernel TLS (likewise; the
 //! stream is that of the ciphertext), UDP and Unix sockets.

@@ -6,8 +6,8 @@ use aya::programs::{BtfTracePoint, Program};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::options::{CaptureMode, ExecEvents, NetworkOptions};
-use crate::check;
 use crate::error::Error;
+use crate::kernel;
 use crate::load::{Kernel, retry_eagain};
 
 /// The object that build.rs compiled, aligned as the ELF parser requires.
@@ -82,7 +82,7 @@ fn choose_mode(forced: Option<CaptureMode>, names: &HashSet<&str>, release: &str
     if forced == Some(CaptureMode::Syscall) {
         return Ok(CaptureMode::Syscall);
     }
-    match check::SOCK_TRACEPOINTS.into_iter().find(|tracepoint| !check::has_tracepoint(names, tracepoint)) {
+    match kernel::SOCK_TRACEPOINTS.into_iter().find(|tracepoint| !kernel::has_tracepoint(names, tracepoint)) {
         None => Ok(CaptureMode::Sock),
         Some(tracepoint) if forced.is_some() => {
             Err(Error::NoSockTracepoints { release: release.to_owned(), tracepoint })

@@ -1,7 +1,7 @@
 //! Shared test support: a watched process controlled line by line, a recorder of the probe's events, and byte patterns.
 //!
 //! The tests need root. Without it they fail with the probe's error.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test binary uses a part of it")]
 
 pub mod recorder;
 pub mod test_process;
@@ -146,7 +146,7 @@ pub fn responder(mode: CaptureMode) -> (Recorder, TestProcess, i64, SocketAddr) 
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
     let port = free_port();
-    recorder.probe.watch_port(None, port).expect("room in the map");
+    recorder.probe.watch_port(None, port).expect("map update");
     let listener = process.call_ok(&format!("listen 127.0.0.1:{port}"));
     (recorder, process, listener, SocketAddr::from(([127, 0, 0, 1], port)))
 }

@@ -10,7 +10,7 @@ fn flags(worker: bool) -> squeue::Flags {
 
 fn one(ring: &mut IoUring, entry: &squeue::Entry) -> i64 {
     // SAFETY: the entry's buffers live until its completion, which this function waits for.
-    unsafe { ring.submission().push(entry).expect("room in the map") };
+    unsafe { ring.submission().push(entry).expect("submission queue entry") };
     ring.submit_and_wait(1).expect("io_uring_enter");
     i64::from(ring.completion().next().expect("a completion").result())
 }
@@ -43,7 +43,7 @@ pub fn mixed(fd: i32, total: usize) -> Vec<i64> {
         if !pending {
             let entry = opcode::Recv::new(types::Fd(fd), ring_bytes.as_mut_ptr(), 1000).build();
             // SAFETY: `ring_bytes` lives until the ring is dropped at the end.
-            unsafe { ring.submission().push(&entry).expect("room in the map") };
+            unsafe { ring.submission().push(&entry).expect("submission queue entry") };
             ring.submit().expect("io_uring_enter");
             pending = true;
         }

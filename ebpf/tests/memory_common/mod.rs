@@ -2,7 +2,7 @@
 //! and the kernel's counters of their memory.
 //!
 //! The tests need root. Without it they fail with the probe's error.
-#![allow(dead_code, missing_docs, unreachable_pub, unsafe_code)]
+#![allow(dead_code, missing_docs, unreachable_pub, unsafe_code, reason = "each test binary uses a part of it")]
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

@@ -386,6 +386,7 @@ fn tls_data(pair: &CertificateAndKey) -> Data {
         .into()
 }
 
+#[expect(clippy::disallowed_methods, reason = "the validity of certificates is in wall-clock time")]
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)

@@ -46,11 +46,11 @@ pub(crate) mod tests {
     use super::*;
 
     /// A client whose requests are never answered, and for each request a receiver that ends when it is cancelled.
-    pub(crate) fn unanswered() -> (Client, mpsc::UnboundedReceiver<oneshot::Receiver<()>>) {
-        let (requests, received) = mpsc::unbounded_channel();
+    pub(crate) fn unanswered() -> (Client, mpsc::Receiver<oneshot::Receiver<()>>) {
+        let (requests, received) = mpsc::channel(64);
         let service = tower::service_fn(move |_: Request<Body>| {
             let (alive, cancelled) = oneshot::channel::<()>();
-            let _ = requests.send(cancelled);
+            let _ = requests.try_send(cancelled);
             async move {
                 let _alive = alive;
                 std::future::pending::<kube::Result<Response<Body>>>().await

@@ -2,7 +2,7 @@
 //!
 //! Every Event is an object in etcd, so their rate is bounded per node and in total; Events above it are dropped and
 //! counted. `kube::runtime::events::Recorder` is not used: it merges a repeated reason into the first Event's series and
-//! so discards the new note, which names the pod and the error; it needs the additional right to patch Events; and it has
+//! so discards the new note, which names the pod and the error; it needs the additional permission to patch Events; and it has
 //! no rate limit.
 
 use std::collections::BTreeMap;
@@ -88,6 +88,7 @@ pub async fn publish(
         if !*is_leader.borrow() {
             continue;
         }
+        #[expect(clippy::disallowed_methods, reason = "the time of an Event")]
         let now = Timestamp::now();
         // The name contains the time, which therefore has to be unique.
         last_ns = now.as_nanosecond().max(last_ns + 1);

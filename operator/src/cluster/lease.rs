@@ -120,6 +120,7 @@ pub async fn run(
 }
 
 /// Reads the Lease and acquires or renews it if possible. Returns whether this replica holds it.
+#[expect(clippy::disallowed_methods, reason = "the renew time of the Lease")]
 async fn attempt(api: &Api<Lease>, name: &str, namespace: &str, candidate: &mut Candidate) -> kube::Result<bool> {
     let found = api.get_opt(name).await?;
     let spec = found.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
@@ -149,6 +150,7 @@ async fn attempt(api: &Api<Lease>, name: &str, namespace: &str, candidate: &mut 
 }
 
 /// Releases the Lease if this replica holds it.
+#[expect(clippy::disallowed_methods, reason = "the renew time of the Lease")]
 async fn release(api: &Api<Lease>, name: &str, identity: &str) {
     let Ok(Some(mut lease)) = api.get_opt(name).await else { return };
     let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(identity)) else {

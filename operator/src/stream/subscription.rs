@@ -109,6 +109,7 @@ pub(crate) struct Lifetime {
 impl Lifetime {
     /// Waits until the first condition is met, and returns the reason.
     pub(crate) async fn end(mut self) -> Status {
+        #[expect(clippy::disallowed_methods, reason = "an expiry is a wall-clock time")]
         let left = self.expires.duration_since(SystemTime::now()).unwrap_or_default().min(MAX_LIFETIME);
         let (reason, status) = tokio::select! {
             () = sleep(left) => ("expired", Status::unauthenticated("the token has expired: reconnect with a new one")),

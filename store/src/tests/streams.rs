@@ -153,7 +153,7 @@ fn names_that_are_too_long_are_refused_values_are_cut() {
     assert!(matches!(store.append(NODE, &long, EPOCH, 0, &records), Err(Error::TooLong { .. })));
     assert!(matches!(store.append(NODE, AGENT, long.as_bytes(), 0, &records), Err(Error::TooLong { .. })));
 
-    // Two kinds that begin alike for 299 bytes: one posting, told apart by their rows.
+    // Two kinds that begin alike for 299 bytes: one posting, distinguished by their rows.
     let with_kind = |kind: &str| {
         let mut record = message(1, false, 0, 0);
         if let Some(chainscope_proto::v1::record::Kind::Message(message)) = &mut record.kind {

@@ -100,7 +100,7 @@ impl Conversation {
         }
     }
 
-    /// Decides what the connection is, as far as the beginnings of both directions tell.
+    /// Decides what the connection is, from the beginnings of both directions.
     fn decide(&mut self, keys: &mut dyn Keyring, time_ns: u64, out: &mut dyn FnMut(Output)) {
         use StreamStart::{ConnectionMessage, Incomplete, Other, TooShort};
         let start = |half: &HalfStream| match &half.state {

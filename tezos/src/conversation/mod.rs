@@ -42,7 +42,7 @@ const REMEDY_IDENTITY: &str =
 /// Pieces of a stream without a captured beginning that are checked for another protocol.
 const MAX_MID_STREAM_CHECKS: u8 = 8;
 
-/// Progress of a conversation; see the module's table.
+/// Progress of a conversation; the states are those of the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// No connection message yet.

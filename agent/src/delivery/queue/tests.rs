@@ -174,22 +174,22 @@ impl World {
         for node in NODES {
             let stream = self.durable.0.get(node).cloned().unwrap_or_default();
             // Each id in order, as a fact or within a loss.
-            let mut told = Vec::new();
+            let mut received = Vec::new();
             for record in &stream {
                 match &record.kind {
                     Some(Kind::TargetEvent(_) | Kind::Chunk(_)) => {
-                        assert_eq!(record.time_ns, told.len() as i64);
-                        told.push(true);
+                        assert_eq!(record.time_ns, received.len() as i64);
+                        received.push(true);
                     }
                     Some(Kind::Loss(loss)) => {
-                        assert_eq!(loss.from_ns, told.len() as i64);
-                        told.extend((loss.from_ns..=loss.to_ns).map(|_| false));
+                        assert_eq!(loss.from_ns, received.len() as i64);
+                        received.extend((loss.from_ns..=loss.to_ns).map(|_| false));
                         assert_eq!(loss.records, (loss.from_ns..=loss.to_ns).count() as u64);
                     }
                     _ => {}
                 }
             }
-            assert_eq!(told, self.pushed.get(node).cloned().unwrap_or_default());
+            assert_eq!(received, self.pushed.get(node).cloned().unwrap_or_default());
             for (&(_, target), value) in self.last_state.iter().filter(|((of, _), _)| *of == node) {
                 let newest = stream.iter().rev().find_map(|record| match &record.kind {
                     Some(Kind::NetworkAccount(account)) if record.target == format!("t{target}") => {
@@ -330,7 +330,7 @@ fn only_streams_in_use_have_a_share() {
     }
     assert!(!streams.push("old0", fact(1, 1_000)), "a hundredth of the memory");
     streams.expect(&BTreeSet::from(["old1".to_owned()]));
-    assert!(streams.push("old1", fact(1, 40_000)), "half of it: one is expected, one has a loss to tell");
+    assert!(streams.push("old1", fact(1, 40_000)), "half of it: one is expected, one has a loss to report");
     assert!(streams.push("old2", fact(1, 30_000)), "a record of a node that is not expected is accepted");
     assert!(!streams.push("old1", fact(2, 1_000)), "and so there are three");
 }

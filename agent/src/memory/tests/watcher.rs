@@ -79,7 +79,7 @@ impl Fixture {
         let script = FakeProbe::default();
         let store = ProfileStore::default();
         store.begin_stream(true);
-        let (commands, received) = channel::unbounded();
+        let (commands, received) = channel::bounded(16);
         let (updates, pending) = channel::bounded(1);
         let load = {
             let script = script.clone();

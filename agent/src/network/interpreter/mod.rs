@@ -87,7 +87,7 @@ pub(crate) struct Interpreter<S> {
     sink: S,
     pub(crate) clock: Clock,
     limits: TargetLimits,
-    targets: HashMap<u32, Observed>,
+    targets: BTreeMap<u32, Observed>,
     sessions: HashMap<SocketId, Session>,
     keys: BTreeMap<Arc<str>, ConnectionKeys>,
     waiting: Waiting,
@@ -107,7 +107,7 @@ impl<S: RecordSink> Interpreter<S> {
             sink,
             clock,
             limits,
-            targets: HashMap::new(),
+            targets: BTreeMap::new(),
             sessions: HashMap::new(),
             keys: BTreeMap::new(),
             waiting,
@@ -228,7 +228,10 @@ impl<S: RecordSink> Interpreter<S> {
         let kept: HashSet<(String, u64)> =
             journal.sessions.iter().map(|session| (session.node.clone(), session.connection)).collect();
         let time = self.clock.now();
-        for (_, mut session) in std::mem::take(&mut self.sessions) {
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
+        let mut sessions: Vec<Session> = std::mem::take(&mut self.sessions).into_values().collect();
+        sessions.sort_unstable_by_key(|session| session.key);
+        for mut session in sessions {
             let Some(observed) = self.targets.get_mut(&session.pid) else { continue };
             let is_kept = kept.contains(&(observed.target.node.to_string(), session.key));
             if !is_kept {
@@ -248,6 +251,7 @@ impl<S: RecordSink> Interpreter<S> {
 
     /// Sessions that could be resumed after a restart, and those of the last run that were not seen yet.
     pub(crate) fn journal(&self) -> Journal {
+        #[expect(clippy::disallowed_methods, reason = "`assemble` sorts")]
         let live = self.sessions.values().filter_map(|session| {
             let observed = self.targets.get(&session.pid)?;
             session.journalled(&observed.target.node)

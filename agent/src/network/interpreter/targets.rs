@@ -70,8 +70,10 @@ impl<S: RecordSink> Interpreter<S> {
 
     /// Ends the observation of a process and its connections. Returns its last tally.
     pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) -> Option<Tally> {
-        let sockets: Vec<SocketId> =
+        #[expect(clippy::disallowed_methods, reason = "sorted below")]
+        let mut sockets: Vec<SocketId> =
             self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
+        sockets.sort_unstable();
         let time = self.clock.now();
         for socket in sockets {
             let Some(mut session) = self.sessions.remove(&socket) else { continue };
@@ -102,6 +104,7 @@ impl<S: RecordSink> Interpreter<S> {
         self.send_account(pid);
     }
 
+    #[expect(clippy::disallowed_methods, reason = "summed")]
     pub(super) fn send_account(&mut self, pid: u32) {
         let mut live = StreamStats::default();
         for session in self.sessions.values().filter(|session| session.pid == pid) {

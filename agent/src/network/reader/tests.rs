@@ -70,7 +70,7 @@ struct Bench {
 
 fn bench(depth: usize) -> Bench {
     let kernel = Fake::default();
-    let (commands, orders) = crossbeam_channel::unbounded();
+    let (commands, orders) = bounded(16);
     let (sender, batches) = bounded(depth);
     let (_, spare) = bounded(1);
     let stop = Arc::new(AtomicBool::new(false));
@@ -146,7 +146,7 @@ fn a_process_is_forgotten_only_after_all_that_it_did() {
 #[test]
 fn a_process_that_becomes_a_target_again_stays() {
     let kernel = Fake::default();
-    let (commands, orders) = crossbeam_channel::unbounded();
+    let (commands, orders) = bounded(16);
     let (sender, _batches) = bounded(4);
     let (_, spare) = bounded(1);
     let mut reader = Reader::new(kernel.clone(), orders, sender, spare, Arc::default(), Heartbeat::new("test"));
@@ -164,7 +164,7 @@ fn an_interpreter_that_is_behind_stops_the_reader_not_the_node() {
         bench.kernel.0.lock().ring.push_back(vec![0; BATCH_BYTES]);
     }
     // The reader fills the channel and waits with one batch in its hand: the rest stays in the ring.
-    let (done, waited) = mpsc::channel();
+    let (done, waited) = mpsc::sync_channel(1);
     let batches = bench.batches.clone();
     thread::spawn(move || {
         while batches.is_empty() {

@@ -111,7 +111,7 @@ fn what_is_wrong_with_a_pod_is_said_of_it_alone() {
 fn an_identity_is_parsed_once_and_not_kept_as_text() {
     let identity = |identity| ObservedPod { identity, ..pod("a", 'a') };
     let json = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));
-    let source = |told| Pod::new(identity(told)).unwrap().assignment.identity;
+    let source = |given| Pod::new(identity(given)).unwrap().assignment.identity;
     let given = source(Some(observed_pod::Identity::IdentityJson(json.as_bytes().to_vec())));
     assert_eq!(given, Source::Given(Arc::new(Identity::from_json(json.as_bytes()).unwrap())));
     let Source::Missing(reason) = source(Some(observed_pod::Identity::IdentityJson(b"{}".to_vec()))) else { panic!() };

@@ -8,7 +8,7 @@ use super::*;
 use crate::targets::{
     ContainerId, Plan, TargetChange,
     pod_map::tests::{OTHER_UID, UID, location, pod, snapshot},
-    system::{ExitWatch, System},
+    system::{ExitWatch, FakeExit, System},
     table::TargetTable,
 };
 
@@ -16,14 +16,6 @@ type Processes = BTreeMap<u32, (ProcessFacts, Arc<AtomicBool>)>;
 
 #[derive(Clone, Default)]
 struct Fake(Rc<RefCell<Processes>>);
-
-struct FakeExit(Arc<AtomicBool>);
-
-impl ExitWatch for FakeExit {
-    fn has_exited(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 impl System for Fake {
     fn facts(&self, pid: u32) -> Option<ProcessFacts> {

@@ -18,6 +18,7 @@ use crate::{
     targets::{
         ContainerId, Machine,
         entries::{ASK_INTERVAL, EntryPlan, TRIES},
+        system::{ExitWatch, FakeExit},
     },
 };
 
@@ -32,14 +33,6 @@ struct World {
 
 #[derive(Clone, Default)]
 struct Fake(Rc<RefCell<World>>);
-
-struct FakeExit(Arc<AtomicBool>);
-
-impl ExitWatch for FakeExit {
-    fn has_exited(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 impl System for Fake {
     fn facts(&self, pid: u32) -> Option<ProcessFacts> {

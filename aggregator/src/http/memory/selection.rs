@@ -88,7 +88,7 @@ impl MemoryParameters {
         self.since.is_some()
     }
 
-    /// Makes a response of the selected stacks, on a thread of the pool. The last argument of `make` tells whether the
+    /// Makes a response of the selected stacks, on a thread of the pool. The last argument of `make` is whether the
     /// deadline has passed or the client has gone.
     pub(super) async fn respond<T: Send + 'static>(
         self,

@@ -1,4 +1,4 @@
-//! Answers as JSON: the shapes of `/v2/p2p` and `/v3`, fields in the order of the original.
+//! JSON of `/v2/p2p` and `/v3`, with the fields in the order of the original.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,24 +13,24 @@ use super::super::{
     time::shown_time,
 };
 
-/// Bytes of a chunk that a list shows.
+/// Maximum bytes of a chunk in a list.
 const LISTED_BYTES: usize = 65536;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// One message of a list.
+/// A message in a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Row<'a> {
     /// Position among the node's messages, dense from 0.
     #[schema(example = 6)]
     pub(crate) id: u64,
-    /// When it was complete: nanoseconds since 1970, whole milliseconds.
+    /// Time of its last chunk: nanoseconds since 1970, in whole milliseconds.
     #[schema(example = 1_626_264_123_456_000_000_i64)]
     pub(crate) timestamp: i64,
     /// The peer's socket, `ip:port` or `[ip]:port`.
     #[schema(example = "127.0.0.1:29733")]
     pub(crate) remote_addr: String,
-    /// Who opened the connection: `local` or `remote`; null if that is not known.
+    /// The initiator of the connection: `local` or `remote`; null if unknown.
     #[schema(example = "local")]
     pub(crate) source_type: Option<&'static str>,
     /// Whether the peer sent it.
@@ -61,13 +61,13 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What `/v3/connections` says of a connection.
+/// A connection in `/v3/connections`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ConnectionView {
-    /// Who opened it: `local`, `remote` or `unknown`.
+    /// The initiator: `local`, `remote` or `unknown`.
     #[schema(example = "local")]
     initiator: &'static str,
-    /// The peer's socket; an IPv4 address is shown as the IPv6 address that stands for it.
+    /// The peer's socket; an IPv4 address is shown as IPv4-mapped IPv6 address.
     #[schema(example = "[::ffff:51.15.220.7]:9732")]
     remote_addr: String,
     /// The peer's identity, or `unknown`.
@@ -77,9 +77,9 @@ pub(crate) struct ConnectionView {
     comments: Vec<String>,
     /// `handshake`, `decoding`, `undecryptable`, `raw` or `closed`.
     state: &'static str,
-    /// Why it is in this state; empty if that needs no reason.
+    /// Reason of the state; empty if there is none.
     reason: String,
-    /// What helps; empty if nothing needs help.
+    /// Remedy; empty if there is none.
     remedy: String,
     /// The local socket.
     local_addr: String,
@@ -89,17 +89,17 @@ pub(crate) struct ConnectionView {
     network: String,
     /// The observed process.
     target: String,
-    /// Holes in its streams.
+    /// Gaps in its streams.
     gaps: u64,
     /// Bytes that were not captured.
     lost_bytes: u64,
-    /// Its latest event, nanoseconds since 1970.
+    /// Time of its latest event, nanoseconds since 1970.
     last_timestamp: i64,
-    /// Its end, if it ended.
+    /// Its close, if it is closed.
     closed: Option<ClosedView>,
 }
 
-/// How a connection ended.
+/// The close of a connection.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ClosedView {
     /// `local`, `remote`, `reset`, `process exited` or `capture ended`.
@@ -145,18 +145,18 @@ impl ConnectionView {
     }
 }
 
-/// What `/v3/chunks` says of a chunk.
+/// A chunk in `/v3/chunks`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChunkView {
-    /// Captured from a socket call (sendto, recvmsg, …), not from read or write.
+    /// Whether it was captured from a socket call (sendto, recvmsg, …) instead of read or write.
     net: bool,
-    /// When it was complete, seconds since 1970.
+    /// Time of its last byte, seconds since 1970.
     #[schema(example = 1_617_005_690)]
     timestamp: i64,
-    /// As on the wire, in hex, the length in front; empty if only plain bytes are stored.
+    /// Bytes on the wire with the length prefix, in hex; empty if only plain bytes are stored.
     #[schema(example = "0012…")]
     bytes: String,
-    /// Decrypted, in hex; empty if it could not be.
+    /// Decrypted bytes, in hex; empty if they could not be decrypted.
     #[schema(example = "0000")]
     plain: String,
 }
@@ -167,7 +167,7 @@ impl ChunkView {
         Self::new(time_ns, chunk, |bytes| hex::encode(bytes))
     }
 
-    /// The chunk as a list shows it: long fields are cut, and say so.
+    /// The chunk in a list: long fields are truncated and marked.
     pub(crate) fn listed(time_ns: i64, chunk: &Chunk) -> Self {
         Self::new(time_ns, chunk, |bytes| match bytes.split_at_checked(LISTED_BYTES) {
             Some((shown, rest)) if !rest.is_empty() => {
@@ -187,12 +187,12 @@ impl ChunkView {
     }
 }
 
-/// A connection's key as text: seconds and nanoseconds, the latter not padded, as the original writes it.
+/// A connection's key as text: seconds and nanoseconds, the latter unpadded as in the original.
 pub(crate) fn connection_key(key: u64) -> String {
     format!("{}.{}", key / NS_PER_S, key % NS_PER_S)
 }
 
-/// The connection that a text names.
+/// Parses a connection's key.
 fn parse_connection_key(text: &str) -> Option<u64> {
     let (seconds, nanos) = text.split_once('.')?;
     let number = |text: &str| is_decimal(text).then(|| text.parse::<u64>().ok()).flatten();
@@ -206,7 +206,7 @@ pub(crate) fn chunk_key(chunk: &Chunk) -> String {
     format!("{}-{sender}-{}", connection_key(chunk.connection), chunk.counter)
 }
 
-/// Connection, whether the remote sent it, and counter of the chunk that a text names.
+/// Parses a chunk's key: connection, whether the remote sent it, and counter.
 fn parse_chunk_key(text: &str) -> Option<(u64, bool, u64)> {
     let mut parts = text.splitn(3, '-');
     let connection = parse_connection_key(parts.next()?)?;

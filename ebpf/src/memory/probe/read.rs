@@ -37,7 +37,6 @@ impl MemoryProbe {
             ));
             self.address_spaces.reset_unmapped(process.mm);
         }
-        targets.sort_by_key(|reading| reading.target);
         let (nodes, counts) = self.tree.take(scope);
         let modules = self.modules.since(if scope == Scope::All { 0 } else { self.modules_reported });
         self.modules_reported = self.modules.count();

@@ -74,6 +74,7 @@ impl FakeReviewer {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "an expiry is a wall-clock time")]
 fn jwt(audience: &str, seconds: u64, number: usize) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let payload = format!(r#"{{"aud":["{audience}"],"exp":{},"jti":"{number}"}}"#, now + seconds);
@@ -154,6 +155,7 @@ impl TestService {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "compared with timestamps of reports")]
 fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().try_into().unwrap()
 }

@@ -159,7 +159,7 @@ impl World {
             let (ids, _) = &self.written[node];
             let mut left = ids.as_slice();
             for record in self.durable.stream(node) {
-                let told = match &record.kind {
+                let covered = match &record.kind {
                     Some(Kind::Loss(loss)) => {
                         assert!(!loss.amount_unknown, "{loss:?}");
                         let count = usize::try_from(loss.records).unwrap();
@@ -168,12 +168,12 @@ impl World {
                     }
                     _ => 1,
                 };
-                if told == 1 || !losses(std::slice::from_ref(record)).is_empty() {
+                if covered == 1 || !losses(std::slice::from_ref(record)).is_empty() {
                     let first =
                         losses(std::slice::from_ref(record)).first().map_or(record.time_ns, |loss| loss.from_ns);
                     assert_eq!(left.first(), Some(&first));
                 }
-                left = &left[told..];
+                left = &left[covered..];
             }
             assert!(left.is_empty(), "{node}: {left:?} are neither there nor lost");
         }

@@ -20,12 +20,15 @@ fn a_busy_stream_drops_its_oldest_records_and_others_keep_their_share() {
     deliver(&mut spool, &mut durable);
     assert_eq!(durable.stream("b").len(), 50);
     let a = durable.stream("a");
-    let told = losses(a);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((told[0].stage.as_str(), told[0].reason.as_str(), told[0].from_ns), ("spool", "spool full", 0));
-    assert_eq!(told[0].records as usize + a.len() - 1, 1_000);
+    let reported = losses(a);
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!(
+        (reported[0].stage.as_str(), reported[0].reason.as_str(), reported[0].from_ns),
+        ("spool", "spool full", 0)
+    );
+    assert_eq!(reported[0].records as usize + a.len() - 1, 1_000);
     assert!(a.len() > 100, "it may exceed its share: {}", a.len());
-    assert_eq!(spool.status()[0].dropped.records, told[0].records);
+    assert_eq!(spool.status()[0].dropped.records, reported[0].records);
 }
 
 #[test]
@@ -48,9 +51,9 @@ fn sent_records_are_kept_in_a_full_stream() {
     deliver(&mut spool, &mut durable);
     let stream = durable.stream("a");
     assert!(stream.iter().zip(0..20).all(|(record, id)| record.time_ns == id));
-    let told = losses(stream);
-    assert_eq!((told.len(), told[0].from_ns), (1, 20));
-    assert_eq!(told[0].records as usize + stream.len() - 1, 520);
+    let reported = losses(stream);
+    assert_eq!((reported.len(), reported[0].from_ns), (1, 20));
+    assert_eq!(reported[0].records as usize + stream.len() - 1, 520);
 }
 
 #[test]

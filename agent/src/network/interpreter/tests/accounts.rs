@@ -1,4 +1,4 @@
-//! What is lost is told or counted, and the equations of the account hold.
+//! Losses are records or counted, and the equations of the account hold.
 
 use chainscope_ebpf::network::MissingReason;
 use chainscope_proto::v1::Loss;
@@ -44,9 +44,9 @@ fn holes_are_told_with_their_reason_and_the_equations_hold() {
 }
 
 #[test]
-fn records_without_room_are_counted() {
+fn records_beyond_the_capacity_are_counted() {
     let mut bench = bench(identity("synthetic-two-way/identity.json"));
-    bench.sink.room = 20;
+    bench.sink.capacity = 20;
     let mut socket = Socket::open(&mut bench, 1, Some(Role::Initiator));
     socket.play(&mut bench, &synthetic());
     let account = bench.account_now(seen(bytes_of(&synthetic())));
@@ -91,7 +91,7 @@ fn a_message_without_all_of_its_chunks_is_dropped_and_counted() {
 fn data_before_the_opening_is_counted() {
     let mut bench = bench(identity("synthetic-two-way/identity.json"));
     let mut socket = Socket { id: SocketId(1), ends: [0, 0], time_ns: 1 };
-    let data = socket.data(Direction::Received, b"orphans");
+    let data = socket.data(Direction::Received, b"unknown");
     bench.event(&Event::Data(data));
     bench.event(&Event::Opened(Opened { sent_offset: 0, received_offset: 0, ..socket.opened(None) }));
     let account = bench.account_now(seen(7));

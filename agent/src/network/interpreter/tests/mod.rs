@@ -23,14 +23,14 @@ const PID: u32 = 77;
 struct Collected {
     records: Vec<(String, Record)>,
     states: Vec<Record>,
-    room: usize,
-    /// There is no room for this chunk, counted from 0.
+    capacity: usize,
+    /// Index from 0 of a chunk that is dropped.
     lost_chunk: Option<usize>,
 }
 
 impl Default for Collected {
     fn default() -> Self {
-        Self { records: Vec::new(), states: Vec::new(), room: usize::MAX, lost_chunk: None }
+        Self { records: Vec::new(), states: Vec::new(), capacity: usize::MAX, lost_chunk: None }
     }
 }
 
@@ -42,10 +42,10 @@ impl RecordSink for Collected {
             self.lost_chunk = None;
             return false;
         }
-        if self.room == 0 {
+        if self.capacity == 0 {
             return false;
         }
-        self.room -= 1;
+        self.capacity -= 1;
         self.records.push((node.to_owned(), record));
         true
     }

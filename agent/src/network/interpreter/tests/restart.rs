@@ -23,7 +23,7 @@ fn a_restart_goes_on_with_the_session_under_the_same_key() {
         let key = identity("synthetic-two-way/identity.json");
         let mut second = bench_with(key, TargetLimits::default(), waiting, Store::Both);
         assert_eq!(second.journal(), journal, "kept until the socket is seen");
-        // The probe tells of the socket at its first traffic, and not of its role.
+        // The probe reports the socket at its first traffic, without its role.
         let mut late = Socket { id: SocketId(99), ..socket };
         let opened = Opened { socket: SocketId(99), inode: INODE + 1, ..late.opened(None) };
         second.event(&Event::Opened(opened));

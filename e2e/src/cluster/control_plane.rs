@@ -1,4 +1,4 @@
-//! What decides: etcd, the API server, controllers, the scheduler, and names.
+//! The control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, CoreDNS.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -8,50 +8,50 @@ use serde_json::json;
 
 use super::folder::Folder;
 use super::host::Host;
-use super::pki::{Authority, Pair};
+use super::pki::{CertificateAuthority, Pair};
 use crate::harness::free_port;
 
-/// Cluster addresses of Services.
+/// Cluster IP range of Services.
 const SERVICES: &str = "10.96.0.0/16";
-/// The API server's own Service: the first of them.
+/// Cluster IP of the API server's own Service, the first of the range.
 const KUBERNETES: &str = "10.96.0.1";
-/// Where the first host is, or would be: Kubernetes refuses to advertise a loopback address.
+/// Address of the first host, advertised also without hosts: Kubernetes rejects a loopback address.
 const FIRST_HOST: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 2);
 
-/// Addresses and files that the parts of a cluster share.
+/// Addresses and files that the components of a cluster share.
 pub struct Plan {
-    /// Folder of the programs.
+    /// Directory of the binaries.
     pub programs: PathBuf,
-    /// Who vouches for whom.
-    pub authority: Authority,
-    /// Address and port of the API server, from inside.
+    /// The cluster's CA.
+    pub ca: CertificateAuthority,
+    /// Address and port of the API server, as seen by the hosts.
     pub server: (Ipv4Addr, u16),
     etcd: (u16, u16),
     folder: PathBuf,
 }
 
 impl Plan {
-    /// For a cluster on hosts of its own, or (`false`) for one that shares this machine's network.
+    /// `hosts`: the cluster has hosts; otherwise it shares this machine's network.
     #[must_use]
     pub fn new(folder: &Folder, programs: PathBuf, hosts: bool) -> Self {
         let address = if hosts { FIRST_HOST } else { Ipv4Addr::LOCALHOST };
         Self {
             programs,
-            authority: Authority::new(&folder.join("pki")),
+            ca: CertificateAuthority::new(&folder.join("pki")),
             server: (address, free_port()),
             etcd: (free_port(), free_port()),
             folder: folder.path().to_owned(),
         }
     }
 
-    /// A program on that host, or here.
+    /// A program on that host, or on this machine.
     #[must_use]
     pub fn command(&self, host: Option<&Host>, program: &str) -> Command {
         let path = self.programs.join(program);
         host.map_or_else(|| Command::new(&path), |host| host.command(&path))
     }
 
-    /// Writes a configuration for clients of the API server.
+    /// Writes a kubeconfig.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -62,7 +62,7 @@ impl Plan {
             "contexts": [{"name": "chainscope", "context": {"cluster": "chainscope", "user": name}}],
             "clusters": [{"name": "chainscope", "cluster": {
                 "server": format!("https://{}:{}", server.0, server.1),
-                "certificate-authority": self.authority.own().certificate,
+                "certificate-authority": self.ca.own().certificate,
             }}],
             "users": [{"name": name, "user": {
                 "client-certificate": client.certificate, "client-key": client.key,
@@ -73,13 +73,13 @@ impl Plan {
         path
     }
 
-    /// A configuration for a part of the cluster: that user, in that group.
+    /// Writes the kubeconfig of a component: that user, in that group.
     #[must_use]
-    pub fn part(&self, name: &str, user: &str, group: Option<&str>) -> PathBuf {
-        self.kubeconfig(name, self.server, &self.authority.client(name, user, group))
+    pub fn component_kubeconfig(&self, name: &str, user: &str, group: Option<&str>) -> PathBuf {
+        self.kubeconfig(name, self.server, &self.ca.client(name, user, group))
     }
 
-    /// The store.
+    /// etcd.
     #[must_use]
     pub fn etcd(&self, host: Option<&Host>) -> Command {
         let (client, peer) = self.etcd;
@@ -92,7 +92,7 @@ impl Plan {
         command
     }
 
-    /// The API server. `audit`: every request is a JSON line in this file.
+    /// kube-apiserver. `audit`: path of the audit log, one JSON line a request.
     #[must_use]
     pub fn api_server(&self, host: Option<&Host>, audit: Option<&Path>) -> Command {
         let (address, port) = self.server;
@@ -106,9 +106,9 @@ impl Plan {
             KUBERNETES,
             &address.to_string(),
         ];
-        let server = self.authority.server("api-server", &names);
-        let kubelet = self.authority.client("api-server-kubelet", "api-server", Some("system:masters"));
-        let tokens = self.authority.signing_key("tokens");
+        let server = self.ca.server("api-server", &names);
+        let kubelet = self.ca.client("api-server-kubelet", "api-server", Some("system:masters"));
+        let tokens = self.ca.signing_key("tokens");
         let mut command = self.command(host, "kube-apiserver");
         command.arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd.0));
         command.arg(format!("--secure-port={port}")).arg(format!("--advertise-address={FIRST_HOST}"));
@@ -116,7 +116,7 @@ impl Plan {
             command.arg("--bind-address=127.0.0.1");
         }
         command.arg(option("tls-cert-file", &server.certificate)).arg(option("tls-private-key-file", &server.key));
-        command.arg(option("client-ca-file", &self.authority.own().certificate));
+        command.arg(option("client-ca-file", &self.ca.own().certificate));
         command.arg(format!("--service-cluster-ip-range={SERVICES}"));
         command.args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]);
         command.args(["--allow-privileged=true", "--service-account-issuer=https://kubernetes.default.svc"]);
@@ -124,7 +124,7 @@ impl Plan {
         command.arg(option("service-account-key-file", &tokens.certificate));
         command.arg(option("kubelet-client-certificate", &kubelet.certificate));
         command.arg(option("kubelet-client-key", &kubelet.key));
-        command.arg(option("kubelet-certificate-authority", &self.authority.own().certificate));
+        command.arg(option("kubelet-certificate-authority", &self.ca.own().certificate));
         command.arg("--kubelet-preferred-address-types=InternalIP,Hostname");
         if let Some(log) = audit {
             let policy = self.folder.join("audit-policy.yaml");
@@ -137,11 +137,11 @@ impl Plan {
         command
     }
 
-    /// Controllers: StatefulSets, DaemonSets, service accounts, garbage collection.
+    /// kube-controller-manager.
     #[must_use]
-    pub fn controllers(&self, host: Option<&Host>) -> Command {
-        let config = self.part("controllers", "system:kube-controller-manager", None);
-        let own = self.authority.own();
+    pub fn controller_manager(&self, host: Option<&Host>) -> Command {
+        let config = self.component_kubeconfig("controllers", "system:kube-controller-manager", None);
+        let own = self.ca.own();
         let mut command = self.command(host, "kube-controller-manager");
         for name in ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"] {
             command.arg(option(name, &config));
@@ -151,16 +151,16 @@ impl Plan {
         command.arg(option("cluster-signing-cert-file", &own.certificate));
         command.arg(option("cluster-signing-key-file", &own.key));
         command.args(["--use-service-account-credentials", "--leader-elect=false", "--secure-port=0"]);
-        // A dead host is noticed within a test's patience.
+        // A dead host is detected within the timeout of a test.
         command.args(["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]);
         command.args(["--kube-api-qps=200", "--kube-api-burst=400"]);
         command
     }
 
-    /// The scheduler.
+    /// kube-scheduler.
     #[must_use]
     pub fn scheduler(&self, host: Option<&Host>) -> Command {
-        let config = self.part("scheduler", "system:kube-scheduler", None);
+        let config = self.component_kubeconfig("scheduler", "system:kube-scheduler", None);
         let file = self.folder.join("scheduler.json");
         let content = json!({
             "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
@@ -173,10 +173,10 @@ impl Plan {
         command
     }
 
-    /// Names of Services, on the first host's own address: kubelets tell it to their pods.
+    /// CoreDNS on the first host's address, which kubelets pass to their pods as the resolver.
     #[must_use]
-    pub fn names(&self, host: &Host) -> Command {
-        let config = self.part("names", "names", Some("system:masters"));
+    pub fn coredns(&self, host: &Host) -> Command {
+        let config = self.component_kubeconfig("coredns", "coredns", Some("system:masters"));
         let file = self.folder.join("Corefile");
         let content = format!(
             ".:53 {{\n  bind {}\n  errors\n  kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {} chainscope\n    \

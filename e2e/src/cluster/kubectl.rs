@@ -1,4 +1,4 @@
-//! Talking to the cluster.
+//! `kubectl` against a running cluster.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,10 +10,10 @@ use super::Cluster;
 use crate::harness::wait::until;
 
 impl Cluster {
-    /// What `kubectl` answers; arguments are separated by spaces.
+    /// Runs `kubectl` and returns its output; arguments are separated by spaces.
     ///
     /// # Panics
-    /// If it refuses.
+    /// If it fails.
     pub fn kubectl(&self, arguments: &str) -> String {
         crate::harness::run(self.program("kubectl").args(arguments.split_whitespace()))
     }
@@ -24,24 +24,24 @@ impl Cluster {
         self.try_kubectl_output(&arguments.split_whitespace().collect::<Vec<_>>()).map(|_| ())
     }
 
-    /// What `kubectl` answers, if it does.
+    /// Runs `kubectl` and returns its output if it succeeds.
     #[must_use]
     pub fn try_kubectl_output(&self, arguments: &[&str]) -> Option<String> {
         let answer = self.program("kubectl").args(arguments).output().ok()?;
         answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).into_owned())
     }
 
-    /// `kubectl` with something on its standard input: whether it succeeded, and what it said.
+    /// Runs `kubectl` with this standard input; returns its standard output, or on failure its standard error.
     ///
     /// # Panics
     /// If it cannot be started.
-    pub fn tell(&self, arguments: &str, input: &str) -> Result<String, String> {
+    pub fn kubectl_with_input(&self, arguments: &str, input: &str) -> Result<String, String> {
         let mut command = self.program("kubectl");
         command.args(arguments.split_whitespace());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl");
         let mut stdin = child.stdin.take().expect("piped");
-        // It may refuse before it has read everything.
+        // It may fail before it has read everything.
         let _ = stdin.write_all(input.as_bytes());
         drop(stdin);
         let output = child.wait_with_output().expect("kubectl");
@@ -49,16 +49,16 @@ impl Cluster {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    /// Makes resources be as described, in YAML or JSON.
+    /// Applies manifests in YAML or JSON.
     ///
     /// # Panics
-    /// If the API server refuses.
+    /// If the API server rejects them.
     pub fn apply(&self, manifest: &str) {
-        self.tell("apply --server-side --force-conflicts -f -", manifest)
+        self.kubectl_with_input("apply --server-side --force-conflicts -f -", manifest)
             .unwrap_or_else(|error| panic!("cannot apply: {error}\n{manifest}"));
     }
 
-    /// A resource, or a list of them, as JSON; nothing if there is none.
+    /// A resource, or a list of resources, as JSON; `None` if it does not exist.
     #[must_use]
     pub fn find(&self, arguments: &str) -> Option<Value> {
         let mut all: Vec<_> = vec!["get", "-o", "json"];
@@ -66,30 +66,30 @@ impl Cluster {
         serde_json::from_str(&self.try_kubectl_output(&all)?).ok()
     }
 
-    /// Waits until a resource is as wanted.
+    /// Waits until `probe` finds something in a resource.
     ///
     /// # Panics
-    /// If it does not become so.
-    pub fn until<T>(&self, what: &str, resource: &str, mut look: impl FnMut(&Value) -> Option<T>) -> T {
-        until(what, || look(&self.find(resource)?))
+    /// After a timeout.
+    pub fn until<T>(&self, what: &str, resource: &str, mut probe: impl FnMut(&Value) -> Option<T>) -> T {
+        until(what, || probe(&self.find(resource)?))
     }
 
-    /// Every request to the API server so far, of a cluster that [notes them](super::Setup::audit).
+    /// Every request to the API server so far, of a cluster with an [audit log](super::Setup::audit).
     ///
     /// # Panics
-    /// If it does not.
+    /// If the cluster has none.
     #[must_use]
     pub fn audit(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.audit).expect("an audit log: start the cluster with audit()");
-        // The last line may be half written.
+        // The last line may be incomplete.
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Prints what pods do and how parts of the cluster ended: for failing tests.
+    /// Prints the state of pods and components, for failing tests.
     pub(super) fn describe(&mut self) {
-        for (name, child) in &mut self.parts {
+        for (name, child) in &mut self.components {
             if let Ok(Some(status)) = child.try_wait() {
-                eprintln!("--- {name} ended: {status}\n{}", self.folder.tail(name, 30));
+                eprintln!("--- {name} exited: {status}\n{}", self.folder.tail(name, 30));
             }
         }
         for arguments in [

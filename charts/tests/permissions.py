@@ -1,4 +1,4 @@
-"""What the pods may do on their hosts, and the accounts at the API server."""
+"""Checks of pod security and of RBAC permissions."""
 
 from manifests import label, pod_of
 
@@ -6,7 +6,7 @@ AGENT_CAPABILITIES = {"BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH"}
 
 
 def unrestricted(pod, spec):
-    """PodSecurity's level "restricted", as far as the chart could break it."""
+    """Violations of the Pod Security Standard "restricted" that the chart could cause."""
     for field in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(field):
             yield f"{pod}: {field}"
@@ -26,10 +26,10 @@ def unrestricted(pod, spec):
         if own.get("seccompProfile", common.get("seccompProfile", {})).get("type") != "RuntimeDefault":
             yield f"{pod}: no seccomp profile"
         if not own.get("readOnlyRootFilesystem"):
-            yield f"{pod}: its root can be written"
+            yield f"{pod}: its root file system is writable"
 
 
-def too_much_of_agent(pod, spec):
+def excess_of_agent(pod, spec):
     if spec.get("hostNetwork") or spec.get("hostIPC"):
         yield f"{pod}: the host's network or IPC"
     if spec.get("automountServiceAccountToken") is not False:
@@ -37,7 +37,7 @@ def too_much_of_agent(pod, spec):
     for volume in spec.get("volumes", []):
         for source in volume.get("projected", {}).get("sources", []):
             if source.get("serviceAccountToken", {}).get("audience") != "chainscope":
-                yield f"{pod}: a token for somebody else"
+                yield f"{pod}: a token for another audience"
     for container in spec["containers"]:
         own = container["securityContext"]
         if own.get("privileged") or own.get("allowPrivilegeEscalation") is not False or not own["readOnlyRootFilesystem"]:
@@ -49,16 +49,16 @@ def too_much_of_agent(pod, spec):
             if mount["name"] in paths and not mount.get("readOnly") and mount["name"] != "data":
                 yield f"{pod}: writes to the host's {paths[mount['name']]}"
             if mount.get("mountPropagation"):
-                yield f"{pod}: mounts that spread"
+                yield f"{pod}: mount propagation"
     if spec.get("securityContext", {}).get("seccompProfile") != {"type": "RuntimeDefault"}:
         yield f"{pod}: no seccomp profile"
 
 
-def too_much_of_role(item, namespace):
+def excess_of_role(item, namespace):
     name = label(item)
     for rule in item["rules"]:
         if any("*" in rule.get(field, []) for field in ("apiGroups", "resources", "verbs")):
-            yield f"{name}: everything of something: {rule}"
+            yield f"{name}: a wildcard: {rule}"
         if {"escalate", "bind", "impersonate"} & set(rule["verbs"]):
             yield f"{name}: {rule['verbs']}"
         if "secrets" in rule.get("resources", []):
@@ -68,8 +68,8 @@ def too_much_of_role(item, namespace):
                 if not rule.get("resourceNames"):
                     yield f"{name}: every Secret of its own namespace"
             elif set(rule["verbs"]) - {"get", "list", "watch"}:
-                yield f"{name}: changes Secrets of others"
-    # The agents have no rights at all, so no role may be theirs.
+                yield f"{name}: writes Secrets of other owners"
+    # Agents have no permissions, so no role may be bound to them.
 
 
 def problems(objects, namespace):
@@ -79,16 +79,16 @@ def problems(objects, namespace):
             component = labels["app.kubernetes.io/component"]
             name = label(item)
             if component == "agent" or name.endswith("-test-host"):
-                yield from too_much_of_agent(name, spec)
+                yield from excess_of_agent(name, spec)
             elif component == "explorer":
-                # The Explorer's image is somebody else's; the proxy beside it is not.
+                # The Explorer's image is a third party's; the proxy beside it is not.
                 proxy = dict(spec, containers=[each for each in spec["containers"] if each["name"] == "proxy"])
                 yield from unrestricted(name, proxy)
             else:
                 yield from unrestricted(name, spec)
         if item["kind"] in ("Role", "ClusterRole"):
-            yield from too_much_of_role(item, namespace)
+            yield from excess_of_role(item, namespace)
         if item["kind"] in ("RoleBinding", "ClusterRoleBinding"):
             for subject in item["subjects"]:
                 if subject["name"].endswith("-agent"):
-                    yield f"{label(item)}: a right for the agents"
+                    yield f"{label(item)}: a permission of the agents"

@@ -1,4 +1,4 @@
-//! Rights of a ServiceAccount: those that it was given, and those that it used.
+//! RBAC permissions of a ServiceAccount: granted, and used according to the audit log.
 
 use std::collections::BTreeSet;
 
@@ -8,52 +8,52 @@ use super::Cluster;
 use super::release::RELEASE;
 
 /// A verb on a resource: API group, resource with its subresource, verb.
-pub type Right = (String, String, String);
+pub type Permission = (String, String, String);
 
-/// Rights of the operator that the chart gives and that nobody notes here, each with its reason.
+/// Permissions of the operator that the audit log does not show, each with the reason.
 const UNUSED: &[(&str, &str, &str)] = &[
-    ("leases", "create", "the chart makes the Lease; the operator makes it anew if someone deleted it"),
-    ("secrets", "create", "an apply (patch) that makes something is checked for it, which the audit log does not note"),
+    ("leases", "create", "the chart creates the Lease; the operator recreates it after a deletion"),
+    ("secrets", "create", "checked for an apply (patch) that creates an object; the audit log shows the patch only"),
     ("configmaps", "create", "as for secrets"),
 ];
 
 impl Cluster {
-    /// Fails unless each account of the release used only what it was given, and all of that but for [`UNUSED`].
+    /// Fails unless each account of the release has used exactly its permissions, except for [`UNUSED`].
     ///
     /// # Panics
-    /// If that is not so.
-    pub fn assert_rights_are_used(&self) {
+    /// If one is unused, missing or not its own.
+    pub fn assert_permissions_are_used(&self) {
         for account in ["operator", "aggregator", "agent"] {
             let name = format!("{RELEASE}-{account}");
             let granted = self.granted(RELEASE, &name);
             let (used, refused) = self.used(RELEASE, &name);
-            assert_eq!(refused, BTreeSet::new(), "{account} was refused");
+            assert_eq!(refused, BTreeSet::new(), "requests of {account} were refused");
             let more: Vec<_> = used.difference(&granted).collect();
-            assert!(more.is_empty(), "{account} used what only others gave it: {more:?}");
+            assert!(more.is_empty(), "{account} used permissions that its own bindings do not grant: {more:?}");
             let unused: BTreeSet<_> =
                 granted.difference(&used).map(|(_, resource, verb)| (&**resource, &**verb)).collect();
             let excused = UNUSED.iter().filter(|_| account == "operator").map(|&(resource, verb, _)| (resource, verb));
             assert_eq!(
                 unused,
                 excused.collect(),
-                "{account} has rights without a use, or uses one that is said to have none"
+                "{account} has unused permissions, or uses one that is listed as unused"
             );
             // The agent has no token for the API server at all.
             assert_eq!(account == "agent", granted.is_empty() && used.is_empty(), "{account}: {granted:?}, {used:?}");
         }
     }
 
-    /// Every right that a ServiceAccount has by bindings of its own, in whatever namespace.
+    /// Permissions that bindings to a ServiceAccount grant, in all namespaces.
     ///
     /// # Panics
-    /// If the cluster does not tell.
+    /// If the bindings cannot be listed.
     #[must_use]
-    pub fn granted(&self, namespace: &str, account: &str) -> BTreeSet<Right> {
+    pub fn granted(&self, namespace: &str, account: &str) -> BTreeSet<Permission> {
         let bindings = self.find("clusterrolebindings,rolebindings --all-namespaces").expect("bindings");
         let is_ours = |subject: &Value| {
             subject["kind"] == "ServiceAccount" && subject["namespace"] == namespace && subject["name"] == account
         };
-        let mut rights = BTreeSet::new();
+        let mut permissions = BTreeSet::new();
         for binding in list(&bindings["items"]).iter().filter(|binding| list(&binding["subjects"]).iter().any(is_ours))
         {
             let role = binding["roleRef"]["name"].as_str().expect("a role");
@@ -65,21 +65,21 @@ impl Cluster {
             for rule in list(&role["rules"]) {
                 for group in texts(&rule["apiGroups"]) {
                     for resource in texts(&rule["resources"]) {
-                        rights.extend(texts(&rule["verbs"]).map(|verb| (group.clone(), resource.clone(), verb)));
+                        permissions.extend(texts(&rule["verbs"]).map(|verb| (group.clone(), resource.clone(), verb)));
                     }
                 }
             }
         }
-        rights
+        permissions
     }
 
-    /// Every right that a ServiceAccount used so far, and what it was refused. Without what everybody may, such as to ask for the
-    /// server's version.
+    /// Permissions that a ServiceAccount has used so far, and those it was refused; without paths that are not resources, such as
+    /// the server's version.
     ///
     /// # Panics
-    /// If the cluster does not [note requests](super::Setup::audit).
+    /// If the cluster has no [audit log](super::Setup::audit).
     #[must_use]
-    pub fn used(&self, namespace: &str, account: &str) -> (BTreeSet<Right>, BTreeSet<Right>) {
+    pub fn used(&self, namespace: &str, account: &str) -> (BTreeSet<Permission>, BTreeSet<Permission>) {
         let user = format!("system:serviceaccount:{namespace}:{account}");
         let (mut used, mut refused) = (BTreeSet::new(), BTreeSet::new());
         for request in self.audit().iter().filter(|request| request["user"]["username"] == user.as_str()) {
@@ -92,10 +92,10 @@ impl Cluster {
             if let Some(part) = object["subresource"].as_str() {
                 resource = format!("{resource}/{part}");
             }
-            let right = (text(&object["apiGroup"]), resource, text(&request["verb"]));
+            let permission = (text(&object["apiGroup"]), resource, text(&request["verb"]));
             match request["annotations"]["authorization.k8s.io/decision"].as_str() {
-                Some("allow") => used.insert(right),
-                _ => refused.insert(right),
+                Some("allow") => used.insert(permission),
+                _ => refused.insert(permission),
             };
         }
         (used, refused)
