@@ -242,8 +242,8 @@ mod tests {
             requests += 1;
             let number = requests;
             async move {
-                let missing =
-                    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404});
+                let missing = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "NotFound", "code": 404});
                 let (status, body) = match number {
                     1 => (404, missing.to_string().into_bytes()),
                     2 => (201, request.into_body().collect().await?.to_bytes().into()),

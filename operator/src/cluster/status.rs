@@ -136,7 +136,7 @@ mod tests {
         for request in in_flight {
             request.await.expect_err("cancelled, not answered");
         }
-        writer.add(write("of the next term"));
+        writer.add(write("next"));
         requests.recv().await.unwrap();
         assert!(requests.is_empty(), "pending writes are discarded");
     }
