@@ -135,14 +135,14 @@ impl Monitor {
         let ready = u64::from(self.ready().is_ok());
         gauge(&mut registry, "ready", "1 if the agent captures and has a configuration", ready);
         match &*self.0 {
-            State::Running(Sources { streams, pillars, heartbeats, figures, reach, .. }) => {
-                if let Some(reach) = reach {
+            State::Running(sources) => {
+                if let Some(reach) = &sources.reach {
                     register_operator(&mut registry, reach);
                 }
-                register_pods(&mut registry, &figures.lock());
-                register_streams(&mut registry, streams);
-                pillars.iter().for_each(|pillar| pillar.register(&mut registry));
-                register_heartbeats(&mut registry, all_heartbeats(pillars, heartbeats));
+                register_pods(&mut registry, &sources.figures.lock());
+                register_streams(&mut registry, &sources.streams);
+                sources.pillars.iter().for_each(|pillar| pillar.register(&mut registry));
+                register_heartbeats(&mut registry, sources.all_heartbeats());
             }
             State::Unsupported { reach, .. } => register_operator(&mut registry, reach),
         }
@@ -296,7 +296,14 @@ mod tests {
         foreign.set(Some(std::time::Instant::now() - Duration::from_secs(100)));
         heartbeats.push(foreign);
         let monitor = |heartbeats: &[Heartbeat]| {
-            Monitor::new(streams.clone(), Vec::new(), heartbeats.to_vec(), Arc::default(), None, ended.clone())
+            Monitor::new(Sources {
+                streams: streams.clone(),
+                pillars: Vec::new(),
+                heartbeats: heartbeats.to_vec(),
+                figures: Arc::default(),
+                reach: None,
+                ended: ended.clone(),
+            })
         };
         assert_eq!(monitor(&heartbeats).live(), Ok(()), "other processes cannot end the agent");
         let ages = monitor(&heartbeats).metrics();
