@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 use crate::kernel;
+use crate::mmap_array::MmapArray;
 
 /// Maximum number of attempts to load a program. libbpf makes 5 (`PROG_LOAD_ATTEMPTS`); verifying a large program takes up
 /// to a second, so a signal is more likely here.
@@ -69,4 +70,12 @@ pub(crate) fn take_map<T: TryFrom<Map, Error = MapError>>(bpf: &mut Ebpf, name: 
 /// The error for a map that the object does not have.
 pub(crate) fn missing_map(name: &str) -> Error {
     Error::Load { action: format!("find the map {name}"), cause: "it is not in the object".to_owned() }
+}
+
+/// Takes an array out of a loaded object and maps it.
+pub(crate) fn mmap_array<T: aya::Pod>(bpf: &mut Ebpf, name: &'static str, length: u32) -> Result<MmapArray<T>, Error> {
+    let fail = |cause: String| Error::Load { action: format!("map the array {name}"), cause };
+    let map = bpf.take_map(name).ok_or_else(|| missing_map(name))?;
+    let Map::Array(data) = map else { return Err(fail("it is no array".to_owned())) };
+    MmapArray::of(&data, length).map_err(|error| fail(error.to_string()))
 }

@@ -21,6 +21,8 @@ both_modes!(
     int80_write,
     partially_mapped_send_buffer,
     send_buffer_unmapped_during_write,
+    vectors_replaced_during_sendmsg,
+    stopped_reader_is_not_woken,
     two_threads_on_one_socket,
     full_ring,
     open_and_close_events_with_full_ring,
@@ -193,6 +195,46 @@ fn send_buffer_unmapped_during_write(mode: CaptureMode) {
     assert_eq!(stream.missing(MissingReason::Unreadable), gone as u64, "the rest is still captured");
     assert_eq!(account.dropped, [("unreadable", gone as u64)]);
     process.finish();
+}
+
+/// The programs follow as many vectors as the kernel accepts (UIO_MAXIOV), however many the process writes meanwhile.
+fn vectors_replaced_during_sendmsg(mode: CaptureMode) {
+    const MAX_IOVS: u64 = 1024;
+    for empty in [MAX_IOVS - 1, MAX_IOVS] {
+        let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
+        let total = 16 << 20;
+        process.send_command(&format!("send_and_replace_vectors {fd} 10 {empty} {total}"));
+        assert_eq!(process.read_reply(), [0], "replaced");
+        peer.read_exact(&mut vec![0; total]).expect("all bytes");
+        assert_eq!(process.read_reply(), [total as i64]);
+        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+        recorder.sent(socket).verify(10);
+        let total = total as u64;
+        let expected = if empty < MAX_IOVS { (total, 0) } else { (0, total) };
+        assert_eq!((account.captured, account.dropped_for(MissingReason::Unreadable)), expected, "{empty}");
+        process.finish();
+    }
+}
+
+/// A reader that does not wait costs the sender no wake-up: the kernel counts the interrupts that they need.
+fn stopped_reader_is_not_woken(mode: CaptureMode) {
+    let (recorder, mut process, fd, mut peer) = connected(in_mode(mode));
+    let (total, piece) = (16_000_000, 1000);
+    let before = irq_works();
+    process.send_command(&format!("send_all {fd} 8 0 {total} {piece} write"));
+    peer.read_exact(&mut vec![0; total]).expect("all bytes");
+    assert_eq!(process.read_reply(), [total as i64]);
+    let woken = irq_works() - before;
+    assert_eq!(recorder.account(process.pid()).captured, total as u64);
+    assert!(woken < (total / piece / 10) as u64, "{woken} interrupts for {} records", total / piece);
+    process.finish();
+}
+
+/// Interrupts for deferred work of this machine (`irq_work`), by which a BPF ring wakes its reader.
+fn irq_works() -> u64 {
+    let interrupts = std::fs::read_to_string("/proc/interrupts").expect("a file of the kernel");
+    let line = interrupts.lines().find_map(|line| line.trim_start().strip_prefix("IWI:")).expect("x86-64");
+    line.split_whitespace().map_while(|word| word.parse::<u64>().ok()).sum()
 }
 
 /// The order of concurrent writers is ambiguous; the number of bytes is exact.

@@ -4,14 +4,20 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::Path;
 
-use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, Role, SocketId};
+use chainscope_ebpf::network::{CaptureMode, ExecEvents, MissingReason, NetworkOptions, Role, SocketId};
 
 use common::recorder::Recorder;
 use common::{TestProcess, listener};
 
-both_modes!(program_is_watched_from_exec, released_process_can_be_watched_again);
+both_modes!(
+    program_is_watched_from_exec,
+    released_process_can_be_watched_again,
+    processes_of_one_cgroup_leave_room_for_others,
+    one_process_does_not_fill_the_table_of_sockets,
+);
 
 /// Longer than `TASK_COMM_LEN`.
 const FILE: &str = "octez-node-of-the-test";
@@ -90,4 +96,69 @@ fn released_process_can_be_watched_again(mode: CaptureMode) {
     let account = recorder.account(process.pid());
     assert_eq!((account.seen, account.captured), (2000, 2000));
     process.finish();
+}
+
+/// Processes that are watched for their name, which anybody can use, are limited until user space has decided.
+fn processes_of_one_cgroup_leave_room_for_others(mode: CaptureMode) {
+    const OF_CGROUP: usize = 32;
+    const MORE: usize = 8;
+    let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
+    let mut recorder = Recorder::with(options);
+    recorder.probe.watch_program("by-argument").expect("an entry in the map");
+    let mut processes: Vec<TestProcess> = (0..OF_CGROUP + MORE).map(|_| as_argument()).collect();
+    assert_eq!(recorder.probe.processes().len(), OF_CGROUP);
+    assert_eq!(recorder.probe.refused_processes(), MORE as u64);
+    // One that is configured is added nevertheless, and its traffic captured.
+    let configured = processes.last_mut().expect("a process");
+    let pid = configured.pid();
+    assert_eq!(recorder.probe.account(pid), None);
+    recorder.probe.add_process(pid).expect("an entry in the map");
+    let (at, address) = listener("127.0.0.1:0");
+    let fd = configured.call_ok(&format!("connect {address}"));
+    let _peer = at.accept().expect("a connection");
+    assert_eq!(configured.call_ok(&format!("send {fd} 7 0 1000 1 write")), 1000);
+    let opened = recorder.wait_opened(pid, 1);
+    recorder.poll_until("its bytes", |r| r.sent(opened.socket).captured() == 1000);
+    // Decisions about two of them make place for two others.
+    recorder.probe.add_process(processes[0].pid()).expect("it is watched");
+    recorder.probe.release_process(processes[1].pid()).expect("it is watched");
+    processes.extend([as_argument(), as_argument(), as_argument()]);
+    assert_eq!(recorder.probe.processes().len(), 1 + OF_CGROUP + 1);
+    assert_eq!(recorder.probe.refused_processes(), MORE as u64 + 1);
+    processes.into_iter().for_each(TestProcess::finish);
+}
+
+fn one_process_does_not_fill_the_table_of_sockets(mode: CaptureMode) {
+    const OF_PROCESS: u64 = 16_384;
+    const MORE: u64 = 16;
+    let mut recorder = Recorder::new(mode);
+    let (mut greedy, mut modest) = (TestProcess::new(), TestProcess::new());
+    for process in [&greedy, &modest] {
+        recorder.probe.add_process(process.pid()).expect("an entry in the map");
+    }
+    let (at, address) = listener("127.0.0.1:0");
+    let peers = std::thread::spawn(move || {
+        // The other end stays open, without a descriptor of this process for each.
+        for peer in at.incoming().take((OF_PROCESS + MORE) as usize) {
+            peer.expect("a connection").read_exact(&mut [0]).expect("a byte");
+        }
+        at
+    });
+    assert_eq!(greedy.call_ok(&format!("connect_and_send {address} {}", OF_PROCESS + MORE)), 0);
+    let at = peers.join().expect("all connections");
+    let account = recorder.account(greedy.pid());
+    assert_eq!((account.seen, account.captured), (OF_PROCESS + MORE, OF_PROCESS), "a byte each");
+    assert_eq!(account.dropped_for(MissingReason::SocketTableFull), MORE);
+    let fd = modest.call_ok(&format!("connect {address}"));
+    assert_eq!(modest.call_ok(&format!("send {fd} 7 0 1000 1 write")), 1000);
+    assert_eq!(recorder.account(modest.pid()).captured, 1000);
+    // What is closed or released is no longer counted.
+    recorder.probe.release_process(greedy.pid()).expect("it is watched");
+    recorder.probe.add_process(greedy.pid()).expect("an entry in the map");
+    let fd = greedy.call_ok(&format!("connect {address}"));
+    assert_eq!(greedy.call_ok(&format!("send {fd} 7 0 1000 1 write")), 1000);
+    assert_eq!(recorder.account(greedy.pid()).captured, 1000);
+    drop(at);
+    greedy.finish();
+    modest.finish();
 }

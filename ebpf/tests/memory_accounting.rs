@@ -185,6 +185,26 @@ fn huge_pages_freed_in_whole_and_in_part() {
     assert_gone(&mut probe, target);
 }
 
+/// More large folios than one run of the program inspects.
+#[test]
+fn many_huge_pages_freed_in_part() {
+    const HUGE_PAGE: u64 = 512;
+    const HUGE_PAGES: u64 = 200;
+    let mut probe = probe();
+    let mut workload = TestProcess::memory_workload();
+    let target = probe.watch(workload.pid()).expect("the process is running");
+    workload.call(&format!("huge 0 {}", HUGE_PAGES * HUGE_PAGE));
+    assert!(rollup(workload.pid(), "AnonHugePages") >= HUGE_PAGES * HUGE_PAGE, "the kernel gives huge pages");
+    for huge_page in 0..HUGE_PAGES {
+        workload.call(&format!("drop 0 {} 100", huge_page * HUGE_PAGE + 50));
+    }
+    let snapshot = assert_exact(&mut probe, target, &workload);
+    let expected = HUGE_PAGES * (HUGE_PAGE - 100);
+    assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_huge"), expected);
+    workload.finish();
+    assert_gone(&mut probe, target);
+}
+
 #[test]
 fn collapsed_pages_keep_their_stack() {
     let mut probe = probe();

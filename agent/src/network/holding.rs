@@ -7,15 +7,20 @@
 //!   socket of an unknown process ──▶ provisionally held ──▶ as discovery answers: a target, held, or left alone
 //! ```
 //!
-//! Up to 8 MiB of payload are held for each process and 64 MiB for all; what comes after that is dropped and counted, so
-//! that the beginning is always complete.
+//! Up to 8 MiB of payload are held for each pod (or container, or process outside of one) and 64 MiB for all; what comes
+//! after that is dropped and counted, so that the beginning is always complete. A process of which 64 MiB were dropped is
+//! captured no further: it would take the place of others in the ring.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chainscope_ebpf::network::{Closed, Data, DataHeader, Event, KernelAccount, Opened, SocketId, Verdict};
 
-/// Payload held of one process.
-const PROCESS_BYTES: usize = 8 << 20;
+use crate::targets::ProcessGroup;
+
+/// Payload held of the processes of one group.
+const GROUP_BYTES: usize = 8 << 20;
+/// Dropped payload of one process after which its connections are left alone.
+const MAX_DROPPED_BYTES: u64 = 64 << 20;
 /// Payload held of all processes.
 const ALL_BYTES: usize = 64 << 20;
 /// Openings, endings and pieces held of one process.
@@ -33,10 +38,10 @@ enum Item {
 }
 
 /// What is held of one process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Held {
-    /// Discovery has been asked about the process and has not answered yet.
-    is_provisional: bool,
+    /// Whose bounds apply; none while discovery has been asked about the process and has not answered yet.
+    group: Option<ProcessGroup>,
     items: Vec<Item>,
     bytes: usize,
     /// Payload that did not fit.
@@ -47,6 +52,14 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    fn new(group: Option<ProcessGroup>) -> Self {
+        Self { group, items: Vec::new(), bytes: 0, dropped_bytes: 0, settled: None, sockets: HashSet::new() }
+    }
+
+    fn is_provisional(&self) -> bool {
+        self.group.is_none()
+    }
+
     /// Everything, in order.
     pub(crate) fn replay(&self, take: &mut dyn FnMut(&Event<'_>)) {
         for item in &self.items {
@@ -73,19 +86,35 @@ pub(crate) struct Holding {
     held: BTreeMap<u32, Held>,
     owners: HashMap<SocketId, u32>,
     bytes: usize,
+    /// Payload of each group, provisional processes apart.
+    group_bytes: HashMap<Option<ProcessGroup>, usize>,
     discarded: Discarded,
     verdicts: Vec<(SocketId, Verdict)>,
 }
 
 impl Holding {
     /// Holds what a process does until it is configured.
-    pub(crate) fn hold(&mut self, pid: u32) {
-        match self.held.get_mut(&pid).filter(|held| held.is_provisional) {
-            Some(held) => held.is_provisional = false,
+    pub(crate) fn hold(&mut self, pid: u32, group: ProcessGroup) {
+        match self.held.get_mut(&pid).filter(|held| held.is_provisional()) {
+            Some(held) => {
+                let before = held.group.replace(group.clone());
+                let bytes = held.bytes;
+                self.subtract(&before, bytes);
+                *self.group_bytes.entry(Some(group)).or_default() += bytes;
+            }
             None => {
                 // Of an earlier process with this number.
                 self.discard(pid);
-                self.held.insert(pid, Held::default());
+                self.held.insert(pid, Held::new(Some(group)));
+            }
+        }
+    }
+
+    fn subtract(&mut self, group: &Option<ProcessGroup>, bytes: usize) {
+        if let Some(sum) = self.group_bytes.get_mut(group) {
+            *sum -= bytes;
+            if *sum == 0 {
+                self.group_bytes.remove(group);
             }
         }
     }
@@ -93,17 +122,17 @@ impl Holding {
     /// Buffers events of an unknown process until discovery answers; a full buffer leaves its sockets alone.
     pub(crate) fn begin_provisional(&mut self, pid: u32) {
         if self.held.len() < MAX_PROCESSES {
-            self.held.insert(pid, Held { is_provisional: true, ..Held::default() });
+            self.held.insert(pid, Held::new(None));
         }
     }
 
     pub(crate) fn is_provisional(&self, pid: u32) -> bool {
-        self.held.get(&pid).is_some_and(|held| held.is_provisional)
+        self.held.get(&pid).is_some_and(Held::is_provisional)
     }
 
     /// Whether an answer about any process is outstanding.
     pub(crate) fn has_provisional(&self) -> bool {
-        self.held.values().any(|held| held.is_provisional)
+        self.held.values().any(Held::is_provisional)
     }
 
     /// Discovery answered, and nothing is to be done about the process: its sockets are left alone.
@@ -124,7 +153,7 @@ impl Holding {
     }
 
     pub(crate) fn processes(&self) -> usize {
-        self.held.values().filter(|held| !held.is_provisional).count()
+        self.held.values().filter(|held| !held.is_provisional()).count()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -165,11 +194,16 @@ impl Holding {
             Event::Data(data) => {
                 let length = data.bytes.len();
                 let is_known = held.sockets.contains(&socket);
-                if is_full || !is_known || held.bytes + length > PROCESS_BYTES || self.bytes + length > ALL_BYTES {
+                let group_bytes = self.group_bytes.get(&held.group).copied().unwrap_or(0);
+                if is_full || !is_known || group_bytes + length > GROUP_BYTES || self.bytes + length > ALL_BYTES {
                     held.dropped_bytes += length as u64;
+                    if held.dropped_bytes > MAX_DROPPED_BYTES {
+                        self.verdicts.push((socket, Verdict::LeaveAlone));
+                    }
                 } else {
                     held.bytes += length;
                     self.bytes += length;
+                    *self.group_bytes.entry(held.group.clone()).or_default() += length;
                     if is_foreign(data) {
                         self.verdicts.push((socket, Verdict::LeaveAlone));
                     }
@@ -198,6 +232,7 @@ impl Holding {
     pub(crate) fn take(&mut self, pid: u32) -> Option<Held> {
         let held = self.held.remove(&pid)?;
         self.bytes -= held.bytes;
+        self.subtract(&held.group, held.bytes);
         self.owners.retain(|_, owner| *owner != pid);
         Some(held)
     }
@@ -205,7 +240,7 @@ impl Holding {
     /// Drops what is held of a process.
     pub(crate) fn discard(&mut self, pid: u32) {
         let Some(held) = self.take(pid) else { return };
-        if held.is_provisional {
+        if held.is_provisional() {
             self.verdicts.extend(held.sockets.iter().map(|socket| (*socket, Verdict::LeaveAlone)));
         } else {
             self.discarded.processes += 1;
@@ -227,6 +262,7 @@ mod tests {
     use chainscope_ebpf::network::{ClosedBy, Direction};
 
     use super::*;
+    use crate::targets::PodUid;
 
     fn opened(pid: u32, socket: u64) -> Opened {
         let address = SocketAddr::from(([127, 0, 0, 1], 9732));
@@ -272,7 +308,7 @@ mod tests {
     #[test]
     fn a_held_process_is_given_back_as_it_was() {
         let mut holding = Holding::default();
-        holding.hold(7);
+        holding.hold(7, ProcessGroup::Host);
         assert!(holding.event(&Event::Opened(opened(7, 1))));
         assert!(!holding.event(&Event::Opened(opened(8, 2))), "of another process");
         assert!(holding.event(&data(1, 0, b"\0\x10ab")));
@@ -307,10 +343,14 @@ mod tests {
         holding.begin_provisional(7);
         assert!(holding.event(&Event::Opened(opened(7, 2))));
         assert!(holding.event(&data(2, 0, b"\0\x10cd")));
-        holding.hold(7);
+        holding.hold(7, ProcessGroup::Host);
         holding.drop_provisional(7);
         assert!(!holding.has_provisional());
         assert_eq!(replayed(&holding.take(7).unwrap()), (2, b"\0\x10cd".to_vec()));
+    }
+
+    fn group(number: u32) -> ProcessGroup {
+        ProcessGroup::Pod(PodUid::parse(&format!("{number:032}")).unwrap())
     }
 
     #[test]
@@ -318,7 +358,7 @@ mod tests {
         let mut holding = Holding::default();
         let piece = vec![0; 1 << 20];
         for pid in 0..9 {
-            holding.hold(pid);
+            holding.hold(pid, group(pid));
             holding.event(&Event::Opened(opened(pid, u64::from(pid))));
             for count in 0..9 {
                 assert!(holding.event(&data(u64::from(pid), count << 20, &piece)));
@@ -326,7 +366,7 @@ mod tests {
         }
         assert_eq!(holding.bytes(), ALL_BYTES);
         let first = holding.take(0).unwrap();
-        assert_eq!((replayed(&first).1.len(), first.dropped_bytes), (PROCESS_BYTES, 1 << 20));
+        assert_eq!((replayed(&first).1.len(), first.dropped_bytes), (GROUP_BYTES, 1 << 20));
         let last = holding.take(8).unwrap();
         assert_eq!((replayed(&last).1.len(), last.dropped_bytes), (0, 9 << 20));
         holding.discard(1);
@@ -335,9 +375,50 @@ mod tests {
     }
 
     #[test]
+    fn processes_of_a_pod_share_its_part() {
+        let mut holding = Holding::default();
+        let piece = vec![0; 1 << 20];
+        // Provisional bytes become those of the group.
+        holding.begin_provisional(0);
+        for pid in 0..100 {
+            holding.event(&Event::Opened(opened(pid, u64::from(pid))));
+            holding.event(&data(u64::from(pid), 0, &piece));
+            holding.hold(pid, group(1));
+            holding.event(&Event::Opened(opened(pid, u64::from(pid))));
+            holding.event(&data(u64::from(pid), 0, &piece));
+        }
+        assert_eq!(holding.bytes(), GROUP_BYTES);
+        holding.hold(200, group(2));
+        holding.event(&Event::Opened(opened(200, 200)));
+        holding.event(&data(200, 0, &piece));
+        assert_eq!(holding.take(200).map(|held| (held.bytes, held.dropped_bytes)), Some((1 << 20, 0)));
+        // What is given back can be used again.
+        (0..100).for_each(|pid| holding.discard(pid));
+        assert_eq!((holding.bytes(), holding.group_bytes.len()), (0, 0));
+        holding.hold(300, group(1));
+        holding.event(&Event::Opened(opened(300, 300)));
+        holding.event(&data(300, 0, &piece));
+        assert_eq!(holding.bytes(), 1 << 20);
+    }
+
+    #[test]
+    fn endless_traffic_is_left_alone() {
+        let mut holding = Holding::default();
+        let piece = vec![0; 1 << 20];
+        holding.hold(7, group(1));
+        holding.event(&Event::Opened(opened(7, 1)));
+        let (held, dropped) = (GROUP_BYTES as u64 >> 20, MAX_DROPPED_BYTES >> 20);
+        (0..held + dropped).for_each(|count| assert!(holding.event(&data(1, count << 20, &piece))));
+        assert!(holding.take_verdicts().is_empty());
+        holding.event(&data(1, (held + dropped) << 20, &piece));
+        assert_eq!(holding.take_verdicts(), [(SocketId(1), Verdict::LeaveAlone)]);
+        assert_eq!(holding.take(7).map(|held| held.dropped_bytes), Some(MAX_DROPPED_BYTES + (1 << 20)));
+    }
+
+    #[test]
     fn connections_without_room_are_left_alone() {
         let mut holding = Holding::default();
-        holding.hold(7);
+        holding.hold(7, ProcessGroup::Host);
         for socket in 0..=PROCESS_ITEMS as u64 {
             assert!(holding.event(&Event::Opened(opened(7, socket))));
         }
@@ -349,7 +430,7 @@ mod tests {
     #[test]
     fn other_protocols_do_not_fill_the_room() {
         let mut holding = Holding::default();
-        holding.hold(7);
+        holding.hold(7, ProcessGroup::Host);
         holding.event(&Event::Opened(opened(7, 1)));
         holding.event(&data(1, 0, b"GET /health"));
         assert_eq!(holding.take_verdicts(), [(SocketId(1), Verdict::LeaveAlone)]);

@@ -310,7 +310,7 @@ impl<S: RecordSink> Worker<S> {
                 let pid = facts.pid;
                 tracing::debug!(pid, "held until it is configured");
                 self.ends.remove(&pid);
-                self.holding.hold(pid);
+                self.holding.hold(pid, facts.group());
                 let listens = facts.listens.iter().map(|port| (facts.netns, *port)).collect();
                 self.send(Command::AddProcess { pid, port: None, listens });
             }

@@ -36,7 +36,7 @@ pub(crate) use cgroup::{ContainerId, ContainerLocation, PodUid};
 pub(crate) use change::{Inbox, Notice, StartCause, StartedTarget, TargetChange, WatchList};
 use identity::Source;
 pub(crate) use plan::{ExecInterest, Plan};
-pub(crate) use process::ProcessFacts;
+pub(crate) use process::{ProcessFacts, ProcessGroup};
 pub(crate) use system::{Machine, ReuseCheck};
 pub(crate) use view::{PodProcesses, TargetsView};
 

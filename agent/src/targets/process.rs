@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use super::{ContainerId, ContainerLocation};
+use super::{ContainerId, ContainerLocation, PodUid};
 
 /// Facts about a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,23 @@ pub(crate) struct ProcessFacts {
     pub(crate) listens: BTreeSet<u16>,
 }
 
+/// Processes that share bounds as long as they are not configured.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ProcessGroup {
+    Pod(PodUid),
+    Container(ContainerId),
+    /// Processes outside of containers.
+    Host,
+}
+
 impl ProcessFacts {
+    /// The group of the process.
+    pub(crate) fn group(&self) -> ProcessGroup {
+        let pod = self.location.as_ref().and_then(|location| location.pod.clone());
+        let container = || self.container.clone().map_or(ProcessGroup::Host, ProcessGroup::Container);
+        pod.map_or_else(container, ProcessGroup::Pod)
+    }
+
     /// Whether its executable or its first argument has this file name.
     pub(crate) fn is_program(&self, name: &str) -> bool {
         self.exe.file_name().is_some_and(|file| file == name) || self.argument == name

@@ -15,6 +15,11 @@ use super::{
     transition::{Action, Continuity, Match, State, on_exit, on_match},
 };
 
+/// Most processes that are held of one pod, or of one container without a pod.
+const MAX_HELD_OF_POD: usize = 32;
+/// Most processes that are held. The kernel watches 1,024, and as many as this before discovery knows of them.
+const MAX_HELD: usize = 256;
+
 /// An observed or held process that exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended {
@@ -152,7 +157,7 @@ impl<S: System> TargetTable<S> {
             }
         };
         let state = self.state_of(pid);
-        let (next, action) = on_match(state, self.classify(pid, &result), is_captured);
+        let (next, action) = on_match(state, self.classify(&facts, &result), is_captured);
         self.apply((state, next), action, facts, result, cause).or_else(|| {
             // It exited before its exit could be watched.
             (is_captured && matches!(action, Action::Start | Action::Hold)).then_some(TargetChange::Dismissed(pid))
@@ -217,9 +222,23 @@ impl<S: System> TargetTable<S> {
         }
     }
 
-    fn classify(&self, pid: u32, result: &MatchResult) -> Match {
+    /// Whether another process may be held: what is not configured must not take the place of what is.
+    fn may_hold(&self, facts: &ProcessFacts) -> bool {
+        let held = self.tracked.values().filter(|tracked| matches!(tracked.state, TargetState::Held { .. }));
+        let (mut all, mut of_pod) = (0, 0);
+        for tracked in held {
+            all += 1;
+            of_pod += usize::from(tracked.facts.group() == facts.group());
+        }
+        all < MAX_HELD && of_pod < MAX_HELD_OF_POD
+    }
+
+    fn classify(&self, facts: &ProcessFacts, result: &MatchResult) -> Match {
+        let pid = facts.pid;
         let MatchResult::Observe(owner, assignment) = result else {
-            return if *result == MatchResult::Hold { Match::Hold } else { Match::Ignore };
+            let is_held = || matches!(self.state_of(pid), State::Held { .. });
+            let may_hold = *result == MatchResult::Hold && (is_held() || self.may_hold(facts));
+            return if may_hold { Match::Hold } else { Match::Ignore };
         };
         Match::Observe(match self.tracked.get(&pid).map(|tracked| &tracked.state) {
             Some(TargetState::Observed(of, was)) if of == owner && was == assignment => Continuity::Same,

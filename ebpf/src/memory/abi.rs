@@ -94,6 +94,8 @@ pub(crate) struct PreexistingPage {
 
 /// Pages of a batch: `PREEXISTING_BATCH`.
 pub(crate) const PREEXISTING_BATCH: u32 = 8192;
+/// Large folios of a batch: `FOLIO_BATCH`.
+pub(crate) const FOLIO_BATCH: u32 = 64;
 /// `ORDER_SHIFT` of `page_owner.h`: position of the order above the node id.
 pub(crate) const ORDER_SHIFT: u32 = NODE_BITS;
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, Queue};
 
-use super::abi::{Counters, Edge, Globals, MAX_ADDRESS_SPACES, PREEXISTING_BATCH, PreexistingPage, Target};
+use super::abi::{Counters, Edge, FOLIO_BATCH, Globals, MAX_ADDRESS_SPACES, PREEXISTING_BATCH, PreexistingPage, Target};
 use super::address_spaces::AddressSpaces;
 use super::call_tree::CallTree;
 use super::mmap_events::MmapEvents;
@@ -24,7 +24,7 @@ use super::programs::{self, NOTICE_RING_BYTES};
 use super::reading::{MappingShare, MemoryEvent, ModuleId, TargetId};
 use super::{proc_maps, process};
 use crate::error::Error;
-use crate::load::{missing_map, take_map};
+use crate::load::{missing_map, mmap_array, take_map};
 use crate::mmap_array::MmapArray;
 use crate::ring::Ring;
 
@@ -126,6 +126,9 @@ pub struct MemoryProbe {
     edges: KernelMap<MapData, Edge, u32>,
     free_nodes: Queue<MapData, u32>,
     preexisting_pages: MmapArray<PreexistingPage>,
+    /// Orders of the large folios of targets, by their first pfn.
+    folios: KernelMap<MapData, u32, u32>,
+    folio_batch: MmapArray<u64>,
     reclaim: Reclaim,
     /// Events that [`MemoryProbe::poll`] has not returned yet.
     pending_events: Vec<MemoryEvent>,
@@ -177,6 +180,8 @@ impl MemoryProbe {
             edges: take_map(&mut bpf, "edges")?,
             free_nodes: take_map(&mut bpf, "free_nodes")?,
             preexisting_pages: mmap_array(&mut bpf, "preexisting_pages", PREEXISTING_BATCH)?,
+            folios: take_map(&mut bpf, "folios")?,
+            folio_batch: mmap_array(&mut bpf, "folio_batch", FOLIO_BATCH)?,
             reclaim: Reclaim::Idle,
             pending_events: Vec::new(),
             bpf,
@@ -331,12 +336,4 @@ impl MemoryProbe {
     fn last_node(&self) -> u32 {
         self.globals.get(0).map_or(0, |globals| globals.last_node)
     }
-}
-
-/// Takes an array out of a loaded object and maps it.
-fn mmap_array<T: aya::Pod>(bpf: &mut Ebpf, name: &'static str, length: u32) -> Result<MmapArray<T>, Error> {
-    let fail = |cause: String| Error::Load { action: format!("map the array {name}"), cause };
-    let map = bpf.take_map(name).ok_or_else(|| missing_map(name))?;
-    let Map::Array(data) = map else { return Err(fail("it is no array".to_owned())) };
-    MmapArray::of(&data, length).map_err(|error| fail(error.to_string()))
 }

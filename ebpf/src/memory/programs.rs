@@ -23,8 +23,10 @@ const OPTIONAL_PROGRAMS: [(&str, &str); 6] = [
     ("on_collapse_end", "mm_collapse_huge_page"),
 ];
 
-/// Updates the kind of pages by `struct page`. Run by test runs only, like the next two.
-const INSPECT: &str = "inspect";
+/// Updates the kind of the pages of large folios by `struct page`. Run by test runs only, like the next three.
+const INSPECT_FOLIOS: &str = "inspect_folios";
+/// Updates the kind of pages that may be of the page cache.
+const RESOLVE_KINDS: &str = "resolve_kinds";
 /// Removes dead nodes from the table of page owners.
 const SWEEP: &str = "sweep";
 /// Sets the owner of pages that were allocated before attach.
@@ -96,36 +98,42 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
     // Before the maps are taken: programs refer to them by file descriptor when they are loaded.
     let optional = OPTIONAL_PROGRAMS.into_iter().filter(|(_, tracepoint)| kernel::has_tracepoint(&names, tracepoint));
     let programs: Vec<_> = optional.chain(PROGRAMS).collect();
-    for name in programs.iter().map(|(name, _)| *name).chain([INSPECT, SWEEP, ADD_PREEXISTING]) {
+    for name in programs.iter().map(|(name, _)| *name).chain([INSPECT_FOLIOS, RESOLVE_KINDS, SWEEP, ADD_PREEXISTING]) {
         let loaded = program(&mut bpf, name).and_then(|program| retry_eagain(|| program.load()));
         loaded.map_err(|error| Error::from_loader(name.to_owned(), &error, 0))?;
     }
     Ok(Object { bpf, nodes, cpus, max_pfn, programs })
 }
 
-/// Updates the kind of pages whose changes no tracepoint reports.
-pub(super) fn inspect(bpf: &mut Ebpf) -> Result<(), Error> {
-    let run = program(bpf, INSPECT).and_then(|program| program.test_run(RawTracePointRunOptions::new()));
-    run.map(drop).map_err(|error| Error::from_loader("inspect pages".to_owned(), &error, 0))
+/// Inspects the first `count` folios of the batch: parts of them may have been freed without an event.
+pub(super) fn inspect_folios(bpf: &mut Ebpf, count: u32) -> Result<(), Error> {
+    run(bpf, INSPECT_FOLIOS, [count, 0], "inspect large folios")
+}
+
+/// Updates the kind of pages that were allocated like anonymous ones.
+pub(super) fn resolve_kinds(bpf: &mut Ebpf) -> Result<(), Error> {
+    run(bpf, RESOLVE_KINDS, [0, 0], "resolve the kind of pages")
 }
 
 /// Removes the owner of all pages of dead nodes.
 pub(super) fn sweep(bpf: &mut Ebpf, max_pfn: u32) -> Result<(), Error> {
     for first in (0..max_pfn).step_by(SWEEP_BATCH as usize) {
-        let mut options = RawTracePointRunOptions::new();
-        options.args = [u64::from(first), u64::from(SWEEP_BATCH.min(max_pfn - first)), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let run = program(bpf, SWEEP).and_then(|program| program.test_run(options));
-        run.map_err(|error| Error::from_loader("sweep pages of removed targets".to_owned(), &error, 0))?;
+        run(bpf, SWEEP, [first, SWEEP_BATCH.min(max_pfn - first)], "sweep pages of removed targets")?;
     }
     Ok(())
 }
 
 /// Sets the owner of the first `count` pages of the batch, or removes it again.
 pub(super) fn add_preexisting(bpf: &mut Ebpf, count: u32, is_removal: bool) -> Result<(), Error> {
+    run(bpf, ADD_PREEXISTING, [count, u32::from(is_removal)], "set the owner of preexisting pages")
+}
+
+/// Runs a program once. It is not preempted.
+fn run(bpf: &mut Ebpf, name: &str, [first, second]: [u32; 2], action: &str) -> Result<(), Error> {
     let mut options = RawTracePointRunOptions::new();
-    options.args = [u64::from(count), u64::from(is_removal), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let run = program(bpf, ADD_PREEXISTING).and_then(|program| program.test_run(options));
-    run.map(drop).map_err(|error| Error::from_loader("set the owner of preexisting pages".to_owned(), &error, 0))
+    options.args = [first.into(), second.into(), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let run = program(bpf, name).and_then(|program| program.test_run(options));
+    run.map(drop).map_err(|error| Error::from_loader(action.to_owned(), &error, 0))
 }
 
 /// Attaches the programs.

@@ -67,17 +67,6 @@ pub(crate) struct Account {
     pub(super) bypassed_at_close: u64,
 }
 
-/// `struct socket_state`; user space reads only the process.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct SocketState {
-    before: [u64; 8],
-    base: [u32; 2],
-    pub(crate) pid: u32,
-    netns: u32,
-    after: [u8; 48],
-}
-
 /// `struct overflow_notice`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -93,6 +82,18 @@ pub(crate) struct Globals {
     pub(crate) last_id: u64,
     pub(crate) overflowed: u64,
     pub(crate) lost_notices: u64,
+    pub(crate) refused_processes: u64,
+}
+
+/// `CGROUP_SLOTS`.
+pub(crate) const CGROUP_SLOTS: u32 = 1024;
+
+/// `struct reader`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReaderState {
+    pub(crate) waiting: u32,
+    pad: u32,
 }
 
 // SAFETY: all of them are repr(C) structs of integers without padding, so every bit pattern is a value.
@@ -104,11 +105,10 @@ unsafe impl aya::Pod for Listener {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Account {}
 // SAFETY: as above.
-unsafe impl aya::Pod for SocketState {}
-// SAFETY: as above.
 unsafe impl aya::Pod for OverflowNotice {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Globals {}
+// SAFETY: as above.
+unsafe impl aya::Pod for ReaderState {}
 
-const _: () = assert!(size_of::<SocketState>() == 128);
 const _: () = assert!(size_of::<Account>() == 2 * 8 * (5 + REASONS) + 8);

@@ -2,20 +2,23 @@
 
 use std::fmt;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuHashMap, PerCpuValues};
 
-use super::abi::{Account, Globals, ListenKey, Listener, OverflowNotice, ProgramName, SocketState};
+use super::abi::{Account, CGROUP_SLOTS, Globals, ListenKey, Listener, OverflowNotice, ProgramName, ReaderState};
 use super::account::KernelAccount;
 use super::event::{Event, SocketId, Verdict};
 use super::options::{CaptureMode, NetworkOptions};
-use super::programs::Object;
+use super::programs::{Object, forget_sockets};
 use super::record;
 use crate::error::Error;
-use crate::load::{missing_map, take_map};
+use crate::load::{missing_map, mmap_array, take_map};
+use crate::mmap_array::MmapArray;
 use crate::ring::Ring;
 
 /// Interval at which the ring is drained while events arrive: the kernel wakes the reader only for a large backlog.
@@ -34,13 +37,17 @@ const BPF_NOEXIST: u64 = 1;
 pub struct NetworkProbe {
     mode: CaptureMode,
     ring: Ring,
+    reader: MmapArray<ReaderState>,
     wake_bytes: u64,
     drained: Instant,
     drain_interval: Duration,
     processes: PerCpuHashMap<MapData, u32, Account>,
+    /// Slots of the cgroups of processes that the programs watch by themselves.
+    unconfirmed: HashMap<MapData, u32, u32>,
+    cgroup_slots: MmapArray<u64>,
     watched_ports: HashMap<MapData, ListenKey, u8>,
     watched_programs: HashMap<MapData, ProgramName, u8>,
-    sockets: HashMap<MapData, u64, SocketState>,
+    socket_counts: HashMap<MapData, u32, u32>,
     listeners: HashMap<MapData, ListenKey, Listener>,
     port_filters: HashMap<MapData, u32, u16>,
     verdicts: HashMap<MapData, u64, u8>,
@@ -48,7 +55,7 @@ pub struct NetworkProbe {
     globals: Array<MapData, Globals>,
     overflow_seen: u64,
     /// Owns the programs and their attachments.
-    _bpf: Ebpf,
+    bpf: Ebpf,
 }
 
 impl fmt::Debug for NetworkProbe {
@@ -72,20 +79,23 @@ impl NetworkProbe {
         Ok(Self {
             mode: object.mode,
             ring,
+            reader: mmap_array(bpf, "readers", 1)?,
             wake_bytes: u64::from(options.wake_bytes),
             drained: Instant::now(),
             drain_interval: DRAIN_INTERVAL,
             processes: take_map(bpf, "processes")?,
+            unconfirmed: take_map(bpf, "unconfirmed")?,
+            cgroup_slots: mmap_array(bpf, "cgroup_slots", CGROUP_SLOTS)?,
             watched_ports: take_map(bpf, "watched_ports")?,
             watched_programs: take_map(bpf, "watched_programs")?,
-            sockets: take_map(bpf, "sockets")?,
+            socket_counts: take_map(bpf, "socket_counts")?,
             listeners: take_map(bpf, "listeners")?,
             port_filters: take_map(bpf, "port_filters")?,
             verdicts: take_map(bpf, "verdicts")?,
             overflow_notices: take_map(bpf, "overflow_notices")?,
             globals: take_map(bpf, ".bss")?,
             overflow_seen: 0,
-            _bpf: object.attach()?,
+            bpf: object.attach()?,
         })
     }
 
@@ -133,7 +143,8 @@ impl NetworkProbe {
     }
 
     /// Watches a process (thread group): new connections, and existing ones from their next read or write on. Has no effect
-    /// on a process that is already watched.
+    /// on a process that is already watched, but for one: processes that are watched for their port or name occupy one of
+    /// 256 entries for all and of 32 for each cgroup until they are added or removed.
     ///
     /// # Errors
     /// [`Error::TableFull`].
@@ -141,9 +152,19 @@ impl NetworkProbe {
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| Error::Ring(error))?;
         let zero = PerCpuValues::try_from(vec![Account::default(); cpus]).map_err(Error::Ring)?;
         match self.processes.insert(pid, zero, BPF_NOEXIST) {
-            Err(MapError::SyscallError(error)) if is(&error.io_error, rustix::io::Errno::EXIST) => Ok(()),
+            Err(MapError::SyscallError(error)) if is(&error.io_error, rustix::io::Errno::EXIST) => self.confirm(pid),
             other => stored("processes", other),
         }
+    }
+
+    /// Frees the entry of a process that the programs watch by themselves.
+    fn confirm(&mut self, pid: u32) -> Result<(), Error> {
+        let Ok(slot) = self.unconfirmed.get(&pid, 0) else { return Ok(()) };
+        removed("unconfirmed processes", self.unconfirmed.remove(&pid))?;
+        if let Some(count) = self.cgroup_slots.atomic(slot, 0) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Stops watching a process and removes its account. Connections that were reported still get an [`Event::Closed`].
@@ -151,7 +172,13 @@ impl NetworkProbe {
     /// # Errors
     /// A failure of the system call.
     pub fn remove_process(&mut self, pid: u32) -> Result<(), Error> {
+        self.forget_process(pid)?;
+        removed("socket counts", self.socket_counts.remove(&pid))
+    }
+
+    fn forget_process(&mut self, pid: u32) -> Result<(), Error> {
         removed("processes", self.processes.remove(&pid))?;
+        self.confirm(pid)?;
         removed("filters", self.port_filters.remove(&pid))
     }
 
@@ -163,10 +190,11 @@ impl NetworkProbe {
     /// A failure of the system call.
     pub fn release_process(&mut self, pid: u32) -> Result<(), Error> {
         // The account first: without it the programs do not change the states any more.
-        self.remove_process(pid)?;
-        let is_its = |key: &u64| self.sockets.get(key, 0).is_ok_and(|state| state.pid == pid);
-        let keys: Vec<u64> = self.sockets.keys().filter_map(Result::ok).filter(is_its).collect();
-        keys.iter().try_for_each(|key| removed("sockets", self.sockets.remove(key)))
+        self.forget_process(pid)?;
+        if self.socket_counts.get(&pid, 0).is_ok_and(|count| count > 0) {
+            forget_sockets(&mut self.bpf, pid)?;
+        }
+        removed("socket counts", self.socket_counts.remove(&pid))
     }
 
     /// Adds an existing listening socket of a watched process: connections accepted there belong to the process, with the
@@ -222,8 +250,8 @@ impl NetworkProbe {
         loop {
             let interval = self.drain_interval.saturating_sub(self.drained.elapsed());
             let wait = interval.min(deadline.saturating_duration_since(Instant::now()));
-            if !wait.is_zero() && self.ring.backlog() < self.wake_bytes {
-                self.ring.wait(wait).map_err(Error::Ring)?;
+            if !wait.is_zero() {
+                self.wait(wait)?;
             }
             let events = self.drain(f)?;
             self.drained = Instant::now();
@@ -236,6 +264,17 @@ impl NetworkProbe {
                 return Ok(events);
             }
         }
+    }
+
+    /// Waits until the backlog is large, or for `timeout`.
+    fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        let Some(waiting) = self.reader.atomic(0, offset_of!(ReaderState, waiting)) else { return Ok(()) };
+        // Sequentially consistent: a program that adds to the ring sees the flag, or this thread sees what it added.
+        waiting.store(1, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let waited = if self.ring.backlog() < self.wake_bytes { self.ring.wait(timeout) } else { Ok(()) };
+        waiting.store(0, Ordering::SeqCst);
+        waited.map_err(Error::Ring)
     }
 
     fn drain(&mut self, f: &mut dyn FnMut(Event<'_>)) -> Result<usize, Error> {
@@ -295,6 +334,13 @@ impl NetworkProbe {
     #[must_use]
     pub fn lost_notices(&self) -> u64 {
         self.globals().lost_notices
+    }
+
+    /// Number of times that a process was not watched for its port or name, since too many were: see
+    /// [`add_process`](Self::add_process). [`Event::Exec`] and [`Event::Listening`] are reported nevertheless.
+    #[must_use]
+    pub fn refused_processes(&self) -> u64 {
+        self.globals().refused_processes
     }
 
     /// Account of a process; `None` if it is not watched.

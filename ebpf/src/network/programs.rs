@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use aya::programs::{BtfTracePoint, Program};
+use aya::programs::{BtfTracePoint, Program, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::options::{CaptureMode, ExecEvents, NetworkOptions};
@@ -50,6 +50,8 @@ impl Object {
             load_program(&mut bpf, program, tracepoint, &kernel.btf)
                 .map_err(|error| Error::from_loader((*program).to_owned(), &*error, ring_bytes))?;
         }
+        let loaded = forget_sockets_program(&mut bpf).and_then(|program| retry_eagain(|| program.load()));
+        loaded.map_err(|error| Error::from_loader(FORGET_SOCKETS.to_owned(), &error, ring_bytes))?;
         Ok(Self { bpf, mode, programs, ring_bytes })
     }
 
@@ -63,6 +65,24 @@ impl Object {
             attached.map_err(|error| Error::from_loader((*program).to_owned(), &*error, self.ring_bytes))?;
         }
         Ok(self.bpf)
+    }
+}
+
+/// Forgets the sockets of a process. Run by test runs only.
+const FORGET_SOCKETS: &str = "forget_sockets";
+
+/// Forgets the sockets of a process, without an event for each. Takes milliseconds for a full table.
+pub(super) fn forget_sockets(bpf: &mut Ebpf, pid: u32) -> Result<(), Error> {
+    let mut options = RawTracePointRunOptions::new();
+    options.args[0] = u64::from(pid);
+    let run = forget_sockets_program(bpf).and_then(|program| program.test_run(options));
+    run.map(drop).map_err(|error| Error::from_loader("forget the sockets of a process".to_owned(), &error, 0))
+}
+
+fn forget_sockets_program(bpf: &mut Ebpf) -> Result<&mut RawTracePoint, ProgramError> {
+    match bpf.program_mut(FORGET_SOCKETS) {
+        Some(Program::RawTracePoint(found)) => Ok(found),
+        _ => Err(ProgramError::NotLoaded),
     }
 }
 

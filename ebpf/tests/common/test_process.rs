@@ -149,8 +149,10 @@ fn execute(words: &[&str]) -> Vec<i64> {
                 let none = std::ptr::null_mut();
                 vec![result(libc::splice(pipe[0], none, fd, none, a as usize, 0))]
             }
+            "connect_and_send" => vec![connect_and_send(words[1].parse().expect("an address"), a as usize)],
             "send_with_hole" => send_with_hole(fd, a as u64),
             "send_and_unmap" => send_and_unmap(fd, a as u64, b as usize, number(4) as usize),
+            "send_and_replace_vectors" => send_and_replace_vectors(fd, a as u64, b as usize, number(4) as usize),
             "int80_write" => int80_write(fd, a as u64, number(3) as usize),
             "error_queue" => {
                 let mut byte = [0_u8; 64];
@@ -182,6 +184,17 @@ fn storm(listener: i32, address: SocketAddr, threads: usize, each: usize) -> i64
     };
     let threads: Vec<_> = (0..threads).map(|_| std::thread::spawn(one)).collect();
     threads.into_iter().map(|thread| i64::from(thread.join().is_err())).sum()
+}
+
+/// Opens `count` connections, which stay open, and sends a byte over each; returns how many sends failed.
+fn connect_and_send(address: SocketAddr, count: usize) -> i64 {
+    // SAFETY: plain system calls; the limit is that of this process.
+    unsafe {
+        let limit = libc::rlimit { rlim_cur: count as u64 + 64, rlim_max: count as u64 + 64 };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        let failed = (0..count).filter(|_| send("write", connect(address, false) as i32, 0, 0, 1, 1) != 1).count();
+        failed as i64
+    }
 }
 
 fn sockaddr(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
@@ -355,6 +368,35 @@ unsafe fn send_and_unmap(fd: i32, seed: u64, gone: usize, length: usize) -> Vec<
             std::thread::yield_now();
         }
         libc::munmap(start as *mut _, gone);
+        reply(&[0]);
+        vec![writer.join().expect("the thread returns")]
+    }
+}
+
+/// Sends a buffer with one vector, and prefixes it with `empty` ones while the call is blocked: the kernel has its copy.
+unsafe fn send_and_replace_vectors(fd: i32, seed: u64, empty: usize, length: usize) -> Vec<i64> {
+    struct Shared(*mut libc::msghdr);
+    // SAFETY: the test is about a message that two threads use.
+    unsafe impl Send for Shared {}
+
+    unsafe {
+        let start = mapped(seed, length);
+        let mut whole = [libc::iovec { iov_base: start.cast(), iov_len: length }];
+        let mut replaced = vec![libc::iovec { iov_base: start.cast(), iov_len: 0 }; empty];
+        replaced.extend(whole);
+        let mut header = message(&mut whole);
+        let shared = Shared(&raw mut header);
+        let writer = std::thread::spawn(move || {
+            let shared = shared;
+            result(libc::sendmsg(fd, shared.0, 0))
+        });
+        let mut queued = 0_i32;
+        while queued == 0 {
+            libc::ioctl(fd, libc::TIOCOUTQ, &raw mut queued);
+            std::thread::yield_now();
+        }
+        (&raw mut header.msg_iovlen).write_volatile(replaced.len());
+        (&raw mut header.msg_iov).write_volatile(replaced.as_mut_ptr());
         reply(&[0]);
         vec![writer.join().expect("the thread returns")]
     }

@@ -208,6 +208,36 @@ fn a_held_process_that_exited_is_still_interpreted() {
     assert!(bench.table.is_incomplete(), "it is gone");
 }
 
+/// Whoever executes programs of the node's name takes no place of others.
+#[test]
+fn held_processes_are_limited() {
+    const OF_POD: u32 = 32;
+    const ALL: u32 = 256;
+    let uid = |number: u32| format!("{number:08}-0000-0000-0000-000000000000");
+    let mut bench = Bench::new();
+    let execute = |bench: &mut Bench, number: u32, pod: u32| {
+        let pid = 1000 * (pod + 1) + number;
+        bench.process(pid, "octez-node", location('a', Some(&uid(pod))));
+        bench.table.executed(pid)
+    };
+    for pod in 0..ALL / OF_POD {
+        for number in 0..OF_POD {
+            assert!(matches!(execute(&mut bench, number, pod), Some(TargetChange::Held(_))), "{number} of pod {pod}");
+        }
+        let pid = 1000 * (pod + 1) + OF_POD;
+        assert_eq!(execute(&mut bench, OF_POD, pod), Some(TargetChange::Dismissed(pid)), "one more of pod {pod}");
+    }
+    assert_eq!(execute(&mut bench, 0, 99), Some(TargetChange::Dismissed(100_000)), "of another pod");
+    // One that is configured is observed nevertheless.
+    assert_eq!(bench.configure(vec![pod(UID, 'b')]), []);
+    bench.process(10, "octez-node", location('b', Some(UID)));
+    assert_eq!(started(bench.table.executed(10)), (10, node(), false));
+    // Held processes whose time is over make place.
+    let over = std::time::Instant::now() + Watch::default().hold;
+    assert_eq!(bench.table.overdue(over).len(), ALL as usize);
+    assert!(matches!(execute(&mut bench, 1, 99), Some(TargetChange::Held(_))));
+}
+
 #[test]
 fn a_node_is_held_until_its_identity_arrives_again() {
     let json = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));

@@ -97,12 +97,44 @@ __noinline int inspect_pages(u32 pfn, u32 order)
 	return s.owned;
 }
 
-static long inspect_folio(void *map, u32 *pfn, u32 *order, void *unused)
-{
-	u32 key = *pfn;
+/* First pages of the folios to inspect: a batch, since one run over all folios would occupy a CPU for up to a second. */
+#define FOLIO_BATCH 64
 
-	if (!inspect_pages(key, *order)) /* freed in parts */
-		bpf_map_delete_elem(&folios, &key);
+/* A batch. Mappable array: Linux 5.5. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FOLIO_BATCH);
+	__type(key, u32);
+	__type(value, u64);
+} folio_batch SEC(".maps");
+
+static long inspect_folio(u32 i, void *unused)
+{
+	u64 *first = bpf_map_lookup_elem(&folio_batch, &i);
+	u32 pfn, *order, *owner;
+
+	if (!first)
+		return 1;
+	pfn = *first;
+	order = bpf_map_lookup_elem(&folios, &pfn);
+	if (!order)
+		return 0;
+	/* No page of a folio that is mapped by one entry has been freed. */
+	owner = bpf_map_lookup_elem(&page_owners, &pfn);
+	if (owner && *owner && !(*owner & DEFERRED_SPLIT) && is_entirely_mapped(pfn))
+		return 0;
+	if (!inspect_pages(pfn, *order)) /* freed in parts */
+		bpf_map_delete_elem(&folios, &pfn);
+	return 0;
+}
+
+/* Inspects the first args[0] folios of the batch. User space runs it before it reads (BPF_PROG_TEST_RUN of raw tracepoints:
+ * Linux 5.10). */
+SEC("raw_tracepoint/inspect_folios")
+int inspect_folios(u64 *args)
+{
+	bpf_loop_(args[0], inspect_folio, 0, 0);
 	return 0;
 }
 
@@ -174,12 +206,10 @@ static long resolve_queue(u32 cpu, void *unused)
 	return 0;
 }
 
-/* Inspects folios and queues. User space runs it before it reads (BPF_PROG_TEST_RUN of raw tracepoints: Linux 5.10;
- * bpf_for_each_map_elem: 5.13). */
-SEC("raw_tracepoint/inspect")
-int inspect(u64 *args)
+/* Resolves the kind of all pages in the queues. User space runs it before it reads. */
+SEC("raw_tracepoint/resolve_kinds")
+int resolve_kinds(u64 *args)
 {
-	bpf_for_each_map_elem_(&folios, inspect_folio, 0, 0);
 	bpf_loop_(max_cpus, resolve_queue, 0, 0);
 	return 0;
 }

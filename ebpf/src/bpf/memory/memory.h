@@ -188,7 +188,6 @@ static __always_inline struct globals *globals(void)
 
 /* Helpers that the installed libbpf headers may lack: Linux 5.17, 5.13, 5.15. */
 static long (*const bpf_loop_)(u32 n, void *f, void *ctx, u64 flags) = (void *)181;
-static long (*const bpf_for_each_map_elem_)(void *map, void *f, void *ctx, u64 flags) = (void *)164;
 static struct pt_regs *(*const task_pt_regs)(struct task_struct *) = (void *)175;
 
 /* Allocates the id of a node; 0 if the tree is full. */

@@ -42,12 +42,11 @@ static __always_inline int matches_argv0(struct task_struct *task)
 
 static __always_inline void handle_exec(struct task_struct *task)
 {
-	static const struct account empty_account;
 	struct notice n = {};
 	u32 pid = task->tgid;
 
 	if (matches_comm(task) || matches_argv0(task))
-		bpf_map_update_elem(&processes, &pid, &empty_account, BPF_NOEXIST);
+		watch_unconfirmed(pid);
 	else if (!report_every_exec && !bpf_map_lookup_elem(&processes, &pid))
 		return;
 	n.kind = R_EXEC;

@@ -40,7 +40,6 @@ int BPF_PROG(on_process_exit, struct task_struct *task)
  * first connection is captured. */
 static __always_inline void handle_listen(const struct sock *sk)
 {
-	static const struct account empty_account;
 	struct notice n = {};
 	struct listen_key key = {};
 	struct listener *l, fresh = {};
@@ -56,7 +55,7 @@ static __always_inline void handle_listen(const struct sock *sk)
 	}
 	if (is_watched) {
 		u16 port = key.port;
-		if (!bpf_map_update_elem(&processes, &pid, &empty_account, BPF_NOEXIST))
+		if (!watch_unconfirmed(pid))
 			bpf_map_update_elem(&port_filters, &pid, &port, BPF_NOEXIST);
 	} else if (!bpf_map_lookup_elem(&processes, &pid)) {
 		return;
@@ -89,19 +88,18 @@ static __always_inline void handle_listen_end(const struct sock *sk)
 static __always_inline void handle_connect(const struct sock *sk, struct socket_state *before)
 {
 	struct socket_state st = {};
-	u64 key = (u64)sk;
 	u32 pid = current_pid();
 
 	if (before) { /* the same socket connects again after a disconnect */
 		report_closed(sk, before, 1);
-		bpf_map_delete_elem(&sockets, &key);
+		delete_state(sk, before);
 	}
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		return;
 	st.id = new_id();
 	st.pid = pid;
 	st.role = ROLE_INITIATOR;
-	bpf_map_update_elem(&sockets, &key, &st, BPF_ANY);
+	put_state(sk, &st);
 }
 
 static __always_inline void handle_accept(const struct sock *sk)
@@ -147,7 +145,7 @@ static __noinline int handle_state_change(const struct sock *sk, int old, int ne
 	st = bpf_map_lookup_elem(&sockets, &key);
 	if (st && st->established && new == TCP_ESTABLISHED) { /* its destruction was missed and the memory is reused */
 		report_closed(sk, st, 1);
-		bpf_map_delete_elem(&sockets, &key);
+		delete_state(sk, st);
 		st = 0;
 	}
 	switch (new) {
@@ -199,7 +197,7 @@ static __noinline int handle_destroy(const struct sock *sk)
 	struct socket_state *st = bpf_map_lookup_elem(&sockets, &key);
 	if (st) {
 		report_closed(sk, st, 0);
-		bpf_map_delete_elem(&sockets, &key);
+		delete_state(sk, st);
 	}
 	return 0;
 }
@@ -240,4 +238,24 @@ SEC("tp_btf/tcp_destroy_sock")
 int BPF_PROG(on_destroy_nested, struct sock *sk)
 {
 	return handle_destroy(sk);
+}
+
+/* ---- released processes ---- */
+
+static long forget_socket(void *map, u64 *key, struct socket_state *st, u32 *pid)
+{
+	if (st->pid == *pid)
+		bpf_map_delete_elem(&sockets, key);
+	return 0;
+}
+
+/* Forgets the sockets of process args[0]. Run by user space (BPF_PROG_TEST_RUN of raw tracepoints: Linux 5.10;
+ * bpf_for_each_map_elem: 5.13). */
+SEC("raw_tracepoint/forget_sockets")
+int forget_sockets(u64 *args)
+{
+	u32 pid = args[0];
+
+	bpf_for_each_map_elem(&sockets, forget_socket, &pid, 0);
+	return 0;
 }

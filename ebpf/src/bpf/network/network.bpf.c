@@ -188,6 +188,7 @@ static __always_inline int sock_io(struct sock *sk, int ret, int flags, u32 dir)
 			reason = UNREADABLE;
 		s->iter.left = s->iter.message_left = ret;
 		s->iter.message_count = 0;
+		s->iter.iovs_left = MAX_IOVS;
 	} else if (!reason) {
 		reason = locate_buffers(&s->iter, r, nr, ret);
 	}
@@ -312,6 +313,7 @@ int BPF_PROG(on_exit, struct pt_regs *r, long ret)
 		s->iter.messages = r->si;
 		s->iter.message_count = ret;
 		s->iter.message_left = 0;
+		s->iter.iovs_left = MAX_MMSG_IOVS;
 		reason = NOT_MISSING;
 	} else {
 		reason = locate_buffers(&s->iter, r, nr, n);

@@ -100,7 +100,6 @@ struct socket_state {
 	u8 role, verdict, established, reported, muted, fin_sent, closed_by, inode_reported;
 	u8 local[16], remote[16];
 };
-_Static_assert(sizeof(struct socket_state) == 128, "src/network/abi.rs");
 
 /* A notice that did not fit in the ring, stored until user space fetches it. */
 struct overflow_notice {
@@ -125,6 +124,7 @@ struct globals {
 	u64 last_id;
 	u64 overflowed; /* notices stored in `overflow_notices` */
 	u64 lost_notices;     /* notices that did not fit there either */
+	u64 refused_processes; /* not watched because too many are unconfirmed */
 } globals;
 
 /* Records for user space. Linux 5.8. */
@@ -148,6 +148,41 @@ struct {
 	__type(key, u32);
 	__type(value, struct account);
 } processes SEC(".maps");
+
+/*
+ * Processes that the programs watch by themselves and that user space has not confirmed or removed yet, with the slot of
+ * their cgroup below. The capacity leaves entries of `processes` to those that user space adds, whatever other processes
+ * execute. Linux 3.19.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, u32);
+	__type(value, u32);
+} unconfirmed SEC(".maps");
+
+#define MAX_UNCONFIRMED_OF_CGROUP 32
+#define CGROUP_SLOTS 1024
+
+/* Number of unconfirmed processes by cgroup id modulo CGROUP_SLOTS; user space subtracts. Mappable array: Linux 5.5. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CGROUP_SLOTS);
+	__type(key, u32);
+	__type(value, u64);
+} cgroup_slots SEC(".maps");
+
+/* Number of tracked sockets by watched process. Linux 3.19. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u32);
+} socket_counts SEC(".maps");
+
+/* A quarter of `sockets`: one process cannot fill it. */
+#define MAX_SOCKETS_OF_PROCESS 16384
 
 /* Children of watched processes, which may use inherited sockets. Syscall mode only, which filters by the calling process
  * before it looks up the socket. Linux 3.19. */

@@ -235,12 +235,76 @@ static __always_inline int is_port_captured(u32 pid, u32 netns, u16 port)
 	return bpf_map_lookup_elem(&watched_ports, &key) != 0;
 }
 
+/* Counts one more socket of a process; returns 0 if it has too many. */
+static __always_inline int count_socket(u32 pid)
+{
+	u32 none = 0, *count = bpf_map_lookup_elem(&socket_counts, &pid);
+
+	if (!count) {
+		bpf_map_update_elem(&socket_counts, &pid, &none, BPF_NOEXIST);
+		count = bpf_map_lookup_elem(&socket_counts, &pid);
+	}
+	if (!count || *count >= MAX_SOCKETS_OF_PROCESS)
+		return 0;
+	__sync_fetch_and_add(count, 1);
+	return 1;
+}
+
+static __always_inline void uncount_socket(u32 pid)
+{
+	u32 *count = bpf_map_lookup_elem(&socket_counts, &pid);
+
+	/* The count starts anew when a process is watched again. */
+	if (count && *count)
+		__sync_fetch_and_add(count, -1);
+}
+
+/* Begins to track a socket that is not tracked. Returns 0 if there is no entry left for it. */
 static __always_inline struct socket_state *put_state(const struct sock *sk, struct socket_state *st)
 {
 	u64 key = (u64)sk;
-	if (bpf_map_update_elem(&sockets, &key, st, BPF_ANY))
+
+	if (!count_socket(st->pid))
 		return 0;
+	if (bpf_map_update_elem(&sockets, &key, st, BPF_ANY)) {
+		uncount_socket(st->pid);
+		return 0;
+	}
 	return bpf_map_lookup_elem(&sockets, &key);
+}
+
+static __always_inline void delete_state(const struct sock *sk, const struct socket_state *st)
+{
+	u64 key = (u64)sk;
+
+	uncount_socket(st->pid);
+	bpf_map_delete_elem(&sockets, &key);
+}
+
+/*
+ * Watches a process that user space has not asked for, because of its name or its port. Fails if the process is watched
+ * already, or if too many others of its cgroup or of the host are unconfirmed. The process must be the current one.
+ */
+static __always_inline int watch_unconfirmed(u32 pid)
+{
+	static const struct account empty_account;
+	u32 slot = bpf_get_current_cgroup_id() % CGROUP_SLOTS;
+	u64 *count;
+
+	if (bpf_map_lookup_elem(&processes, &pid))
+		return -1;
+	count = bpf_map_lookup_elem(&cgroup_slots, &slot);
+	if (!count || *count >= MAX_UNCONFIRMED_OF_CGROUP || bpf_map_update_elem(&unconfirmed, &pid, &slot, BPF_NOEXIST)) {
+		__sync_fetch_and_add(&globals.refused_processes, 1);
+		return -1;
+	}
+	__sync_fetch_and_add(count, 1);
+	if (bpf_map_update_elem(&processes, &pid, &empty_account, BPF_NOEXIST)) {
+		__sync_fetch_and_add(count, -1);
+		bpf_map_delete_elem(&unconfirmed, &pid);
+		return -1;
+	}
+	return 0;
 }
 
 /* Initialises the state of an established connection. */

@@ -41,7 +41,14 @@ struct user_iov_iter {
 	u64 messages;         /* recvmmsg and sendmmsg at system call exit: remaining messages */
 	u64 message_left;     /* remaining bytes of the current message */
 	u32 message_count;
+	u32 iovs_left;        /* limit of buffers for the whole call */
 };
+
+/* The kernel's limit of buffers in a message (UIO_MAXIOV). The process may change its vectors while the call is running, so
+ * the number that is read afterwards is not to be trusted: each costs a read in a program that is not preempted. */
+#define MAX_IOVS 1024
+/* Limit for all messages of a sendmmsg or recvmmsg; the kernel's is UIO_MAXIOV for each of them. */
+#define MAX_MMSG_IOVS 8192
 
 /* Selects the buffers of one msghdr; returns 0 if it cannot be read. */
 static __always_inline int iter_message(struct user_iov_iter *w, u64 message)
@@ -112,6 +119,7 @@ static __always_inline u8 locate_buffers(struct user_iov_iter *w, const struct p
 	w->message_left = n;
 	w->message_count = 0;
 	w->segment = 0;
+	w->iovs_left = MAX_IOVS;
 	switch (nr) {
 	case NR_READ:
 	case NR_WRITE:

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::abi::{AddressSpace, Counters};
+use super::super::abi::{AddressSpace, Counters, FOLIO_BATCH};
 use super::super::call_tree::CallTree;
 use super::super::process;
 use super::super::programs;
@@ -18,7 +18,8 @@ impl MemoryProbe {
     pub fn read(&mut self, scope: Scope) -> Result<Reading, Error> {
         let at_ns = monotonic_ns();
         self.reclaim_nodes()?;
-        programs::inspect(&mut self.bpf)?;
+        programs::resolve_kinds(&mut self.bpf)?;
+        self.inspect_folios()?;
         let last = self.last_node();
         self.tree.update(last);
         let mut targets: Vec<TargetReading> = Vec::new();
@@ -41,6 +42,16 @@ impl MemoryProbe {
         let modules = self.modules.since(if scope == Scope::All { 0 } else { self.modules_reported });
         self.modules_reported = self.modules.count();
         Ok(Reading { at_ns, modules, nodes, counts, targets, health: self.health() })
+    }
+
+    /// Inspects the large folios of all targets, some at a time.
+    fn inspect_folios(&mut self) -> Result<(), Error> {
+        let pfns: Vec<u32> = self.folios.keys().filter_map(Result::ok).collect();
+        for batch in pfns.chunks(FOLIO_BATCH as usize) {
+            (0..).zip(batch).for_each(|(index, pfn)| self.folio_batch.set(index, u64::from(*pfn)));
+            programs::inspect_folios(&mut self.bpf, batch.len() as u32)?;
+        }
+        Ok(())
     }
 
     /// Targets that share pages since a fork: the kernel counts such a page for each of them.

@@ -1,39 +1,20 @@
-//! Measures the overhead of capture: the sender's throughput with and without capture for several write sizes, lost
-//! bytes, and the latency of system calls unrelated to sockets.
-//!
-//! ```text
-//! cargo run --release -p chainscope-ebpf --example network_cost -- [sock|syscall] [pairs] [run milliseconds]
-//! ```
-//!
-//! Sender and receiver are two processes on loopback; only the sender is watched. Runs with and without capture
-//! alternate, so that other load affects both. The output has the median and the minimum of the ratios.
-#![expect(clippy::print_stdout, unsafe_code, reason = "prints its results; calls getppid directly")]
+//! Throughput of a sender that writes as fast as it can.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use chainscope_ebpf::network::{CaptureMode, Event, NetworkOptions, NetworkProbe, Verdict};
+use chainscope_ebpf::network::{CaptureMode, Event, KernelAccount, Verdict};
+
+use crate::load;
+use crate::peers::{line_of, role};
 
 const SIZES: [usize; 4] = [256, 4 << 10, 64 << 10, 1 << 20];
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    match arguments.get(1).map(String::as_str) {
-        Some("send") => return send(&arguments),
-        Some("receive") => return receive(),
-        _ => {}
-    }
-    let mode = match arguments.get(1).map(String::as_str) {
-        Some("syscall") => CaptureMode::Syscall,
-        _ => CaptureMode::Sock,
-    };
-    let number = |at: usize, default: u64| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(default);
-    let (pairs, run) = (number(2, 7), Duration::from_millis(number(3, 1000)));
-
+/// Prints throughput with and without capture.
+pub(crate) fn compare(mode: CaptureMode, pairs: u64, run: Duration) {
     println!("capture mode {mode}, {pairs} pairs of {} ms, only the sender is watched", run.as_millis());
     println!(
         "{:>9} {:>10} {:>10} {:>7} {:>7} {:>10} {:>10} {:>7} {:>14} {:>10}",
@@ -65,14 +46,6 @@ fn main() {
             median(&mut cost_on),
         );
     }
-
-    println!("\nsystem calls of a process that is not watched, ns (least of {pairs})");
-    println!("{:>9} {:>9} {:>14}", "", "getppid", "read /dev/zero");
-    for (name, mode) in [("none", None), ("sock", Some(CaptureMode::Sock)), ("syscall", Some(CaptureMode::Syscall))] {
-        let _probe = mode.map(|mode| load(Some(mode)));
-        let (getppid, read) = unrelated(pairs);
-        println!("{name:>9} {getppid:>9.1} {read:>14.1}");
-    }
 }
 
 struct Measured {
@@ -82,21 +55,6 @@ struct Measured {
     cost: f64,
     captured: u64,
     lost: u64,
-}
-
-fn load(mode: Option<CaptureMode>) -> NetworkProbe {
-    NetworkProbe::load(&NetworkOptions { mode, ..NetworkOptions::default() }).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn role(arguments: &[&str]) -> Child {
-    let own = std::env::current_exe().expect("the executable path");
-    Command::new(own).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("own program")
-}
-
-fn line_of(child: &mut Child) -> String {
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
-    line.trim().to_owned()
 }
 
 fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
@@ -152,11 +110,12 @@ fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
         rate: sent / seconds,
         cost,
         captured: account.as_ref().map_or(0, |account| account.captured),
-        lost: account.as_ref().map_or(0, chainscope_ebpf::network::KernelAccount::dropped_bytes),
+        lost: account.as_ref().map_or(0, KernelAccount::dropped_bytes),
     }
 }
 
-fn send(arguments: &[String]) {
+/// The sender.
+pub(crate) fn send(arguments: &[String]) {
     let size: usize = arguments[3].parse().expect("a size");
     let run = Duration::from_millis(arguments[4].parse().expect("milliseconds"));
     std::io::stdin().read_line(&mut String::new()).expect("go");
@@ -179,37 +138,6 @@ fn send(arguments: &[String]) {
 fn thread_cpu_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-}
-
-fn receive() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    println!("{}", listener.local_addr().expect("an address"));
-    let (mut stream, _) = listener.accept().expect("the sender");
-    let mut bytes = vec![0; 256 << 10];
-    while stream.read(&mut bytes).is_ok_and(|n| n > 0) {}
-}
-
-fn unrelated(rounds: u64) -> (f64, f64) {
-    const CALLS: u32 = 1_000_000;
-    let mut zero = std::fs::File::open("/dev/zero").expect("/dev/zero");
-    let least = |call: &mut dyn FnMut()| {
-        (0..rounds)
-            .map(|_| {
-                let start = Instant::now();
-                for _ in 0..CALLS {
-                    call();
-                }
-                start.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
-            })
-            .fold(f64::INFINITY, f64::min)
-    };
-    // SAFETY: getppid has no arguments and cannot fail.
-    let getppid = least(&mut || {
-        unsafe { libc::syscall(libc::SYS_getppid) };
-    });
-    let mut byte = [0];
-    let read = least(&mut || zero.read_exact(&mut byte).expect("/dev/zero"));
-    (getppid, read)
 }
 
 fn median(values: &mut [f64]) -> f64 {
