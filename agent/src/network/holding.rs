@@ -53,7 +53,7 @@ pub(crate) struct Held {
 
 impl Held {
     fn new(group: Option<ProcessGroup>) -> Self {
-        Self { group, items: Vec::new(), bytes: 0, dropped_bytes: 0, settled: None, sockets: HashSet::new() }
+        Self { group, items: Vec::new(), bytes: 0, dropped_bytes: 0, settled: None, sockets: BTreeSet::new() }
     }
 
     fn is_provisional(&self) -> bool {

@@ -439,7 +439,7 @@ impl<S: RecordSink> Worker<S> {
         }
         if self.interpreter.is_reading_identity(pid) {
             if !self.holding.has(pid) || self.holding.is_provisional(pid) {
-                self.holding.hold(pid);
+                self.holding.hold(pid, facts.group());
             }
             self.awaiting_identity.insert(pid);
         } else {

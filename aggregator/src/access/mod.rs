@@ -17,14 +17,7 @@ pub(crate) mod permission;
 pub(crate) mod review;
 mod tokens;
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    net::IpAddr,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, header};
 use futures::{StreamExt as _, TryStreamExt as _, stream};

@@ -14,7 +14,9 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, Queue};
 
-use super::abi::{Counters, Edge, FOLIO_BATCH, Globals, MAX_ADDRESS_SPACES, PREEXISTING_BATCH, PreexistingPage, Target};
+use super::abi::{
+    Counters, Edge, FOLIO_BATCH, Globals, MAX_ADDRESS_SPACES, PREEXISTING_BATCH, PreexistingPage, Target,
+};
 use super::address_spaces::AddressSpaces;
 use super::call_tree::CallTree;
 use super::mmap_events::MmapEvents;

@@ -124,7 +124,9 @@ fn add(sum: &mut NetworkAccount, account: NetworkAccount) {
         connections_open: _,
         chunks_dropped,
         chunk_bytes_dropped,
+        bytes_residual,
     } = account;
+    sum.bytes_residual = sum.bytes_residual.saturating_add(bytes_residual);
     for (sum, term) in [
         (&mut sum.bytes_seen, bytes_seen),
         (&mut sum.bytes_captured, bytes_captured),
