@@ -344,7 +344,7 @@ fn too_wide_a_query_is_a_400_that_says_how_to_narrow_it() {
         config.limits.query_timeout = Duration::from_micros(100);
         config.limits.heartbeat_interval = Duration::from_millis(5);
     });
-    server.feed("9732", (0..3000).map(|_| record(TIME, Kind::Message(message("advertise")))).collect());
+    server.feed("9732", (0..30_000).map(|_| record(TIME, Kind::Message(message("advertise")))).collect());
     // A 503 says that the wait for a thread took longer.
     let answer =
         std::iter::repeat_with(|| server.get("/v2/p2p?limit=1000")).find(|answer| answer.status != 503).unwrap();
