@@ -120,6 +120,14 @@ impl PillarStatus for Figures {
         for (name, help, value) in columns {
             counters(registry, name, help, nodes.iter().map(|(of, figures)| (node(of), value(figures))));
         }
+        let over_memory = nodes.iter().flat_map(|(of, (_, total))| {
+            let sample = |(reason, count): (&&'static str, &u64)| {
+                ([node(of), vec![("reason", (*reason).to_owned())]].concat(), *count)
+            };
+            total.over_memory.iter().map(sample)
+        });
+        let help = "What the memory of a node's sessions had no room for, by reason";
+        counters(registry, "session_memory_exceeded", help, over_memory);
         gauge(registry, "held_processes", "Processes captured before they are configured", held.processes as u64);
         gauge(registry, "held_bytes", "Payload held of them", held.bytes as u64);
         let help = "Held processes that were never configured";
