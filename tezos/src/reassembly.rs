@@ -56,14 +56,7 @@ pub(crate) struct Reassembler {
 
 impl Reassembler {
     pub(crate) fn new(direction: Direction) -> Self {
-        Self {
-            direction,
-            is_dal: false,
-            in_sync: true,
-            partial: None,
-            memory: MemoryBudget::default(),
-            undecoded: 0,
-        }
+        Self { direction, is_dal: false, in_sync: true, partial: None, memory: MemoryBudget::default(), undecoded: 0 }
     }
 
     /// Chunks are missing from here on: drops the incomplete message.
@@ -239,7 +232,8 @@ impl PartialMessage {
         self.received += bytes.len() as u64;
         self.sha256.update(bytes);
         let max = limits.max_prefix_bytes.max(FRAME_BYTES);
-        let first = |max: usize, length: usize| bytes.get(..max.saturating_sub(length).min(bytes.len())).unwrap_or_default();
+        let first =
+            |max: usize, length: usize| bytes.get(..max.saturating_sub(length).min(bytes.len())).unwrap_or_default();
         let length = usize::try_from(self.length).unwrap_or(usize::MAX);
         if !self.is_cut && !self.prefix.extend(first(max, self.prefix.len()), max.min(length.max(FRAME_BYTES))) {
             self.is_cut = true;

@@ -184,7 +184,7 @@ fn a_chunk_without_memory_is_a_gap_and_the_stream_goes_on() {
         recovered: true,
     };
     assert_eq!(peer.gaps, [gap]);
-    let comment = "outgoing bytes are skipped, at chunk 4: the memory for incomplete chunks is used up";
+    let comment = "outgoing bytes are skipped, at chunk 3: the memory for incomplete chunks is used up";
     assert_eq!(peer.comments, [comment]);
     assert_eq!((peer.stats().chunks_unbuffered, peer.stats().skipped), (1, gap.skipped_bytes));
 }

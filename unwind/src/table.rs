@@ -18,7 +18,7 @@ use crate::segments::{ElfSegments, parse};
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Limits on the resources for one file. The `.eh_frame` of the largest browsers has about 3 Mi rows in 25 MiB.
+/// Limits on the resources for one file. LLVM 22, a library of 190 MB, has 1.4 million rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of rows. A row takes 12 bytes, twice that during construction.

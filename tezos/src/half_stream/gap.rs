@@ -173,10 +173,10 @@ impl HalfStream {
         let length = PREFIX_BYTES + content_length(&pending).unwrap_or_default();
         self.open_gap();
         self.skip(pending.len() as u64);
-        self.next_counter += 1;
-        self.state = DirectionState::SkippingChunk(length.saturating_sub(pending.len()) as u64);
         self.stats.chunks_unbuffered += 1;
         self.report_memory(context);
+        self.next_counter += 1;
+        self.state = DirectionState::SkippingChunk(length.saturating_sub(pending.len()) as u64);
     }
 
     /// Reports once that the memory budget is used up.
