@@ -7,7 +7,9 @@ use std::{
 
 use chainscope_agent::fuzzing::spool::segment;
 use chainscope_fuzz::{SESSION, recorded, records};
-use chainscope_proto::v1::{Journal, JournalDirection, JournalSession, MemoryState, RecordRequest, record_request::Request};
+use chainscope_proto::v1::{
+    Journal, JournalDirection, JournalSession, MemoryState, RecordRequest, record_request::Request,
+};
 use chainscope_tezos::{generate::Generator, message::PEER_KINDS};
 use prost::Message as _;
 
@@ -106,7 +108,8 @@ fn main() -> io::Result<()> {
         write("query", &format!("{choice}-{}", query.len()), &with_choice(choice, query.as_bytes()))?;
     }
     write("config", "example", &fs::read(vectors.join("../docs/chainscope.example.toml"))?)?;
-    let legacy = "http_v3 = 17732\n[[nodes]]\nname = \"a\"\naliases = [\"b\"]\np2p = { port = 9732 }\nlog = {}\ndb = \"/db\"\n";
+    let legacy =
+        "http_v3 = 17732\n[[nodes]]\nname = \"a\"\naliases = [\"b\"]\np2p = { port = 9732 }\nlog = {}\ndb = \"/db\"\n";
     write("config", "legacy", legacy.as_bytes())?;
     Ok(())
 }
@@ -114,7 +117,8 @@ fn main() -> io::Result<()> {
 /// A journal of the session, right after its handshake.
 fn journal() -> Journal {
     let message = |direction: usize| SESSION.streams[direction][..SESSION.connection[direction]].to_vec();
-    let position = |direction: usize| JournalDirection { chunks: 3, stream_offset: SESSION.handshake[direction] as u64 };
+    let position =
+        |direction: usize| JournalDirection { chunks: 3, stream_offset: SESSION.handshake[direction] as u64 };
     let session = JournalSession {
         node: "node".to_owned(),
         connection: 5,

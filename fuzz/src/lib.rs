@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use chainscope_proto::v1::{
-    Batch, Chunk, ConnectionEvent, ConnectionOpened, MemoryCounts, MemoryFrame, MemoryKind, MemoryState, Message, Record,
-    RecordRequest, connection_event::Event, record::Kind, record_request::Request,
+    Batch, Chunk, ConnectionEvent, ConnectionOpened, MemoryCounts, MemoryFrame, MemoryKind, MemoryState, Message,
+    Record, RecordRequest, connection_event::Event, record::Kind, record_request::Request,
 };
 use chainscope_tezos::{
     Conversation, Direction, Identity, Keyring, Limits, Output, Piece, Role,
@@ -222,7 +222,8 @@ pub fn recorded() -> Vec<RecordRequest> {
             ..Message::default()
         }),
     ];
-    let record = |kind: Kind| Record { time_ns: 1_600_000_000_000_000_000, target: "pid 7".to_owned(), kind: Some(kind) };
+    let record =
+        |kind: Kind| Record { time_ns: 1_600_000_000_000_000_000, target: "pid 7".to_owned(), kind: Some(kind) };
     let records = kinds.into_iter().map(record).collect();
     let batch = Batch { node: "node".to_owned(), first_sequence: 0, records };
     let counts = MemoryCounts { kind: MemoryKind::Anon.into(), nodes: vec![1, 2], pages: vec![300, 400] };

@@ -11,7 +11,9 @@ fuzz_target!(|text: &str| {
     assert!(!names.is_empty() && names.len() == config.nodes.len());
     for node in &config.nodes {
         let all = std::iter::once(&node.name).chain(&node.aliases);
-        assert!(all.clone().all(|name| !name.is_empty() && name.len() <= 253 && name.chars().all(|c| c.is_ascii_graphic())));
+        assert!(
+            all.clone().all(|name| !name.is_empty() && name.len() <= 253 && name.chars().all(|c| c.is_ascii_graphic()))
+        );
         assert!(node.target.is_specified());
     }
     let commented = Config::parse(&format!("{text}\n# the end\n")).expect("a comment is no error");

@@ -110,8 +110,7 @@ fn incomplete_messages_of_a_target_are_bounded_and_leave_other_targets_whole() {
         bench.event(&Event::Opened(Opened { pid, ..socket.opened(Some(Role::Initiator)) }));
         socket
     };
-    let mut bench =
-        bench_with(identity("synthetic-two-way/identity.json"), limits, Waiting::default(), Store::Both);
+    let mut bench = bench_with(identity("synthetic-two-way/identity.json"), limits, Waiting::default(), Store::Both);
     bench.start_target(target(OTHER));
     // Where the session buffers most: within its message of 170 kB.
     let steps = synthetic();
