@@ -6,7 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 seconds=${1:-300}
-targets=(identity handshake message chunks opening conversation resume unwind)
+targets=(identity handshake message chunks opening conversation resume unwind
+    spool_segment spool_recovery journal symbols profile config ingest query)
 
 export RUSTC_BOOTSTRAP=1
 # Seeds are generated from the vectors, not committed.
@@ -16,8 +17,8 @@ cargo fuzz build --sanitizer none
 printf '| target | seconds | executions | corpus |\n| --- | ---: | ---: | ---: |\n'
 for target in "${targets[@]}"; do
     log=$(mktemp)
-    # These targets interpret an input as steps of 4 bytes: longer inputs add no coverage.
-    case $target in conversation | resume) max_len=512 ;; *) max_len=65536 ;; esac
+    # These targets interpret an input as steps of 4 bytes, or as a query string: longer inputs add no coverage.
+    case $target in conversation | resume | spool_recovery) max_len=512 ;; query) max_len=4096 ;; *) max_len=65536 ;; esac
     if ! cargo fuzz run --sanitizer none "$target" -- \
         -max_total_time="$seconds" -max_len="$max_len" -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 >"$log" 2>&1; then
         cat "$log"

@@ -77,11 +77,13 @@ pub struct TargetLimits {
     pub undecided_connections: usize,
     /// Bytes that such connections hold together; beyond it the oldest is given up.
     pub undecided_bytes: u64,
+    /// Bytes that the other connections buffer together: incomplete chunks and messages, and searches after gaps.
+    pub session_bytes: usize,
 }
 
 impl Default for TargetLimits {
     fn default() -> Self {
-        Self { undecided_connections: 4096, undecided_bytes: 16 << 20 }
+        Self { undecided_connections: 4096, undecided_bytes: 16 << 20, session_bytes: 64 << 20 }
     }
 }
 

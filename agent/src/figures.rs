@@ -12,6 +12,8 @@ pub(crate) struct Tally {
     pub(crate) bytes_residual: i64,
     pub(crate) bytes_lost: u64,
     pub(crate) records_lost: u64,
+    /// What the memory of its sessions had no room for, by reason.
+    pub(crate) over_memory: BTreeMap<&'static str, u64>,
     /// Time of the newest record, nanoseconds since 1970.
     pub(crate) last_record_ns: i64,
     /// Peer id of the identity in use; empty if there is none.
@@ -25,6 +27,10 @@ impl Tally {
     pub(crate) fn sum(&self, later: &Self) -> Self {
         let has_identity = !later.peer_id.is_empty() || !later.identity_error.is_empty();
         let identity = if has_identity { later } else { self };
+        let mut over_memory = self.over_memory.clone();
+        for (reason, count) in &later.over_memory {
+            *over_memory.entry(reason).or_default() += count;
+        }
         Self {
             messages: self.messages + later.messages,
             connections_open: self.connections_open + later.connections_open,
@@ -32,6 +38,7 @@ impl Tally {
             bytes_residual: self.bytes_residual.saturating_add(later.bytes_residual),
             bytes_lost: self.bytes_lost + later.bytes_lost,
             records_lost: self.records_lost + later.records_lost,
+            over_memory,
             last_record_ns: self.last_record_ns.max(later.last_record_ns),
             peer_id: identity.peer_id.clone(),
             identity_error: identity.identity_error.clone(),

@@ -59,3 +59,9 @@ pub use delivery::{Dropped, StreamStatus};
 pub use error::Error;
 pub use metrics::Monitor;
 pub use unsupported::Unsupported;
+
+/// Parsers that are not public, for the fuzz targets.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::{delivery::spool::fuzzing as spool, network::fuzzing::read_journal, symbols::fuzzing as symbols};
+}

@@ -5,8 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use chainscope_fuzz::SESSION;
+use chainscope_agent::fuzzing::spool::segment;
+use chainscope_fuzz::{SESSION, recorded, records};
+use chainscope_proto::v1::{
+    Journal, JournalDirection, JournalSession, MemoryState, RecordRequest, record_request::Request,
+};
 use chainscope_tezos::{generate::Generator, message::PEER_KINDS};
+use prost::Message as _;
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
@@ -70,6 +75,59 @@ fn main() -> io::Result<()> {
     // A system binary, small enough for the fuzzer.
     if let Ok(program) = fs::read("/usr/bin/true") {
         write("unwind", "true", &program)?;
+        write("symbols", "true", &program)?;
     }
+
+    write("spool_segment", "records", &segment(7, 9, &records(&[b'r'; 100])))?;
+    // Segments that were sent and ones that were not, then each damage in turn.
+    for damage in 5..8_u8 {
+        let sent = [0, 3, 20, 1].repeat(3);
+        let unsent = [4, 2, 20, 1].repeat(3);
+        write("spool_recovery", &format!("last-{damage}"), &[&sent[..], &unsent, &[damage, 9, 0, 60]].concat())?;
+        write("spool_recovery", &format!("inner-{damage}"), &[&sent[..], &[damage, 9, 0, 60], &unsent].concat())?;
+    }
+    write("journal", "session", &journal().encode_to_vec())?;
+    let delimited = |requests: &[RecordRequest]| -> Vec<u8> {
+        requests.iter().flat_map(|request| request.encode_length_delimited_to_vec()).collect()
+    };
+    write("ingest", "recorded", &delimited(&recorded()))?;
+    for request in recorded() {
+        if let Some(Request::Memory(state)) = request.request {
+            let delta = MemoryState { base: state.sequence, sequence: state.sequence + 1, ..state.clone() };
+            let both = [state, delta].map(|state| state.encode_length_delimited_to_vec()).concat();
+            write("profile", "keyframe-and-delta", &both)?;
+        }
+    }
+    let queries = [
+        "limit=7&cursor=9&direction=forward&types=metadata,unknown&incoming=true&source_type=remote&peer_id=idX",
+        "remote_addr=[::ffff:1.2.3.4]:9732&from=1600000000&to=1700000000000&timestamp=1&target=pid+7&node_name=node",
+        "cn=0.000000005&cursor=0.000000005-remote-3",
+        "threshold=1&reverse=true&kind=all&since=1600000000&at=1700000000&pid=7&query=%22a%22",
+    ];
+    for (choice, query) in (0..11).flat_map(|choice| queries.map(|query| (choice, query))) {
+        write("query", &format!("{choice}-{}", query.len()), &with_choice(choice, query.as_bytes()))?;
+    }
+    write("config", "example", &fs::read(vectors.join("../docs/chainscope.example.toml"))?)?;
+    let legacy =
+        "http_v3 = 17732\n[[nodes]]\nname = \"a\"\naliases = [\"b\"]\np2p = { port = 9732 }\nlog = {}\ndb = \"/db\"\n";
+    write("config", "legacy", legacy.as_bytes())?;
     Ok(())
+}
+
+/// A journal of the session, right after its handshake.
+fn journal() -> Journal {
+    let message = |direction: usize| SESSION.streams[direction][..SESSION.connection[direction]].to_vec();
+    let position =
+        |direction: usize| JournalDirection { chunks: 3, stream_offset: SESSION.handshake[direction] as u64 };
+    let session = JournalSession {
+        node: "node".to_owned(),
+        connection: 5,
+        local_is_initiator: true,
+        sent_connection_message: message(0),
+        received_connection_message: message(1),
+        sent: Some(position(0)),
+        received: Some(position(1)),
+        ..JournalSession::default()
+    };
+    Journal { boot_id: "boot".to_owned(), sessions: vec![session] }
 }

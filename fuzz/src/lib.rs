@@ -1,15 +1,22 @@
-//! Shared by the targets: keys, a recorded session, and the interpretation of an input as pieces of streams.
+//! Shared by the targets: keys, a recorded session, an aggregator, and the interpretation of an input as pieces of streams
+//! or as messages of the wire.
 use std::{
     sync::{Arc, LazyLock},
     task::Poll,
 };
 
+use chainscope_proto::v1::{
+    Batch, Chunk, ConnectionEvent, ConnectionOpened, MemoryCounts, MemoryFrame, MemoryKind, MemoryState, Message,
+    Record, RecordRequest, connection_event::Event, record::Kind, record_request::Request,
+};
 use chainscope_tezos::{
     Conversation, Direction, Identity, Keyring, Limits, Output, Piece, Role,
     generate::Generator,
     message::PEER_KINDS,
     seal::{Announcement, connection_chunk, session},
 };
+
+pub mod server;
 
 /// Limits with a small resynchronisation budget, so that inputs run fast; some inputs exhaust the budget.
 pub fn low_budget() -> Limits {
@@ -183,4 +190,61 @@ pub fn script(data: &[u8], mut each: impl FnMut(Piece<'_>)) -> [u64; 2] {
         *position = end;
     }
     at.map(|end| end as u64)
+}
+
+/// Interprets an input as messages of the wire, each after its length.
+pub fn messages<T: prost::Message + Default>(mut data: &[u8]) -> impl Iterator<Item = T> {
+    std::iter::from_fn(move || T::decode_length_delimited(&mut data).ok())
+}
+
+/// Interprets an input as a few short records.
+pub fn records(data: &[u8]) -> Vec<Record> {
+    let record = |(time_ns, bytes): (i64, &[u8])| {
+        let chunk = Chunk { plain: bytes::Bytes::copy_from_slice(bytes), ..Chunk::default() };
+        let target = String::from_utf8_lossy(&bytes[..1]).into_owned();
+        Record { time_ns, target, kind: Some(Kind::Chunk(chunk)) }
+    };
+    (0..).zip(data.chunks(24)).take(8).map(record).collect()
+}
+
+/// What an agent sends of a short connection and of a process's memory.
+pub fn recorded() -> Vec<RecordRequest> {
+    let plain: bytes::Bytes = Generator::new(1).message(0x14).into();
+    let kinds = [
+        Kind::Connection(ConnectionEvent { connection: 5, event: Some(Event::Opened(ConnectionOpened::default())) }),
+        Kind::Chunk(Chunk { connection: 5, counter: 3, plain: plain.clone(), ..Chunk::default() }),
+        Kind::Message(Message {
+            connection: 5,
+            protocol: "tezos".to_owned(),
+            category: "p2p".to_owned(),
+            kind: "current_head".to_owned(),
+            first_chunk: 3,
+            last_chunk: 3,
+            length: plain.len() as u64,
+            peer_id: "idX".to_owned(),
+            ..Message::default()
+        }),
+    ];
+    let record =
+        |kind: Kind| Record { time_ns: 1_600_000_000_000_000_000, target: "pid 7".to_owned(), kind: Some(kind) };
+    let records = kinds.into_iter().map(record).collect();
+    let batch = Batch { node: "node".to_owned(), first_sequence: 0, records };
+    let counts = MemoryCounts { kind: MemoryKind::Anon.into(), nodes: vec![1, 2], pages: vec![300, 400] };
+    let memory = MemoryState {
+        node: "node".to_owned(),
+        target: "pid 7".to_owned(),
+        profile: 1,
+        sequence: 1,
+        time_ns: 1_600_000_000_000_000_000,
+        first_string: 1,
+        strings: vec!["program".to_owned(), "main".to_owned()],
+        first_frame: 1,
+        frames: vec![MemoryFrame { offset: 16, executable: 1, function: 2, ..MemoryFrame::default() }],
+        first_node: 1,
+        node_parents: vec![0, 1],
+        node_frames: vec![1, 1],
+        counts: vec![counts],
+        ..MemoryState::default()
+    };
+    [Request::Batch(batch), Request::Memory(memory)].map(|request| RecordRequest { request: Some(request) }).into()
 }

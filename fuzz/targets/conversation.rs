@@ -27,5 +27,5 @@ fuzz_target!(|data: &[u8]| {
         assert!(stats.is_balanced() && stats.pending <= 2 * limits.resync_window_bytes as u64 + 131_074);
     });
     conversation.finish(Some(ends[0]), Some(ends[1]), &mut out);
-    assert!(conversation.stats().is_balanced());
+    assert!(conversation.stats().is_balanced() && conversation.stats().pending == 0);
 });

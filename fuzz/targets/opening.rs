@@ -18,5 +18,5 @@ fuzz_target!(|data: &[u8]| {
         assert!(conversation.stats().is_balanced());
     });
     conversation.finish(Some(offsets[0]), Some(offsets[1]), &mut |_| ());
-    assert!(conversation.stats().is_balanced());
+    assert!(conversation.stats().is_balanced() && conversation.stats().pending == 0);
 });

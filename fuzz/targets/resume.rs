@@ -26,5 +26,5 @@ fuzz_target!(|data: &[u8]| {
         assert!(second.stats().is_balanced());
     });
     second.finish(Some(ends[0]), Some(ends[1]), &mut |_| ());
-    assert!(second.stats().is_balanced());
+    assert!(second.stats().is_balanced() && second.stats().pending == 0);
 });

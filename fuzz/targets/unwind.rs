@@ -4,7 +4,7 @@ use chainscope_unwind::{ElfSegments, Limits, Table};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let limits = Limits { rows: 1 << 16, section: 1 << 20 };
+    let limits = Limits { rows: 1 << 16, section: 1 << 20, read: 1 << 24 };
     match Table::read(data, &limits) {
         Ok(table) => {
             assert!(table.rows().is_sorted_by(|a, b| a.pc < b.pc));

@@ -10,7 +10,7 @@
 //!       Output (chunks, messages, gaps, state changes, comments)
 //! ```
 //! The crate is pure: no I/O, no clock, no threads, no unsafe code. Memory and processing are bounded whatever a peer
-//! sends ([`Limits`]). The wire format is that of Octez, unchanged since 2021. [`seal`] is the encrypting side, for
+//! sends ([`Limits`], [`MemoryBudget`]). The wire format is that of Octez, unchanged since 2021. [`seal`] is the encrypting side, for
 //! demo nodes and tests.
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ mod identity;
 mod input;
 pub mod json;
 mod limits;
+mod memory;
 pub mod message;
 mod output;
 pub mod pow;
@@ -39,6 +40,7 @@ pub use hash::peer_id;
 pub use identity::{Identity, IdentityError};
 pub use input::{Direction, Keyring, Piece, Role};
 pub use limits::Limits;
+pub use memory::MemoryBudget;
 pub use message::{Category, DecodeError, Decoded, KINDS, canonical_kind, decode, locate, preview};
 pub use output::{Chunk, ChunkState, Gap, Identified, Message, Output, Protocol, State};
 pub use reader::{Cause, List};

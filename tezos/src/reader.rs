@@ -59,6 +59,12 @@ pub enum Cause {
         /// Maximum length.
         limit: u64,
     },
+    /// A message of which only the first bytes were kept, because the memory budget had no more.
+    #[error("only the first bytes of {length} were decoded: the memory for messages is used up")]
+    OutOfMemory {
+        /// Length of the message, frame included.
+        length: u64,
+    },
     /// A message of a DAL node.
     #[error("DAL messages are not decoded")]
     Dal,

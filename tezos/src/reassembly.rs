@@ -9,6 +9,7 @@ use crate::{
     framer::PREFIX_BYTES,
     input::Direction,
     limits::Limits,
+    memory::{Buffer, MemoryBudget, Share},
     message::{self, Category, DecodeError, FRAME_BYTES, MAX_MESSAGE_BYTES, UNKNOWN, kind_of_tag},
     output::Message,
     reader::Cause,
@@ -22,6 +23,9 @@ pub(crate) const METADATA: u64 = 1;
 /// Counter of the chunk with the Ack message.
 pub(crate) const ACK: u64 = 2;
 
+/// First bytes of a message that are kept whatever the memory budget: enough for its preview.
+const MIN_PREFIX_BYTES: usize = 512;
+
 /// A message that continues in the next chunk.
 #[derive(Debug)]
 struct PartialMessage {
@@ -32,7 +36,9 @@ struct PartialMessage {
     received: u64,
     sha256: Sha256,
     /// The first bytes, up to [`Limits::max_prefix_bytes`].
-    prefix: Vec<u8>,
+    prefix: Buffer,
+    /// Whether the memory budget had no room for more of them.
+    is_cut: bool,
 }
 
 /// Reassembles the messages of one direction.
@@ -43,11 +49,14 @@ pub(crate) struct Reassembler {
     pub(crate) is_dal: bool,
     in_sync: bool,
     partial: Option<Box<PartialMessage>>,
+    pub(crate) memory: MemoryBudget,
+    /// Number of messages that were not decoded because the memory budget had no room for them.
+    pub(crate) undecoded: u64,
 }
 
 impl Reassembler {
     pub(crate) fn new(direction: Direction) -> Self {
-        Self { direction, is_dal: false, in_sync: true, partial: None }
+        Self { direction, is_dal: false, in_sync: true, partial: None, memory: MemoryBudget::default(), undecoded: 0 }
     }
 
     /// Chunks are missing from here on: drops the incomplete message.
@@ -124,7 +133,8 @@ impl Reassembler {
                     length: 0,
                     received: 0,
                     sha256: Sha256::new(),
-                    prefix: Vec::new(),
+                    prefix: Buffer::new(&self.memory, Share::Half, MIN_PREFIX_BYTES),
+                    is_cut: false,
                 })
             });
             // The frame comes first, so that its length is checked before more is buffered.
@@ -137,7 +147,7 @@ impl Reassembler {
                 && let Some(length) = frame_length(&partial.prefix)
             {
                 if let Err(error) = check_length(length, &partial.prefix, limits) {
-                    let prefix = std::mem::take(&mut partial.prefix);
+                    let prefix = partial.prefix.take();
                     return Some(self.refuse(counter, &prefix, error, time_ns, out));
                 }
                 partial.length = length;
@@ -166,22 +176,21 @@ impl Reassembler {
     }
 
     /// The message of which all bytes arrived; only the prefix of a long one is decoded.
-    fn complete(&self, partial: PartialMessage, last_chunk: u64, time_ns: u64) -> Message {
+    fn complete(&mut self, partial: PartialMessage, last_chunk: u64, time_ns: u64) -> Message {
         let chunks = (partial.first_chunk, last_chunk);
         if partial.prefix.len() as u64 == partial.length {
             return self.whole(chunks, &partial.prefix, partial.sha256.finalize().into(), time_ns);
         }
         let tag = tag_of(&partial.prefix);
         let kind = self.kind(tag);
-        let error = match tag {
-            Some(tag) if kind == UNKNOWN => DecodeError {
-                tag: Some(tag),
-                offset: 4,
-                cause: if self.is_dal { Cause::Dal } else { Cause::UnknownTag },
-            }
-            .to_string(),
-            _ => String::new(),
+        self.undecoded += u64::from(partial.is_cut);
+        let cause = match kind {
+            UNKNOWN if self.is_dal => Some((4, Cause::Dal)),
+            UNKNOWN => Some((4, Cause::UnknownTag)),
+            _ if partial.is_cut => Some((partial.prefix.len(), Cause::OutOfMemory { length: partial.length })),
+            _ => None,
         };
+        let error = cause.map(|(offset, cause)| DecodeError { tag, offset, cause }.to_string()).unwrap_or_default();
         Message {
             direction: self.direction,
             category: Category::P2p,
@@ -222,8 +231,14 @@ impl PartialMessage {
     fn append(&mut self, bytes: &[u8], limits: &Limits) {
         self.received += bytes.len() as u64;
         self.sha256.update(bytes);
-        let free = limits.max_prefix_bytes.max(FRAME_BYTES).saturating_sub(self.prefix.len());
-        self.prefix.extend_from_slice(bytes.get(..free.min(bytes.len())).unwrap_or_default());
+        let max = limits.max_prefix_bytes.max(FRAME_BYTES);
+        let first =
+            |max: usize, length: usize| bytes.get(..max.saturating_sub(length).min(bytes.len())).unwrap_or_default();
+        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
+        if !self.is_cut && !self.prefix.extend(first(max, self.prefix.len()), max.min(length.max(FRAME_BYTES))) {
+            self.is_cut = true;
+            self.prefix.extend(first(MIN_PREFIX_BYTES, self.prefix.len()), MIN_PREFIX_BYTES);
+        }
     }
 }
 

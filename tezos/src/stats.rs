@@ -17,7 +17,8 @@ pub struct StreamStats {
     pub not_protocol: u64,
     /// Bytes that could not be assigned to a chunk.
     pub skipped: u64,
-    /// Buffered bytes: an incomplete chunk, bytes before the keys are derived, or the window of a resynchronisation.
+    /// Buffered bytes: an incomplete chunk, bytes before the keys are derived, or the window of a resynchronisation. 0
+    /// once the conversation is finished.
     pub pending: u64,
     /// Bytes that were never captured. Not part of `captured`.
     pub lost: u64,
@@ -31,6 +32,12 @@ pub struct StreamStats {
     pub messages: u64,
     /// Emitted gaps.
     pub gaps: u64,
+    /// Emitted messages that were not decoded because the [`MemoryBudget`](crate::MemoryBudget) had no room for them.
+    pub messages_undecoded: u64,
+    /// Incomplete chunks that were skipped because the memory budget had no room for them.
+    pub chunks_unbuffered: u64,
+    /// Windows of searches that were skipped because the memory budget had no room for them.
+    pub windows_dropped: u64,
 }
 
 impl StreamStats {
@@ -54,6 +61,9 @@ impl AddAssign for StreamStats {
         self.undecryptable += other.undecryptable;
         self.messages += other.messages;
         self.gaps += other.gaps;
+        self.messages_undecoded += other.messages_undecoded;
+        self.chunks_unbuffered += other.chunks_unbuffered;
+        self.windows_dropped += other.windows_dropped;
     }
 }
 

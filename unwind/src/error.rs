@@ -37,6 +37,9 @@ pub enum Error {
         /// Highest address.
         end: u64,
     },
+    /// The tables and sections exceed [`Limits::read`](crate::Limits::read).
+    #[error("more than {0} bytes of tables and sections")]
+    TooLarge(u64),
     /// The table exceeds [`Limits::rows`](crate::Limits::rows).
     #[error("more than {0} rows")]
     TooManyRows(usize),

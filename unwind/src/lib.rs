@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod read_limit;
 mod row;
 mod rule;
 mod segments;

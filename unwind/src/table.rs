@@ -11,26 +11,32 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ReadRef};
 
 use crate::error::Error;
+use crate::read_limit::ReadLimit;
 use crate::row::{CfaKind, Row};
 use crate::rule::{self, Context};
 use crate::segments::{ElfSegments, parse};
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Limits on the resources for one file.
+/// Limits on the resources for one file. LLVM 22, a library of 190 MB, has 1.4 million rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of rows. A row takes 12 bytes, twice that during construction.
     pub rows: usize,
     /// Maximum uncompressed size of a section, in bytes.
     pub section: u64,
+    /// Maximum number of bytes that are read of the file: its tables and sections, as they are stored.
+    pub read: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { rows: 32 << 20, section: 1 << 30 }
+        Self { rows: 4 << 20, section: 64 << 20, read: 192 << 20 }
     }
 }
+
+/// Maximum number of section headers, as of object files with a section for each function.
+const MAX_SECTIONS: usize = 65_536;
 
 /// Unreadable entries, for whose functions the table has no rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +62,20 @@ impl Table {
     /// # Errors
     /// See [`Error`]. Single unreadable entries are not an error; [`Table::skipped`] reports them.
     pub fn read<'data, R: ReadRef<'data>>(data: R, limits: &Limits) -> Result<Self, Error> {
+        let left = ReadLimit::new(limits.read);
+        // A read beyond the limit fails like one beyond the end of the file.
+        Self::read_limited(left.over(data), limits).map_err(|error| match error {
+            _ if left.is_exceeded() => Error::TooLarge(limits.read),
+            other => other,
+        })
+    }
+
+    fn read_limited<'data, R: ReadRef<'data>>(data: R, limits: &Limits) -> Result<Self, Error> {
         let file = parse(data)?;
+        let sections = file.elf_section_table().len();
+        if sections > MAX_SECTIONS {
+            return Err(Error::Elf(format!("{sections} sections, the maximum is {MAX_SECTIONS}")));
+        }
         let segments = ElfSegments::from_elf(&file);
         let bases = bases(&file);
         if let Some(bytes) = section(&file, ".eh_frame", limits)? {

@@ -112,7 +112,8 @@ proptest! {
         if cut.index(4) == 0 {
             program.truncate(cut.index(program.len()));
         }
-        if let Ok(table) = Table::read(program.as_slice(), &Limits { rows: 1 << 20, section: 1 << 24 }) {
+        let limits = Limits { rows: 1 << 20, section: 1 << 24, ..Limits::default() };
+        if let Ok(table) = Table::read(program.as_slice(), &limits) {
             prop_assert!(table.rows().is_sorted_by(|a, b| a.pc < b.pc));
             prop_assert!(table.rows().len() <= 1 << 20);
             for segment in table.segments().as_slice() {

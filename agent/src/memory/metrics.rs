@@ -24,6 +24,8 @@ pub(crate) struct MemoryMetrics {
     /// Calls in the tree, and its capacity.
     pub(crate) calls: u64,
     pub(crate) calls_capacity: u64,
+    /// Files whose unwind table could not be built, or not of all functions.
+    pub(crate) refused_files: u64,
     /// Memory used by copies of symbols, in bytes.
     pub(crate) symbol_bytes: u64,
     /// Error that prevents profiling.
@@ -61,6 +63,7 @@ pub(super) fn snapshot<'a>(
         lost: health.lost.clone(),
         calls: u64::from(health.nodes_used).max(tree_calls as u64),
         calls_capacity: u64::from(health.nodes_max),
+        refused_files: health.refused.len() as u64,
         symbol_bytes,
         error: error.cloned(),
     }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use chainscope_ebpf::memory::{Count, Health, Reading};
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::v1::{MemoryAck, MemoryState};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -218,6 +219,11 @@ impl Inner {
             if let Some(profile) = self.profiles.get_mut(&target.target.0).filter(|profile| !profile.has_ended()) {
                 profile.update_totals(target, &reading.health, time);
             }
+        }
+        for (path, cause) in reading.health.refused.iter().skip(self.health.refused.len()) {
+            let path = path.to_string_lossy();
+            let (path, cause) = (EscapedTruncated(&path), EscapedTruncated(cause));
+            warn_limited!(%path, %cause, "unwind table missing or incomplete: stacks may end in code of this file");
         }
         self.health = reading.health;
     }

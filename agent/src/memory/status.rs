@@ -56,6 +56,11 @@ impl PillarStatus for ProfileStore {
         for (name, help, value) in [
             ("memory_tree_calls", "Calls in the tree of all stacks", metrics.calls),
             ("memory_tree_capacity", "Calls that fit into the tree", metrics.calls_capacity),
+            (
+                "memory_refused_files",
+                "Files without a whole unwind table; the log has the causes",
+                metrics.refused_files,
+            ),
             ("memory_symbol_bytes", "Memory used to read symbols", metrics.symbol_bytes),
             (
                 "memory_failed",

@@ -82,6 +82,17 @@ fn difference(left: u64, right: u64) -> i64 {
     left.wrapping_sub(right).cast_signed()
 }
 
+/// What the memory of a target's sessions had no room for, by reason.
+pub(crate) fn over_memory(totals: &Totals, live: &StreamStats) -> Reasons {
+    let sum = totals.ended + *live;
+    let reasons = [
+        ("message not decoded", sum.messages_undecoded),
+        ("chunk skipped", sum.chunks_unbuffered),
+        ("search started over", sum.windows_dropped),
+    ];
+    reasons.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
 fn reason_counts(reasons: &Reasons) -> Vec<ReasonCount> {
     reasons.iter().map(|(reason, count)| ReasonCount { reason: (*reason).to_owned(), count: *count }).collect()
 }

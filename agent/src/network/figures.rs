@@ -124,6 +124,14 @@ impl PillarStatus for Figures {
             "Payload that the conservation equation does not explain; not 0 for longer than a moment: a miscount";
         let samples = nodes.iter().map(|(of, (_, total))| (node(of), total.bytes_residual));
         gauges(registry, "residual_bytes", help, samples);
+        let over_memory = nodes.iter().flat_map(|(of, (_, total))| {
+            let sample = |(reason, count): (&&'static str, &u64)| {
+                ([node(of), vec![("reason", (*reason).to_owned())]].concat(), *count)
+            };
+            total.over_memory.iter().map(sample)
+        });
+        let help = "What the memory of a node's sessions had no room for, by reason";
+        counters(registry, "session_memory_exceeded", help, over_memory);
         gauge(registry, "held_processes", "Processes captured before they are configured", held.processes as u64);
         gauge(registry, "held_bytes", "Payload held of them", held.bytes as u64);
         let help = "Held processes that were never configured";

@@ -12,6 +12,7 @@
 
 mod account;
 mod figures;
+pub(crate) mod fuzzing;
 mod holding;
 mod interpreter;
 mod journal;

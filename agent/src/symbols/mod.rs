@@ -16,6 +16,7 @@ mod copy;
 mod demangle;
 mod elf;
 mod files;
+pub mod fuzzing;
 mod module;
 mod ocaml;
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::{sync::Arc, task::Poll};
 use super::{Conversation, MAX_MID_STREAM_CHECKS, REMEDY_IDENTITY, REMEDY_NEW_SESSION, Stage, chunk_content};
 use crate::{
     cipher::{Cipher, SharedKey},
-    framer::Framer,
     half_stream::{BufferedPiece, DirectionState, HalfStream},
     hash::peer_id,
     identity::Identity,
@@ -297,7 +296,8 @@ impl Conversation {
     fn replay_buffered(&mut self, time_ns: u64, out: &mut dyn FnMut(Output)) {
         for direction in [Direction::Sent, Direction::Received] {
             let half = self.half_mut(direction);
-            let pieces = match std::mem::replace(&mut half.state, DirectionState::InSync(Framer::default())) {
+            let in_sync = half.in_sync();
+            let pieces = match std::mem::replace(&mut half.state, in_sync) {
                 DirectionState::AwaitingKeys(pieces) => pieces,
                 DirectionState::AwaitingConnectionMessage { bytes, .. } => {
                     vec![BufferedPiece { offset: 0, bytes, call_start: true, time_ns }]

@@ -27,6 +27,7 @@ use crate::{
     half_stream::{Context, DirectionOutcome, DirectionState, HalfStream},
     input::{Direction, Keyring, Piece, Role},
     limits::Limits,
+    memory::MemoryBudget,
     output::{ChunkState, Identified, Output, Protocol, State},
     recognise::other_protocol,
     stats::StreamStats,
@@ -135,10 +136,20 @@ impl Conversation {
         debug_assert!(self.stats().is_balanced(), "{:?}", self.stats());
     }
 
-    /// Ends the connection, at these stream offsets if they are known. Open gaps are reported.
+    /// Sets the memory budget of what is buffered once the handshake is complete.
+    #[must_use]
+    pub fn with_memory(mut self, memory: &MemoryBudget) -> Self {
+        self.sent.set_memory(memory);
+        self.received.set_memory(memory);
+        self
+    }
+
+    /// Ends the connection, at these stream offsets if they are known. Searches for chunks are finished first, so that
+    /// nothing is pending then; open gaps are reported.
     pub fn finish(&mut self, sent_offset: Option<u64>, received_offset: Option<u64>, out: &mut dyn FnMut(Output)) {
         self.set_identity(Err("not read before the connection ended".to_owned()), out);
         for (direction, end) in [(Direction::Sent, sent_offset), (Direction::Received, received_offset)] {
+            self.with_half(direction, 0, out, HalfStream::finish_search);
             let half = self.half_mut(direction);
             if let (Some(end), Some(next_offset)) = (end, half.next_offset)
                 && end > next_offset

@@ -1,9 +1,11 @@
 //! Loss of synchronisation in one direction: missing bytes, skipped bytes, and the gap that is reported for them.
+use std::borrow::Cow;
+
 use super::{Context, DirectionState, HalfStream};
 use crate::{
     framer::{Framer, PREFIX_BYTES, content_length},
     output::{Gap, Output},
-    resync::{Resync, ResyncStart},
+    resync::{Budget, Resync, ResyncStart},
 };
 
 impl HalfStream {
@@ -47,9 +49,32 @@ impl HalfStream {
         self.state = self.searching(ResyncStart::unknown(self.next_counter));
     }
 
-    /// Ends the stream: reports the open gap, or an incomplete message.
+    /// Searches the buffered bytes to their end before the stream is finished, with a processing budget of their own.
+    pub(crate) fn finish_search(&mut self, context: &mut Context<'_>) {
+        context.time_ns = self.time_ns;
+        self.budget = Budget::new(context.limits);
+        let end = self.next_offset.unwrap_or_default();
+        loop {
+            // The length of an incomplete chunk is false if bytes before it are missing.
+            if let DirectionState::InSync(framer) = &mut self.state
+                && !framer.pending().is_empty()
+                && !self.ciphers.is_empty()
+            {
+                let pending = framer.take();
+                self.search_from(&pending, context);
+            }
+            let Some(window) = self.search(context) else { return };
+            self.feed_all(Cow::Owned(window), end, false, context);
+        }
+    }
+
+    /// Ends the stream: skips what is left of the buffered bytes, and reports the open gap or an incomplete message.
     pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
-        if matches!(self.state, DirectionState::Searching(_)) {
+        if self.stats().pending > 0 {
+            // Bytes of an unknown protocol are not a gap.
+            if !matches!(self.state, DirectionState::AwaitingConnectionMessage { .. }) {
+                self.open_gap();
+            }
             self.skip_pending();
         }
         // A direction that was given up without a byte has nothing to report.
@@ -107,7 +132,7 @@ impl HalfStream {
     /// missing.
     fn lose_after_broken_chunk(&self, rest: u64, length: u64) -> DirectionState {
         match rest.checked_sub(length) {
-            Some(0) => DirectionState::InSync(Framer::default()),
+            Some(0) => self.in_sync(),
             Some(rest) => DirectionState::SkippingChunk(rest),
             None => self.searching(ResyncStart::after_loss(self.next_counter, length - rest)),
         }
@@ -118,6 +143,49 @@ impl HalfStream {
         if self.ciphers.is_empty() {
             return DirectionState::Lost;
         }
-        DirectionState::Searching(Box::new(Resync::new(start, &self.ciphers, Vec::new())))
+        DirectionState::Searching(Box::new(Resync::new(start, &self.ciphers, &self.memory)))
+    }
+
+    /// Starts a search in the bytes of a chunk that could not be decrypted or is incomplete.
+    pub(super) fn search_from(&mut self, broken: &[u8], context: &mut Context<'_>) {
+        self.open_gap();
+        let mut resync = Resync::new(ResyncStart::unknown(self.next_counter), &self.ciphers, &self.memory);
+        let is_buffered = resync.push_broken(broken);
+        self.state = DirectionState::Searching(Box::new(resync));
+        if !is_buffered {
+            self.drop_window(broken.len() as u64, context);
+        }
+    }
+
+    /// State `Searching`: skips the window and the `length` bytes after it, for which the memory budget has no room.
+    pub(super) fn drop_window(&mut self, length: u64, context: &mut Context<'_>) {
+        let DirectionState::Searching(resync) = &mut self.state else { return };
+        let dropped = resync.lose_bytes(length) + length;
+        self.skip(dropped);
+        self.stats.windows_dropped += 1;
+        self.report_memory(context);
+    }
+
+    /// State `InSync`: skips the incomplete chunk, for which the memory budget has no room.
+    pub(super) fn skip_unbuffered_chunk(&mut self, context: &mut Context<'_>) {
+        let DirectionState::InSync(framer) = &mut self.state else { return };
+        let pending = framer.take();
+        let length = PREFIX_BYTES + content_length(&pending).unwrap_or_default();
+        self.open_gap();
+        self.skip(pending.len() as u64);
+        self.stats.chunks_unbuffered += 1;
+        self.report_memory(context);
+        self.next_counter += 1;
+        self.state = DirectionState::SkippingChunk(length.saturating_sub(pending.len()) as u64);
+    }
+
+    /// Reports once that the memory budget is used up.
+    fn report_memory(&mut self, context: &mut Context<'_>) {
+        if !std::mem::replace(&mut self.memory_reported, true) {
+            let (label, counter) = (self.direction.label(), self.next_counter);
+            (context.out)(Output::Comment(format!(
+                "{label} bytes are skipped, at chunk {counter}: the memory for incomplete chunks is used up"
+            )));
+        }
     }
 }

@@ -11,10 +11,11 @@ use crate::{
     framer::{Framer, PREFIX_BYTES, into_bytes},
     input::{Direction, Role},
     limits::Limits,
+    memory::MemoryBudget,
     output::{Chunk, ChunkState, Gap, Output},
     reassembly::{METADATA, Reassembler},
     recognise::StreamStart,
-    resync::{Budget, Resync, ResyncStart},
+    resync::{Budget, Resync},
     stats::StreamStats,
 };
 
@@ -73,7 +74,7 @@ pub(crate) struct HalfStream {
     /// Ciphers by role: none if chunks cannot be decrypted, two while the role is unknown.
     pub(crate) ciphers: Vec<(Role, Cipher)>,
     pub(crate) reassembler: Reassembler,
-    /// Totals without `pending`; see [`HalfStream::stats`].
+    /// Totals without those that [`HalfStream::stats`] adds.
     pub(crate) stats: StreamStats,
     /// Number of chunks up to the last whole one, and the stream offset after it.
     pub(crate) boundary: (u64, u64),
@@ -82,6 +83,11 @@ pub(crate) struct HalfStream {
     /// Gap that is not reported yet.
     gap: Option<Gap>,
     budget: Budget,
+    memory: MemoryBudget,
+    /// Whether it was reported that the memory budget is used up.
+    memory_reported: bool,
+    /// Capture time of the last piece.
+    time_ns: u64,
 }
 
 impl HalfStream {
@@ -98,7 +104,21 @@ impl HalfStream {
             starts_unsynced: false,
             gap: None,
             budget: Budget::new(limits),
+            memory: MemoryBudget::default(),
+            memory_reported: false,
+            time_ns: 0,
         }
+    }
+
+    /// Sets the budget of what is buffered once the keys are derived.
+    pub(crate) fn set_memory(&mut self, memory: &MemoryBudget) {
+        self.memory = memory.clone();
+        self.reassembler.memory = memory.clone();
+    }
+
+    /// The state at the start of a chunk.
+    pub(crate) fn in_sync(&self) -> DirectionState {
+        DirectionState::InSync(Framer::new(&self.memory))
     }
 
     /// Totals, including the bytes buffered at the moment.
@@ -110,7 +130,7 @@ impl HalfStream {
             DirectionState::Searching(resync) => resync.window_bytes(),
             DirectionState::SkippingChunk(_) | DirectionState::Lost => 0,
         };
-        StreamStats { pending: pending as u64, ..self.stats }
+        StreamStats { pending: pending as u64, messages_undecoded: self.reassembler.undecoded, ..self.stats }
     }
 
     /// Keeps the ciphers of this role only.
@@ -129,10 +149,14 @@ impl HalfStream {
     }
 
     /// Processes the stream's next bytes, which end at offset `end`. Not for the states before the keys.
-    pub(crate) fn feed(&mut self, bytes: &[u8], end: u64, mut call_start: bool, context: &mut Context<'_>) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], end: u64, call_start: bool, context: &mut Context<'_>) {
         self.budget.refill(bytes.len(), context.time_ns, context.limits);
+        self.time_ns = context.time_ns;
+        self.feed_all(Cow::Borrowed(bytes), end, call_start, context);
+    }
+
+    fn feed_all(&mut self, mut buffer: Cow<'_, [u8]>, end: u64, mut call_start: bool, context: &mut Context<'_>) {
         // A successful search continues with the rest of its window, which ends where these bytes do.
-        let mut buffer = Cow::Borrowed(bytes);
         while let Some(window) = self.feed_until_found(&buffer, end, call_start, context) {
             buffer = Cow::Owned(window);
             call_start = false;
@@ -149,14 +173,18 @@ impl HalfStream {
     ) -> Option<Vec<u8>> {
         while !input.is_empty() {
             match &mut self.state {
-                DirectionState::InSync(framer) => {
-                    let chunk = framer.next(&mut input)?;
-                    self.process_chunk(chunk, end - input.len() as u64, context);
-                }
+                DirectionState::InSync(framer) => match framer.next(&mut input) {
+                    Some(chunk) => self.process_chunk(chunk, end - input.len() as u64, context),
+                    None if input.is_empty() => return None,
+                    None => self.skip_unbuffered_chunk(context),
+                },
                 DirectionState::SkippingChunk(_) => input = self.skip_chunk(input),
                 DirectionState::Searching(resync) => {
-                    resync.push(input, call_start);
-                    return self.search(context);
+                    if resync.push(input, call_start) {
+                        return self.search(context);
+                    }
+                    self.drop_window(input.len() as u64, context);
+                    return None;
                 }
                 DirectionState::AwaitingConnectionMessage { .. }
                 | DirectionState::AwaitingKeys(_)
@@ -176,7 +204,7 @@ impl HalfStream {
         let skipped = (*rest).min(input.len() as u64);
         *rest -= skipped;
         if *rest == 0 {
-            self.state = DirectionState::InSync(Framer::default());
+            self.state = self.in_sync();
         }
         self.skip(skipped);
         input.get(skipped as usize..).unwrap_or_default()
@@ -201,7 +229,7 @@ impl HalfStream {
         };
         let mut window = resync.take_window();
         window.drain(..sync_point.at);
-        self.state = DirectionState::InSync(Framer::default());
+        self.state = self.in_sync();
         self.skip(sync_point.at as u64);
         self.next_counter = sync_point.counter;
         self.set_role(sync_point.role);
@@ -223,9 +251,7 @@ impl HalfStream {
             let counter = self.next_counter;
             (context.out)(Output::Comment(format!("{label} chunk cannot decrypt, position: {counter}")));
             context.outcome.first_failed |= counter == METADATA;
-            self.open_gap();
-            let resync = Resync::new(ResyncStart::unknown(counter), &self.ciphers, wire.into_owned());
-            self.state = DirectionState::Searching(Box::new(resync));
+            self.search_from(&wire, context);
             return;
         };
         context.outcome.opened_as = Some(role);

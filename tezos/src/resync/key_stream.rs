@@ -1,6 +1,9 @@
 //! Key streams of a range of chunk counters, indexed by what they encrypt.
 use crate::{cipher::Cipher, input::Role, reassembly::METADATA};
 
+/// Bytes of memory for each counter of a table.
+pub(super) const COUNTER_BYTES: usize = size_of::<u64>() + size_of::<(u32, u32)>();
+
 /// Key streams over the first 6 plain bytes of a chunk (length and tag of a message), for the counters from a minimum
 /// on.
 #[derive(Debug)]
@@ -20,6 +23,9 @@ impl KeyStreamTable {
 
     /// Extends the table to `size` counters from `min_counter` on.
     pub(super) fn extend(&mut self, min_counter: u64, size: u64) {
+        let added = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.heads.len());
+        self.heads.reserve_exact(added);
+        self.by_length.reserve_exact(added);
         for distance in self.heads.len() as u64..size {
             let head = self.cipher.head_stream(min_counter + distance - METADATA);
             self.heads.push(head);

@@ -25,7 +25,7 @@ mod scan;
 use std::collections::VecDeque;
 
 pub(crate) use budget::Budget;
-use key_stream::KeyStreamTable;
+use key_stream::{COUNTER_BYTES, KeyStreamTable};
 use scan::ScanResult;
 
 use crate::{
@@ -33,6 +33,7 @@ use crate::{
     framer::{MAX_CHUNK_BYTES, PREFIX_BYTES, content_length},
     input::Role,
     limits::Limits,
+    memory::{Buffer, MemoryBudget, Reservation, Share},
     reassembly::METADATA,
 };
 
@@ -91,8 +92,9 @@ pub(crate) struct Resync {
     tables: Vec<KeyStreamTable>,
     /// Number of counters in the tables.
     table_size: u64,
+    tables_memory: Reservation,
     /// Contiguous bytes that are searched.
-    window: Vec<u8>,
+    window: Buffer,
     /// Positions of the window before this one were compared with the tables.
     scanned: usize,
     /// Number of positions compared since the tables grew.
@@ -105,16 +107,16 @@ pub(crate) struct Resync {
 }
 
 impl Resync {
-    /// Starts a search with the ciphers of the direction. The window begins with `broken`, a chunk that could not be
-    /// decrypted: if only its content is damaged, the next chunk follows it.
-    pub(crate) fn new(start: ResyncStart, ciphers: &[(Role, Cipher)], broken: Vec<u8>) -> Self {
+    /// Starts a search with the ciphers of the direction.
+    pub(crate) fn new(start: ResyncStart, ciphers: &[(Role, Cipher)], memory: &MemoryBudget) -> Self {
         Self {
             // The chunk with counter 0 is not encrypted.
             start: ResyncStart { min_counter: start.min_counter.max(METADATA), ..start },
             tables: ciphers.iter().map(|(role, cipher)| KeyStreamTable::new(*role, cipher)).collect(),
             table_size: 0,
-            calls: if broken.is_empty() { VecDeque::new() } else { VecDeque::from([broken.len()]) },
-            window: broken,
+            tables_memory: memory.reservation(Share::Whole),
+            calls: VecDeque::new(),
+            window: Buffer::new(memory, Share::Whole, 0),
             scanned: 0,
             scanned_since_growth: 0,
             candidates: VecDeque::new(),
@@ -129,33 +131,49 @@ impl Resync {
 
     /// Takes the buffered bytes.
     pub(crate) fn take_window(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.window)
+        self.window.take()
     }
 
     /// Keeps the tables and candidates of this role only.
     pub(crate) fn set_role(&mut self, role: Role) {
         self.tables.retain(|table| table.role == role);
         self.candidates.retain(|candidate| candidate.role == role);
+        self.tables_memory.resize(self.tables_bytes(self.table_size));
+    }
+
+    /// Number of bytes of tables with this number of counters.
+    fn tables_bytes(&self, counters: u64) -> usize {
+        usize::try_from(counters).unwrap_or(usize::MAX).saturating_mul(self.tables.len() * COUNTER_BYTES)
     }
 
     /// Handles `length` missing bytes: drops the window. Returns the number of dropped bytes.
     pub(crate) fn lose_bytes(&mut self, length: u64) -> u64 {
-        let dropped = self.window.len() as u64;
+        let dropped = self.window.take().len() as u64;
         self.start.distance =
             self.start.distance.map(|distance| distance.saturating_add(dropped).saturating_add(length));
-        self.window.clear();
         self.scanned = 0;
         self.calls.clear();
         self.candidates.clear();
         dropped
     }
 
-    /// Adds the stream's next bytes to the window.
-    pub(crate) fn push(&mut self, bytes: &[u8], call_start: bool) {
-        if call_start && self.calls.len() < MAX_WAITING {
+    /// Adds the stream's next bytes to the window. Returns false, and adds none, if the memory budget has no room.
+    pub(crate) fn push(&mut self, bytes: &[u8], call_start: bool) -> bool {
+        let at = self.window.len();
+        let is_buffered = self.window.extend(bytes, usize::MAX);
+        if is_buffered && call_start && self.calls.len() < MAX_WAITING {
+            self.calls.push_back(at);
+        }
+        is_buffered
+    }
+
+    /// Adds a chunk that could not be decrypted to the window: if only its content is damaged, the next chunk follows it.
+    pub(crate) fn push_broken(&mut self, chunk: &[u8]) -> bool {
+        let is_buffered = self.push(chunk, false);
+        if is_buffered {
             self.calls.push_back(self.window.len());
         }
-        self.window.extend_from_slice(bytes);
+        is_buffered
     }
 
     /// Continues the search as far as window and budget allow.
@@ -183,7 +201,7 @@ impl Resync {
         }
         // A chunk in the first half of the window is followed by enough bytes to have been authenticated.
         let cut = self.window.len() - limit / 2;
-        self.window.drain(..cut);
+        self.window.remove_first(cut);
         self.start.distance = self.start.distance.map(|distance| distance + cut as u64);
         self.scanned = self.scanned.saturating_sub(cut);
         self.calls = self.calls.iter().filter_map(|at| at.checked_sub(cut)).collect();

@@ -57,10 +57,11 @@ impl Resync {
         // budget would never run.
         let payable = (limits.resync_budget / 2).saturating_sub(self.table_size / 8) / (ciphers + 1);
         let wanted = wanted.min(self.table_size.saturating_add(payable));
-        if wanted <= self.table_size {
+        if wanted <= self.table_size || !self.tables_memory.resize(self.tables_bytes(wanted)) {
             return false;
         }
         if !budget.spend((wanted - self.table_size) * ciphers + wanted / 8) {
+            self.tables_memory.resize(self.tables_bytes(self.table_size));
             self.budget_exhausted = true;
             return false;
         }

@@ -34,6 +34,7 @@
 
 mod files;
 mod format;
+pub mod fuzzing;
 mod reading;
 mod recover;
 mod segment;

@@ -202,12 +202,12 @@ impl<S: RecordSink> Interpreter<S> {
         let node = Arc::clone(&observed.target.node);
         let is_late = opened.sent_offset > 0 || opened.received_offset > 0;
         let resumed = is_late.then(|| self.waiting.take(&node, opened)).flatten();
-        let mut session = match resumed.and_then(|saved| Session::resumed(opened, &saved)) {
+        let mut session = match resumed.and_then(|saved| Session::resumed(opened, &saved, &observed.memory)) {
             Some(session) => session,
             None => {
                 let wanted = u64::try_from(time).unwrap_or(0);
                 let key = self.keys.entry(Arc::clone(&node)).or_default().give(wanted);
-                Session::new(opened, key, time, observed.target.p2p_port)
+                Session::new(opened, key, time, observed.target.p2p_port, &observed.memory)
             }
         };
         observed.totals.connections += 1;

@@ -4,9 +4,14 @@ use std::collections::{HashSet, VecDeque};
 
 use chainscope_ebpf::network::{KernelAccount, SocketId};
 use chainscope_proto::v1::{NetworkAccount, ReasonCount};
+use chainscope_tezos::MemoryBudget;
 
 use super::{Target, session::Session};
-use crate::{figures::Tally, network::account::Totals};
+use crate::{
+    config::TargetLimits,
+    figures::Tally,
+    network::account::{Reasons, Totals},
+};
 
 /// A target with what is counted for it.
 pub(super) struct Observed {
@@ -19,12 +24,16 @@ pub(super) struct Observed {
     pub(super) undecided: VecDeque<SocketId>,
     pub(super) undecided_count: usize,
     pub(super) undecided_bytes: u64,
+    /// Memory of its other sessions.
+    pub(super) memory: MemoryBudget,
+    /// What it had no room for, as of the last account.
+    pub(super) over_memory: Reasons,
     /// Its account as it was sent last.
     pub(super) sent: NetworkAccount,
 }
 
 impl Observed {
-    pub(super) fn new(target: Target, now_ns: i64) -> Self {
+    pub(super) fn new(target: Target, now_ns: i64, limits: &TargetLimits) -> Self {
         Self {
             target,
             totals: Totals::default(),
@@ -33,6 +42,8 @@ impl Observed {
             undecided: VecDeque::new(),
             undecided_count: 0,
             undecided_bytes: 0,
+            memory: MemoryBudget::new(limits.session_bytes),
+            over_memory: Reasons::default(),
             sent: NetworkAccount::default(),
         }
     }
@@ -51,6 +62,7 @@ impl Observed {
             bytes_residual: account.bytes_residual,
             bytes_lost: sum(&account.bytes_dropped),
             records_lost: sum(&account.messages_dropped) + account.chunks_dropped,
+            over_memory: self.over_memory.clone(),
             last_record_ns: self.totals.last_record_ns,
             peer_id,
             identity_error,

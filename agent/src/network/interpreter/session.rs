@@ -4,7 +4,9 @@ use std::{net::SocketAddr, sync::Arc};
 
 use chainscope_ebpf::network::{self as ebpf, Data, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{self, ConnectionState, JournalSession, Record, connection_event::Event as ConnectionKind};
-use chainscope_tezos::{Conversation, Direction, Identity, Limits, Output, Piece, Protocol, Role, State, StreamStats};
+use chainscope_tezos::{
+    Conversation, Direction, Identity, Limits, MemoryBudget, Output, Piece, Protocol, Role, State, StreamStats,
+};
 
 use super::{Target, records};
 use crate::{
@@ -104,17 +106,24 @@ fn index_of(direction: Direction) -> usize {
 }
 
 impl Session {
-    pub(super) fn new(opened: &Opened, key: u64, started_ns: i64, p2p_port: Option<u16>) -> Self {
+    pub(super) fn new(
+        opened: &Opened,
+        key: u64,
+        started_ns: i64,
+        p2p_port: Option<u16>,
+        memory: &MemoryBudget,
+    ) -> Self {
         let role = opened.role.map(role_of);
-        let conversation =
-            Conversation::new(role, Limits::default()).with_start(opened.sent_offset, opened.received_offset);
+        let conversation = Conversation::new(role, Limits::default())
+            .with_start(opened.sent_offset, opened.received_offset)
+            .with_memory(memory);
         let is_here = p2p_port == Some(opened.local.port()) && role != Some(Role::Initiator);
         Self::around(opened, key, started_ns, role, is_here, conversation)
     }
 
     /// A session of the last run whose socket still exists; none if the saved state cannot be resumed.
-    pub(super) fn resumed(opened: &Opened, saved: &JournalSession) -> Option<Self> {
-        let conversation = journal::resume(saved)?;
+    pub(super) fn resumed(opened: &Opened, saved: &JournalSession, memory: &MemoryBudget) -> Option<Self> {
+        let conversation = journal::resume(saved)?.with_memory(memory);
         let role = Some(if saved.local_is_initiator { Role::Initiator } else { Role::Responder });
         let started = i64::try_from(saved.connection).unwrap_or(i64::MAX);
         let mut session = Self::around(opened, saved.connection, started, role, false, conversation);

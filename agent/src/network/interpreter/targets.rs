@@ -22,7 +22,7 @@ impl<S: RecordSink> Interpreter<S> {
         for key in self.waiting.keys_of(&node) {
             self.keys.entry(Arc::clone(&node)).or_default().give(key);
         }
-        let observed = Observed::new(target, self.clock.now());
+        let observed = Observed::new(target, self.clock.now(), &self.limits);
         self.targets.insert(pid, observed);
         self.emit_identity_events(pid);
     }
@@ -122,6 +122,7 @@ impl<S: RecordSink> Interpreter<S> {
         #[cfg(any(test, debug_assertions))]
         assert_eq!(account::broken_equation(&account), None, "{account:?}");
         observed.sent.clone_from(&account);
+        observed.over_memory = account::over_memory(&observed.totals, &live);
         let record = Record {
             time_ns: self.clock.now(),
             target: observed.target.label.to_string(),

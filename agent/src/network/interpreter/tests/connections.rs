@@ -56,7 +56,7 @@ fn an_identity_that_is_missing_is_named_on_the_connection() {
 
 #[test]
 fn half_open_connections_are_bounded_and_counted() {
-    let limits = TargetLimits { undecided_connections: 100, undecided_bytes: 40_000 };
+    let limits = TargetLimits { undecided_connections: 100, undecided_bytes: 40_000, ..TargetLimits::default() };
     let mut bench = bench_with(identity("synthetic-two-way/identity.json"), limits, Waiting::default(), Store::Both);
     let steps = synthetic();
     // A real session among them is settled and stays.
@@ -91,6 +91,59 @@ fn half_open_connections_are_bounded_and_counted() {
     let observed = &bench.targets[&PID];
     assert_eq!((observed.undecided_count, observed.undecided_bytes), (0, 0));
     assert_eq!(bench.account_now(seen(total)).connections_open, 1);
+}
+
+#[test]
+fn incomplete_messages_of_a_target_are_bounded_and_leave_other_targets_whole() {
+    const OTHER: u32 = 78;
+    let limits = TargetLimits { session_bytes: 1 << 20, ..TargetLimits::default() };
+    let target = |pid: u32| Target {
+        node: format!("node {pid}").into(),
+        label: "".into(),
+        pid,
+        p2p_port: None,
+        store: Store::Both,
+        keys: Box::new(identity("synthetic-two-way/identity.json")),
+    };
+    let open = |bench: &mut Bench, id: u64, pid: u32| {
+        let socket = Socket { id: SocketId(id), ends: [0, 0], time_ns: 5_000 + id };
+        bench.event(&Event::Opened(Opened { pid, ..socket.opened(Some(Role::Initiator)) }));
+        socket
+    };
+    let mut bench = bench_with(identity("synthetic-two-way/identity.json"), limits, Waiting::default(), Store::Both);
+    bench.start_target(target(OTHER));
+    // Where the session buffers most: within its message of 170 kB.
+    let steps = synthetic();
+    let mut socket = Socket::open(&mut bench, 1_000, Some(Role::Initiator));
+    let used: Vec<usize> = steps
+        .iter()
+        .map(|step| {
+            socket.push(&mut bench, step.direction, &step.bytes);
+            bench.targets[&PID].memory.used()
+        })
+        .collect();
+    let most = used.iter().copied().max().unwrap();
+    let end = used.iter().position(|used| *used == most).unwrap() + 1;
+    assert!(most > 100_000, "{most}");
+
+    bench.sink.room = 0;
+    for id in 0..200 {
+        let mut socket = Socket::open(&mut bench, id, Some(Role::Initiator));
+        socket.play(&mut bench, &steps[..end]);
+        assert!(bench.targets[&PID].memory.used() <= limits.session_bytes);
+    }
+    bench.account_now(seen(bytes_of(&steps) + 200 * bytes_of(&steps[..end])));
+    let reasons = bench.tally(PID).unwrap().over_memory;
+    assert!(reasons.contains_key("chunk skipped"), "{reasons:?}");
+
+    bench.sink = Collected::default();
+    open(&mut bench, 2_000, OTHER).play(&mut bench, &steps);
+    assert_eq!(p2p_messages(&bench), synthetic_messages());
+    assert!(bench.messages().iter().all(|message| message.error.is_empty()));
+    bench.account(OTHER, seen(bytes_of(&steps)));
+    assert!(bench.tally(OTHER).unwrap().over_memory.is_empty());
+    bench.end_target(PID, "process exited", "exited");
+    assert_eq!(bench.targets[&OTHER].memory.used(), 0);
 }
 
 #[test]
