@@ -522,7 +522,7 @@ fn the_wait_for_an_identity_is_bounded() {
     assert!(conversation.awaited_identity().is_some() && conversation.stats().pending > 0);
     conversation.finish(None, None, &mut |output| outputs.push(output));
     assert_eq!(reason(&outputs).unwrap(), "identity: not read before the connection ended");
-    assert_eq!(conversation.stats().pending, 0);
+    assert!(conversation.awaited_identity().is_none() && conversation.stats().undecryptable > 0);
 }
 
 #[test]
