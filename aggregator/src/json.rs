@@ -1,12 +1,13 @@
-//! Compact JSON that is safe to print on a terminal: control characters above U+001F and bidirectional formatting
-//! characters, which JSON does not require to be escaped, are escaped too. Strings in it come from peers.
+//! Compact JSON that is safe to print on a terminal: characters above U+001F that are not
+//! [printable](chainscope_hygiene::is_printable), which JSON does not require to be escaped, are escaped too. Strings in it
+//! come from peers.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 
-/// Formatter of compact JSON that escapes control and bidirectional formatting characters.
+/// Formatter of compact JSON that escapes characters that are not printable.
 struct EscapingFormatter;
 
 impl Formatter for EscapingFormatter {
@@ -15,8 +16,9 @@ impl Formatter for EscapingFormatter {
         while let Some((at, character)) = rest.char_indices().find(|(_, character)| must_escape(*character)) {
             let (before, from) = rest.split_at(at);
             out.write_all(before.as_bytes())?;
-            // All of them are in the Basic Multilingual Plane.
-            write!(out, "\\u{:04x}", u32::from(character))?;
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
             rest = from.get(character.len_utf8()..).unwrap_or_default();
         }
         CompactFormatter.write_string_fragment(out, rest)
@@ -24,9 +26,7 @@ impl Formatter for EscapingFormatter {
 }
 
 fn must_escape(character: char) -> bool {
-    character >= '\u{7f}'
-        && (character.is_control()
-            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
+    character >= '\u{7f}' && !chainscope_hygiene::is_printable(character)
 }
 
 /// Writes a value as compact JSON.
@@ -63,8 +63,9 @@ mod tests {
     }
 
     #[test]
-    fn control_and_bidirectional_characters_are_escaped() {
+    fn characters_that_are_not_printable_are_escaped() {
         assert_eq!(text("a\u{1b}\u{7f}\u{9b}é\u{202e}\"\n"), r#""a\u001b\u007f\u009bé\u202e\"\n""#);
+        assert_eq!(text("\u{200b}\u{61c}\u{feff}🙂\u{e0041}"), r#""\u200b\u061c\ufeff🙂\udb40\udc41""#);
     }
 
     proptest! {
@@ -78,7 +79,7 @@ mod tests {
         #[test]
         fn escaped_json_parses_to_the_same_string(value in any::<String>()) {
             let text = text(&value);
-            prop_assert!(!text.chars().any(char::is_control));
+            prop_assert!(text.chars().all(chainscope_hygiene::is_printable));
             prop_assert_eq!(serde_json::from_str::<String>(&text).unwrap(), value);
         }
     }

@@ -65,6 +65,7 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     config.listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     config.data_dir = folder.path().to_owned();
     let running = standalone::start(&config, Storage::Memory)?;
+    tracing::info!("API on http://{}", running.address());
     let api = Api::new(&format!("http://{}", running.address()));
     let shown =
         wait_attached(&running, &api, ATTACH_TIMEOUT).with_context(|| format!("process {pid}")).and_then(|()| {
@@ -126,7 +127,7 @@ fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
     };
     let text = api.text("/v1/tree", &with(&query, "threshold", threshold))?;
     if args.json {
-        return terminal::line(&text);
+        return terminal::line(&chainscope_hygiene::EscapedJson(&text).to_string());
     }
     lines::print(text, args.since.is_some())
 }

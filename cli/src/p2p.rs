@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use chainscope_hygiene::Escaped;
+use chainscope_hygiene::{Escaped, EscapedJson, EscapedTruncated};
 use serde::Deserialize;
 
 use crate::{
@@ -82,9 +82,10 @@ fn filters(args: &P2pArgs) -> Vec<(&'static str, String)> {
 
 /// Prints a row and returns its id.
 pub(crate) fn show(text: &str, json: bool) -> anyhow::Result<u64> {
-    let row: Row = serde_json::from_str(text).with_context(|| format!("not a message row: {text}"))?;
+    let row: Row =
+        serde_json::from_str(text).with_context(|| format!("not a message row: {}", EscapedTruncated(text)))?;
     if json {
-        terminal::line(text)?
+        terminal::line(&EscapedJson(text).to_string())?
     } else {
         terminal::line(&line(&row))?
     }

@@ -41,7 +41,7 @@ pub enum Violation {
 }
 
 /// Text that must never reach a terminal unescaped.
-pub const CONTROL: &[u8] = b"TEZOS\x1b[2J\x1b]0;owned\x07\r\n\0\"<script>\xff\xfe";
+pub const CONTROL: &[u8] = b"TEZOS\x1b[2J\x1b]0;owned\x07\r\n\0\"<script>\xe2\x80\xae\xe2\x80\x8b\xff\xfe";
 
 /// Largest value of a message's length field.
 const MAX_MESSAGE: usize = 100 << 20;

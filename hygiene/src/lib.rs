@@ -1,5 +1,5 @@
 //! Output hygiene for every Chainscope program: rate-limited warnings ([`warn_limited`]), escaping of untrusted text for
-//! terminals and logs ([`Escaped`], [`EscapedTruncated`]), and processes without core dumps ([`protect_process`]).
+//! terminals and logs ([`Escaped`], [`EscapedTruncated`], [`EscapedJson`]), and processes without core dumps ([`protect_process`]).
 
 #![forbid(unsafe_code)]
 
@@ -71,13 +71,17 @@ macro_rules! warn_limited {
 #[doc(hidden)]
 pub use tracing;
 
-/// Displays untrusted text with control characters and bidirectional formatting characters escaped as `\u{…}`.
+/// Displays untrusted text with characters that are not [printable](is_printable) escaped as `\u{…}`.
 #[derive(Debug, Clone, Copy)]
 pub struct Escaped<'a>(pub &'a str);
 
 /// Like [`Escaped`], truncated to 200 characters: for log lines and error messages.
 #[derive(Debug, Clone, Copy)]
 pub struct EscapedTruncated<'a>(pub &'a str);
+
+/// Displays untrusted JSON with characters that are not [printable](is_printable) escaped as `\uXXXX`: the same JSON.
+#[derive(Debug, Clone, Copy)]
+pub struct EscapedJson<'a>(pub &'a str);
 
 /// Maximum length of [`EscapedTruncated`], in characters before escaping.
 const MAX_CHARS: usize = 200;
@@ -96,21 +100,39 @@ impl fmt::Display for EscapedTruncated<'_> {
     }
 }
 
+impl fmt::Display for EscapedJson<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|character| match character {
+            // White space between tokens; inside a string it is an escape already.
+            '\n' | '\r' | '\t' => f.write_char(character),
+            _ if is_printable(character) => f.write_char(character),
+            _ => character.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(f, "\\u{unit:04x}")),
+        })
+    }
+}
+
 fn write_escaped(character: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if is_printable(character) { f.write_char(character) } else { write!(f, "{}", character.escape_unicode()) }
 }
 
-/// Whether a character is neither a control character nor a bidirectional formatting character.
-fn is_printable(character: char) -> bool {
-    !character.is_control()
-        && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a character is shown as itself, alone and in its place: no control, bidirectional, zero-width, combining, private
+/// or unassigned character, no separator other than the space.
+#[must_use]
+pub fn is_printable(character: char) -> bool {
+    match character {
+        '\'' | '"' | '\\' => true,
+        // Letters without a glyph (`Default_Ignorable_Code_Point`).
+        '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' => false,
+        // The standard library's table of printable characters.
+        _ => character.escape_debug().len() == 1,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BURST, Escaped, EscapedTruncated, MAX_CHARS, REFILL_NS, RateLimit};
+    use super::{BURST, Escaped, EscapedJson, EscapedTruncated, MAX_CHARS, REFILL_NS, RateLimit, is_printable};
 
     #[test]
     fn a_call_site_logs_a_burst_and_then_one_line_per_interval() {
@@ -127,11 +149,65 @@ mod tests {
         assert_eq!(EscapedTruncated(&"x".repeat(1000)).to_string().chars().count(), MAX_CHARS + 1);
     }
 
+    #[test]
+    fn invisible_and_reordering_characters_are_shown_as_escapes() {
+        // Cc, Cf, Zl, Zp and Default_Ignorable_Code_Point of Unicode, and examples of Co, Cn, Zs and Mn.
+        let hidden = [
+            0x00..=0x1f,
+            0x7f..=0xa0,
+            0xad..=0xad,
+            0x301..=0x301,
+            0x34f..=0x34f,
+            0x378..=0x378,
+            0x600..=0x605,
+            0x61c..=0x61c,
+            0x6dd..=0x6dd,
+            0x70f..=0x70f,
+            0x890..=0x891,
+            0x8e2..=0x8e2,
+            0x115f..=0x1160,
+            0x17b4..=0x17b5,
+            0x180b..=0x180f,
+            0x2000..=0x200f,
+            0x2028..=0x202f,
+            0x205f..=0x206f,
+            0x3164..=0x3164,
+            0xe000..=0xf8ff,
+            0xfe00..=0xfe0f,
+            0xfeff..=0xfeff,
+            0xffa0..=0xffa0,
+            0xfff0..=0xfffb,
+            0x110bd..=0x110bd,
+            0x110cd..=0x110cd,
+            0x13430..=0x1343f,
+            0x1bca0..=0x1bca3,
+            0x1d173..=0x1d17a,
+            0xe0000..=0xe0fff,
+            0x10_0000..=0x10_ffff,
+        ];
+        for character in hidden.into_iter().flatten().filter_map(char::from_u32) {
+            let text = format!("a{character}b");
+            let escaped = Escaped(&text).to_string();
+            assert_eq!(escaped, format!("a{}b", character.escape_unicode()));
+            assert_eq!(EscapedTruncated(&text).to_string(), escaped);
+        }
+        let shown = "'\"\\ ~é→…ß日本語Ωж🙂";
+        assert_eq!(Escaped(shown).to_string(), shown);
+    }
+
     proptest! {
         #[test]
+        fn escaped_json_is_the_same_json(text in any::<String>()) {
+            let json = serde_json::to_string_pretty(&[&text]).unwrap();
+            let escaped = EscapedJson(&json).to_string();
+            prop_assert_eq!(serde_json::from_str::<Vec<String>>(&escaped).unwrap(), [text]);
+            prop_assert!(escaped.chars().all(|character| character == '\n' || is_printable(character)));
+        }
+
+        #[test]
         fn no_output_controls_a_terminal(text in any::<String>()) {
-            prop_assert!(Escaped(&text).to_string().chars().all(|character| !character.is_control()));
-            prop_assert!(EscapedTruncated(&text).to_string().chars().all(|character| !character.is_control()));
+            prop_assert!(Escaped(&text).to_string().chars().all(is_printable));
+            prop_assert!(EscapedTruncated(&text).to_string().chars().all(is_printable));
         }
     }
 }

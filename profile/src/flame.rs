@@ -1,10 +1,12 @@
 //! Flame graphs: a tree as a self-contained SVG.
 //!
 //! The root is at the bottom; the width of a node is its memory. The colour shows the category of its code; in a
-//! comparison, growth is red and decrease blue. A click zooms in. Names are untrusted: they are escaped, and control
-//! and bidirectional formatting characters are replaced.
+//! comparison, growth is red and decrease blue. A click zooms in. Names are untrusted: they are escaped, and
+//! characters that are not printable are replaced.
 
 use std::fmt::Write as _;
+
+use chainscope_hygiene::is_printable;
 
 use crate::{Category, Frame, Label, Tree};
 
@@ -191,11 +193,8 @@ fn escaped(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
-                safe.push('\u{fffd}');
-            }
-            other if other.is_control() => safe.push('\u{fffd}'),
-            other => safe.push(other),
+            other if is_printable(other) => safe.push(other),
+            _ => safe.push('\u{fffd}'),
         }
     }
     safe
@@ -207,7 +206,10 @@ mod tests {
 
     #[test]
     fn untrusted_names_are_escaped_and_truncated() {
-        assert_eq!(escaped("<script>&\"'\u{1b}\u{202e}é"), "&lt;script&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}é");
+        assert_eq!(
+            escaped("<script>&\"'\u{1b}\u{202e}\u{200b}é"),
+            "&lt;script&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}\u{fffd}é"
+        );
         assert_eq!(fitted("abcdefgh", 6.0 + 4.0 * 6.6 + 0.1), "abc…");
         assert_eq!(fitted("abcdefgh", 10.0), "");
         assert_eq!(grouped(-1_234_567), "-1,234,567");

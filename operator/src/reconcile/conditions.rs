@@ -59,10 +59,10 @@ impl ConditionSummary {
         node: &NodeInput,
         plan: &Plan,
         before: &[meta::Condition],
-        now_ns: i64,
+        unix_ns: i64,
     ) -> Vec<meta::Condition> {
         let conditions = self.by_type(node, plan).into_iter();
-        conditions.map(|(kind, condition)| to_api(kind, condition, node.generation, before, now_ns)).collect()
+        conditions.map(|(kind, condition)| to_api(kind, condition, node.generation, before, unix_ns)).collect()
     }
 
     fn by_type(self, node: &NodeInput, plan: &Plan) -> [(&'static str, Condition); 4] {
@@ -145,14 +145,14 @@ fn to_api(
     condition: Condition,
     generation: i64,
     before: &[meta::Condition],
-    now_ns: i64,
+    unix_ns: i64,
 ) -> meta::Condition {
     let status = condition.status.as_str();
     let last_transition_time = before
         .iter()
         .find(|old| old.type_ == kind && old.status == status)
         .map(|old| old.last_transition_time.clone())
-        .or_else(|| time(now_ns))
+        .or_else(|| time(unix_ns))
         .unwrap_or(Time(Timestamp::UNIX_EPOCH));
     meta::Condition {
         type_: kind.to_owned(),
@@ -169,7 +169,7 @@ pub(super) fn time(ns: i64) -> Option<Time> {
     Timestamp::from_second(ns.div_euclid(1_000_000_000)).ok().map(Time)
 }
 
-/// Text of an agent: limits its length and removes control characters.
+/// Text of an agent: limits its length and removes characters that are not printable.
 pub(super) fn sanitize(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MAX_TEXT_CHARS).collect()
+    text.chars().filter(|&character| chainscope_hygiene::is_printable(character)).take(MAX_TEXT_CHARS).collect()
 }
