@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use tokio::{
     sync::{mpsc, watch},
@@ -20,6 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    clock::{Moment, monotonic_ns},
     cluster::{
         events::EventRateLimiter,
         status::{StatusWriter, WriteOutcome},
@@ -177,7 +177,7 @@ impl Controller {
         let is_leader = is_complete && *self.is_leader.borrow();
         match (is_leader, state.leader_since) {
             (true, None) => {
-                self.reconciler.begin(now_ns());
+                self.reconciler.begin(monotonic_ns());
                 state.leader_since = Some(Instant::now());
                 state.lacked_secrets = false;
                 self.metrics.is_leader.set(1);
@@ -207,7 +207,7 @@ impl Controller {
                 return;
             }
             if std::mem::take(&mut state.lacked_secrets) {
-                self.reconciler.begin(now_ns());
+                self.reconciler.begin(monotonic_ns());
                 outcome = self.reconcile();
             }
         }
@@ -229,7 +229,7 @@ impl Controller {
 
     fn reconcile(&mut self) -> Outcome {
         let began = Instant::now();
-        let outcome = self.reconciler.reconcile(now_ns());
+        let outcome = self.reconciler.reconcile(Moment::now());
         self.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
         if outcome.secrets_changed {
             self.secrets.set(self.reconciler.secrets());
@@ -239,7 +239,7 @@ impl Controller {
 
     fn emit(&mut self, event: EventRecord, limiter: &mut EventRateLimiter) {
         // An Event is also dropped if the queue is full: Events never delay the control loop.
-        if limiter.allow(&event.node, now_ns()) && self.events.try_send(event).is_ok() {
+        if limiter.allow(&event.node, monotonic_ns()) && self.events.try_send(event).is_ok() {
             self.metrics.events.inc();
         } else {
             self.metrics.events_dropped.inc();
@@ -257,9 +257,4 @@ impl Controller {
             self.reconciler.write_failed(key);
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "timestamps of conditions")]
-fn now_ns() -> i64 {
-    i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }

@@ -43,9 +43,7 @@ pub struct Reports {
 pub struct AgentReport {
     /// Whether a stream of the agent is open.
     pub connected: bool,
-    /// Time of the last change of `connected`; nanoseconds since the Unix epoch.
-    pub since_ns: i64,
-    /// Time of the last message of the agent; nanoseconds since the Unix epoch.
+    /// Time of the last message of the agent, in [`monotonic_ns`](crate::clock::monotonic_ns).
     pub last_report_ns: i64,
     /// The agent's last status; empty before the first.
     pub status: HostStatus,

@@ -21,10 +21,13 @@
 //! | `authentication.k8s.io` `tokenreviews` | create | cluster | authentication of agents and aggregator |
 //! | `coordination.k8s.io` `leases` | create | own namespace | leader election; `create` cannot be limited to a name |
 //! | `coordination.k8s.io` `leases` `<release>-operator` | get, update | own namespace | leader election |
+//! | `apps` `deployments` `<release>-operator` | get | own namespace | owner of the certificates |
+//! | `secrets` `<release>-ca`, `…-tls`, `configmaps` `<release>-ca` | get, list, watch, create, patch | own namespace | certificates |
 //! | `secrets` | list, watch | each of `--secret-namespaces` | identities, each by its name (a field selector) |
 #![forbid(unsafe_code)]
 
 pub mod certificates;
+pub mod clock;
 pub mod cluster;
 pub mod controller;
 pub mod crd;

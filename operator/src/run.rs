@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use anyhow::Context as _;
 use chainscope_tls::{Acceptor, CertificateDir, Protocol};
 use clap::Args;
-use kube::Client;
+use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     certificates::{CertificateManager, ServingCertificate},
     cluster::{
-        events, lease,
+        client, events, lease,
         status::StatusWriter,
         watch::{self as watches, SecretWatches},
     },
@@ -78,7 +78,8 @@ pub struct Options {
 /// # Errors
 /// If the operator cannot start, or a component failed.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("cannot configure the Kubernetes client")?;
+    let config = Config::infer().await.context("cannot configure the Kubernetes client")?;
+    let client = client::client(config).context("cannot configure the Kubernetes client")?;
     let stop = CancellationToken::new();
     let ended = stop.clone();
     let mut signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -149,7 +150,12 @@ pub async fn run_with(client: Client, options: Options, stop: CancellationToken)
     components.spawn(async move { Ok(service.serve(config_listener, acceptor).await?) });
     components.spawn(run_component(watches::nodes(client.clone(), changes_sender.clone())));
     components.spawn(run_component(watches::pods(client.clone(), changes_sender.clone())));
-    components.spawn(run_component(events::publish(client.clone(), options.replica.clone(), events)));
+    components.spawn(run_component(events::publish(
+        client.clone(),
+        options.replica.clone(),
+        events,
+        is_leader.clone(),
+    )));
     let controller = Controller {
         reconciler: Reconciler::new(options.secret_namespaces.iter().filter(|name| !name.is_empty()).cloned()),
         changes,
@@ -167,10 +173,11 @@ pub async fn run_with(client: Client, options: Options, stop: CancellationToken)
     // Stopped last: the Lease is released after this replica has stopped acting as the leader.
     let election_stop = CancellationToken::new();
     let election = options.leader_elect.then(|| {
-        let (client, stop) = (client.clone(), election_stop.clone());
+        // Without an election the sender remains with this function: its receivers fail without one.
+        let (client, leader, stop) = (client.clone(), leader_sender.clone(), election_stop.clone());
         let (namespace, name) = (options.namespace.clone(), format!("{}-operator", options.release));
         let identity = holder_identity(&options.replica);
-        tokio::spawn(async move { lease::run(client, &namespace, &name, identity, leader_sender, stop).await })
+        tokio::spawn(async move { lease::run(client, &namespace, &name, identity, leader, stop).await })
     });
     let result = tokio::select! {
         () = stop.cancelled() => Ok(()),

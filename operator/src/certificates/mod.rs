@@ -10,9 +10,12 @@
 //! days and is renewed after 60. `decision` computes the next step, `manager` writes it. The leader writes; every replica
 //! loads its serving certificate from the Secret ([`ServingCertificate`]).
 //!
-//! The objects are owned by the Lease of the release, so that they are garbage-collected when it is uninstalled.
+//! The objects are owned by the operator's Deployment, so that they are garbage-collected when it is uninstalled. They are
+//! watched: a deleted one is written again within seconds, the CA as it was, so that clients keep trusting it. A CA that is
+//! no longer wanted is replaced by emptying its Secret.
 //!
-//! RBAC, in the own namespace: `get`, `create` and `patch` on these Secrets and this ConfigMap, `get` on the Lease.
+//! RBAC, in the own namespace: `get`, `list`, `watch`, `create` and `patch` on these Secrets and this ConfigMap, `get` on
+//! the Deployment.
 
 pub(crate) mod ca;
 mod decision;

@@ -13,9 +13,9 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, Resource as _, api::PostParams};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use super::MANAGER;
+use super::{MANAGER, client::within_timeout};
 use crate::{
     crd::TezosNode,
     reconcile::{EventRecord, Key},
@@ -75,19 +75,32 @@ fn take_token(full_ns: i64, limit: RateLimit, now_ns: i64) -> Option<i64> {
     (next <= now_ns.saturating_add(limit.burst.saturating_mul(limit.refill_ns))).then_some(next)
 }
 
-/// Creates Events until the sender is dropped, one request at a time.
-pub async fn publish(client: Client, instance: String, mut records: mpsc::Receiver<EventRecord>) {
+/// Creates Events until the sender is dropped, one request at a time. What is queued or in flight when this replica ceases
+/// to be the leader is discarded.
+pub async fn publish(
+    client: Client,
+    instance: String,
+    mut records: mpsc::Receiver<EventRecord>,
+    mut is_leader: watch::Receiver<bool>,
+) {
     let mut last_ns = 0;
     while let Some(record) = records.recv().await {
+        if !*is_leader.borrow() {
+            continue;
+        }
         #[expect(clippy::disallowed_methods, reason = "the time of an Event")]
         let now = Timestamp::now();
         // The name contains the time, which therefore has to be unique.
         last_ns = now.as_nanosecond().max(last_ns + 1);
         let event = event(record, &instance, now, last_ns);
         let api: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
-        if let Err(error) = api.create(&PostParams::default(), &event).await {
-            // Expected in a namespace that is being deleted.
-            chainscope_hygiene::warn_limited!(error = %error, "cannot create an Event");
+        let params = PostParams::default();
+        tokio::select! {
+            created = within_timeout(api.create(&params, &event)) => if let Err(error) = created {
+                // Expected in a namespace that is being deleted.
+                chainscope_hygiene::warn_limited!(error = %error, "cannot create an Event");
+            },
+            _ = is_leader.wait_for(|is_leader| !is_leader) => {}
         }
     }
 }
@@ -128,7 +141,47 @@ fn event(record: EventRecord, instance: &str, now: Timestamp, unique: i128) -> E
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::cluster::client::tests::unanswered;
+
+    fn record(note: &str) -> EventRecord {
+        EventRecord {
+            node: Key::new("tezos", "rolling"),
+            uid: "u".to_owned(),
+            is_warning: true,
+            reason: "CannotRecord".to_owned(),
+            note: note.to_owned(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_is_not_answered_does_not_delay_others_for_ever_and_is_cancelled_with_the_leadership() {
+        let (client, mut requests) = unanswered();
+        let (events, records) = mpsc::channel(8);
+        let (leader, is_leader) = watch::channel(true);
+        tokio::spawn(publish(client, "operator-0".to_owned(), records, is_leader));
+        for note in ["first", "second"] {
+            events.send(record(note)).await.unwrap();
+        }
+        let mut next = async || timeout(Duration::from_mins(1), requests.recv()).await.expect("a request").unwrap();
+        next().await.await.expect_err("it timed out");
+        let second = next().await;
+        leader.send_replace(false);
+        second.await.expect_err("cancelled with the leadership");
+        // Whatever was queued in the term that ended is discarded, too.
+        events.send(record("stale")).await.unwrap();
+        while events.capacity() < events.max_capacity() {
+            tokio::task::yield_now().await;
+        }
+        leader.send_replace(true);
+        events.send(record("of the next term")).await.unwrap();
+        let _of_next_term = next().await;
+        assert!(requests.is_empty());
+    }
 
     #[test]
     fn the_rate_is_limited_per_node() {
@@ -152,14 +205,7 @@ mod tests {
 
     #[test]
     fn a_long_note_is_truncated_at_a_character_boundary() {
-        let record = EventRecord {
-            node: Key::new("tezos", "rolling"),
-            uid: "u".to_owned(),
-            is_warning: true,
-            reason: "CannotRecord".to_owned(),
-            note: "ä".repeat(2000),
-        };
-        let event = event(record, "operator-0", Timestamp::UNIX_EPOCH, 255);
+        let event = event(record(&"ä".repeat(2000)), "operator-0", Timestamp::UNIX_EPOCH, 255);
         assert_eq!(event.note.as_deref().map(str::len), Some(1000));
         assert_eq!(event.metadata.name.as_deref(), Some("rolling.ff"));
         assert_eq!(event.type_.as_deref(), Some("Warning"));

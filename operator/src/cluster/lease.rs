@@ -7,7 +7,7 @@
 //! `kubert::lease` is not used: version 0.25 needs kube 1.1 and k8s-openapi 0.25, and it compares the holder's `renewTime`
 //! with the local clock, so that clocks that differ by more than the Lease's duration lead to two leaders.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -15,7 +15,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::is_status;
@@ -166,6 +166,11 @@ async fn release(api: &Api<Lease>, name: &str, identity: &str) {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::json;
+    use tonic::codegen::http::{Request, Response};
+
     use super::*;
 
     fn candidate(identity: &str) -> Candidate {
@@ -228,6 +233,33 @@ mod tests {
             written(b.evaluate(Some(&lease), start, Timestamp::UNIX_EPOCH)).holder_identity.as_deref(),
             Some("b")
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_whose_requests_are_not_answered_resigns_in_time() {
+        let mut requests = 0;
+        let service = tower::service_fn(move |request: Request<Body>| {
+            requests += 1;
+            let number = requests;
+            async move {
+                let missing = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "NotFound", "code": 404});
+                let (status, body) = match number {
+                    1 => (404, missing.to_string().into_bytes()),
+                    2 => (201, request.into_body().collect().await?.to_bytes().into()),
+                    _ => std::future::pending().await,
+                };
+                let response: Response<Body> = Response::builder().status(status).body(body.into()).unwrap();
+                Ok::<_, kube::Error>(response)
+            }
+        });
+        let (leader, mut is_leader) = watch::channel(false);
+        let (client, stop) = (Client::new(service, "chainscope"), CancellationToken::new());
+        tokio::spawn(run(client, "chainscope", "lease", "a".to_owned(), leader, stop));
+        is_leader.wait_for(|is_leader| *is_leader).await.unwrap();
+        let acquired = Instant::now();
+        is_leader.wait_for(|is_leader| !is_leader).await.unwrap();
+        assert!(acquired.elapsed() < LEASE_DURATION, "{:?}", acquired.elapsed());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Access to the API server: watches, status writes, Events and leader election.
 
+pub mod client;
 pub mod events;
 pub mod lease;
 mod pod;

@@ -9,7 +9,7 @@ use kube::{
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::{MANAGER, is_status};
+use super::{MANAGER, client::within_timeout, is_status};
 use crate::{
     crd::TezosNode,
     reconcile::{Key, StatusWrite},
@@ -48,9 +48,11 @@ impl StatusWriter {
         self.start_pending();
     }
 
-    /// Discards the writes that have not started.
+    /// Discards the pending writes and cancels those in flight: only the leader writes.
     pub fn clear(&mut self) {
         self.pending.clear();
+        // Aborts the tasks of the old set.
+        self.in_flight = JoinSet::new();
     }
 
     /// Waits for the next write to complete. Pending while none is in flight.
@@ -89,12 +91,53 @@ async fn apply(api: &Api<TezosNode>, write: &StatusWrite) -> WriteOutcome {
         "status": write.status,
     });
     let params = PatchParams::apply(MANAGER).force();
-    match api.patch_status(&write.key.name, &params, &Patch::Apply(body)).await {
+    match within_timeout(api.patch_status(&write.key.name, &params, &Patch::Apply(body))).await {
         Ok(_) => WriteOutcome::Applied,
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => WriteOutcome::Gone,
         Err(error) => {
             chainscope_hygiene::warn_limited!(error = %error, node = %write.key, "cannot write status; retrying");
             WriteOutcome::Failed
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::cluster::client::tests::unanswered;
+
+    fn write(name: &str) -> StatusWrite {
+        StatusWrite { key: Key::new("tezos", name), uid: "u".to_owned(), status: Default::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_is_not_answered_fails() {
+        let (client, _requests) = unanswered();
+        let mut writer = StatusWriter::new(client);
+        writer.add(write("a"));
+        let outcome = timeout(Duration::from_mins(1), writer.next()).await.expect("a write without a timeout");
+        assert_eq!(outcome, (Key::new("tezos", "a"), WriteOutcome::Failed));
+    }
+
+    #[tokio::test]
+    async fn writes_in_flight_are_cancelled() {
+        let (client, mut requests) = unanswered();
+        let mut writer = StatusWriter::new(client);
+        (0..2 * MAX_CONCURRENT_WRITES).for_each(|at| writer.add(write(&at.to_string())));
+        let mut in_flight = Vec::new();
+        for _ in 0..MAX_CONCURRENT_WRITES {
+            in_flight.push(requests.recv().await.unwrap());
+        }
+        writer.clear();
+        for request in in_flight {
+            request.await.expect_err("cancelled, not answered");
+        }
+        writer.add(write("next"));
+        requests.recv().await.unwrap();
+        assert!(requests.is_empty(), "pending writes are discarded");
     }
 }

@@ -17,6 +17,7 @@ use super::{
     restarts::Restarts,
 };
 use crate::{
+    clock::Moment,
     crd::TezosNodeStatus,
     desired::{Desired, Reports},
 };
@@ -99,8 +100,8 @@ impl Reconciler {
     }
 
     /// Starts a leadership term: everything is computed again, from the stored statuses.
-    pub fn begin(&mut self, now_ns: i64) {
-        self.hosts.reset(now_ns);
+    pub fn begin(&mut self, monotonic_ns: i64) {
+        self.hosts.reset(monotonic_ns);
         for node in self.nodes.values_mut() {
             node.status.clone_from(&node.input.status);
             node.written.clone_from(&node.input.status);
@@ -234,23 +235,23 @@ impl Reconciler {
     }
 
     /// Computes everything that is affected by the changes since the last call and by the elapsed time.
-    pub fn reconcile(&mut self, now_ns: i64) -> Outcome {
+    pub fn reconcile(&mut self, now: Moment) -> Outcome {
         let stale_plans = std::mem::take(&mut self.stale_plans);
         for key in &stale_plans {
-            self.update_plan(key, now_ns);
+            self.update_plan(key, now.monotonic_ns);
         }
-        self.hosts.tick(now_ns, &mut self.stale_statuses);
+        self.hosts.tick(now.monotonic_ns, &mut self.stale_statuses);
         let mut stale_statuses = std::mem::take(&mut self.stale_statuses);
         stale_statuses.extend(stale_plans);
         stale_statuses.extend(self.restart_loops.iter().cloned());
         for key in stale_statuses {
-            self.update_status(&key, now_ns);
+            self.update_status(&key, now);
         }
         let desired = std::mem::take(&mut self.desired_changed).then(|| Arc::new(self.desired.clone()));
         Outcome {
             desired,
             secrets_changed: std::mem::take(&mut self.secrets_changed),
-            statuses: self.due_writes(now_ns),
+            statuses: self.due_writes(now.monotonic_ns),
             events: std::mem::take(&mut self.events),
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn compute_status(
     before: &TezosNodeStatus,
     hosts: &Hosts,
     restarts: &mut BTreeMap<Box<str>, Restarts>,
-    now_ns: i64,
+    unix_ns: i64,
 ) -> ComputedStatus {
     let node_key = node.key.to_string();
     restarts.retain(|uid, _| plan.pods.values().any(|pod| pod.uid == *uid));
@@ -50,7 +50,7 @@ pub(super) fn compute_status(
             !matches!(previous.state, PodState::Unknown | PodState::NotConfigured | PodState::Unscheduled)
         });
         is_reconnecting |= was_reported && host.as_ref().is_some_and(|host| host.agent_state == AgentState::Pending);
-        let inputs = PodInputs { node, plan, name, pod, host: host.as_ref(), previous, now_ns };
+        let inputs = PodInputs { node, plan, name, pod, host: host.as_ref(), previous, unix_ns };
         let (pod_status, mut conditions) = inputs.compute(restarts.entry(pod.uid.clone()).or_default());
         has_restart_loop |= conditions.process.reason == Reason::RestartLoop;
         if !enabled {
@@ -75,7 +75,7 @@ pub(super) fn compute_status(
     status.conditions = if keeps_conditions {
         before.conditions.clone()
     } else {
-        summary.into_conditions(node, plan, &before.conditions, now_ns)
+        summary.into_conditions(node, plan, &before.conditions, unix_ns)
     };
     ComputedStatus { status, has_restart_loop }
 }
@@ -88,7 +88,7 @@ struct PodInputs<'a> {
     pod: &'a PodPlan,
     host: Option<&'a HostView<'a>>,
     previous: Option<&'a PodStatus>,
-    now_ns: i64,
+    unix_ns: i64,
 }
 
 impl PodInputs<'_> {
@@ -132,7 +132,7 @@ impl PodInputs<'_> {
             AgentState::Pending | AgentState::Connected => match report {
                 Some(report) => {
                     apply_report(&mut status, report);
-                    reported_conditions(self.plan, report, restarts, self.now_ns)
+                    reported_conditions(self.plan, report, restarts, self.unix_ns)
                 }
                 None => {
                     let message = format!("the agent on host {} has not applied the configuration yet", host.name);
@@ -173,8 +173,8 @@ fn apply_report(status: &mut PodStatus, report: &PodReport) {
     status.last_error = sanitize(&report.last_error);
 }
 
-fn reported_conditions(plan: &Plan, report: &PodReport, restarts: &mut Restarts, now_ns: i64) -> PodConditions {
-    let process = process_condition(report, restarts, now_ns);
+fn reported_conditions(plan: &Plan, report: &PodReport, restarts: &mut Restarts, unix_ns: i64) -> PodConditions {
+    let process = process_condition(report, restarts, unix_ns);
     let recording = match report.state() {
         ReportedState::Recording => Condition::available(),
         ReportedState::Failed => {
@@ -193,10 +193,10 @@ fn reported_conditions(plan: &Plan, report: &PodReport, restarts: &mut Restarts,
     PodConditions { identity: identity_condition(plan, report, &process), recording, process }
 }
 
-fn process_condition(report: &PodReport, restarts: &mut Restarts, now_ns: i64) -> Condition {
+fn process_condition(report: &PodReport, restarts: &mut Restarts, unix_ns: i64) -> Condition {
     let starts = report.process_starts;
     let up_since = (report.pid != 0).then_some(report.process_started_ns);
-    let (reason, message) = if restarts.update(starts, up_since, now_ns) {
+    let (reason, message) = if restarts.update(starts, up_since, unix_ns) {
         (Reason::RestartLoop, "the node's process restarts repeatedly; see the container's log")
     } else if up_since.is_some() {
         return Condition::available();

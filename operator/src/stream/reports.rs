@@ -1,10 +1,6 @@
 //! Collects the last report of each agent and publishes them for the controller.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use chainscope_proto::v1::HostStatus;
 use tokio::{
@@ -13,7 +9,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::desired::{AgentReport, HostName, Reports};
+use crate::{
+    clock::monotonic_ns,
+    desired::{AgentReport, HostName, Reports},
+};
 
 /// Minimum interval between two publications: with 1,000 agents that report every ten seconds, 10 instead of 100 per
 /// second.
@@ -91,12 +90,9 @@ impl Inner {
 
 impl AgentReport {
     fn connect(&mut self, connected: bool) {
-        if self.connected != connected || self.since_ns == 0 {
-            self.connected = connected;
-            self.since_ns = now_ns();
-        }
+        self.connected = connected;
         if connected {
-            self.last_report_ns = now_ns();
+            self.last_report_ns = monotonic_ns();
         }
     }
 }
@@ -118,7 +114,7 @@ impl AgentStream {
     /// Stores a status of the agent.
     pub(crate) fn report(&self, status: HostStatus) {
         self.update(|report| {
-            report.last_report_ns = now_ns();
+            report.last_report_ns = monotonic_ns();
             report.status = status;
         });
     }
@@ -137,12 +133,6 @@ impl Drop for AgentStream {
     fn drop(&mut self) {
         self.update(|report| report.connect(false));
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "timestamps of reports")]
-fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -172,10 +162,8 @@ mod tests {
         new.report(status(3));
         drop(old);
         assert_eq!(now(&registry, "h"), (true, 3));
-        let since = registry.inner.lock().reports.hosts["h"].since_ns;
         drop(new);
         assert_eq!(now(&registry, "h"), (false, 3));
-        assert!(registry.inner.lock().reports.hosts["h"].since_ns > since);
         assert!(now(&registry, "i").0);
         drop(other);
     }

@@ -13,6 +13,7 @@ use super::{
     },
     EventRecord, Key, Plan, Reconciler, Secret,
 };
+use crate::clock::Moment;
 
 impl Reconciler {
     /// Computes the plan of a node and applies it to the desired state.
@@ -160,12 +161,12 @@ impl Reconciler {
     }
 
     /// Computes the status of a node.
-    pub(super) fn update_status(&mut self, key: &Key, now_ns: i64) {
+    pub(super) fn update_status(&mut self, key: &Key, now: Moment) {
         let Some(node) = self.nodes.get_mut(key).filter(|node| !node.input.deleting) else { return };
         let ComputedStatus { status, has_restart_loop } =
-            compute_status(&node.input, &node.plan, &node.status, &self.hosts, &mut node.restarts, now_ns);
+            compute_status(&node.input, &node.plan, &node.status, &self.hosts, &mut node.restarts, now.unix_ns);
         self.events.extend(EventRecord::of_change(key, &node.input.uid, &node.status, &status));
-        if let Some(note) = node.drops.update(&node.status.pods, &status.pods, now_ns) {
+        if let Some(note) = node.drops.update(&node.status.pods, &status.pods, now.monotonic_ns) {
             self.events.push(EventRecord {
                 node: key.clone(),
                 uid: node.input.uid.clone(),

@@ -155,6 +155,24 @@ fn an_agent_without_recent_reports_is_unreachable() {
 }
 
 #[test]
+fn a_step_of_the_wall_clock_makes_no_agent_unreachable() {
+    let mut cluster = cluster();
+    cluster.report("host-1", host_status([recording("u0", "tezos/main")])).wait(2);
+    assert_eq!(cluster.ready("tezos/main").0, "True");
+    for offset in [3600, -3600] {
+        cluster.clock_offset = offset * SECOND;
+        cluster.wait(2);
+        assert_eq!(cluster.ready("tezos/main").0, "True", "{offset} s");
+    }
+    // An agent that is gone is noticed although the wall clock goes back.
+    cluster.reports.hosts.values_mut().for_each(|report| Arc::make_mut(report).connected = false);
+    cluster.wait(30);
+    cluster.clock_offset -= 60 * SECOND;
+    cluster.wait(10);
+    assert_eq!(cluster.ready("tezos/main"), ("Unknown", "AgentUnreachable"));
+}
+
+#[test]
 fn last_transition_time_changes_with_the_status_only() {
     let mut cluster = cluster();
     cluster.report("host-1", host_status([recording("u0", "tezos/main")])).wait(2);

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    clock::Moment,
     crd::TezosNodeStatus,
     desired::{AgentReport, Desired, Reports},
 };
@@ -27,6 +28,8 @@ const SECOND: i64 = 1_000_000_000;
 struct TestCluster {
     reconciler: Reconciler,
     now: i64,
+    /// Difference of the wall clock to `now`, which is the monotonic clock.
+    clock_offset: i64,
     desired: Arc<Desired>,
     /// The last written status of each node.
     statuses: BTreeMap<String, TezosNodeStatus>,
@@ -43,6 +46,7 @@ impl TestCluster {
         Self {
             reconciler,
             now: START,
+            clock_offset: 0,
             desired: Arc::default(),
             statuses: BTreeMap::new(),
             writes: 0,
@@ -52,7 +56,8 @@ impl TestCluster {
     }
 
     fn step(&mut self) -> &mut Self {
-        let outcome = self.reconciler.reconcile(self.now);
+        let outcome =
+            self.reconciler.reconcile(Moment { monotonic_ns: self.now, unix_ns: self.now + self.clock_offset });
         if let Some(desired) = outcome.desired {
             self.desired = desired;
         }
@@ -80,7 +85,7 @@ impl TestCluster {
     }
 
     fn report(&mut self, host: &str, status: HostStatus) -> &mut Self {
-        let reported = AgentReport { connected: true, since_ns: self.now, last_report_ns: self.now, status };
+        let reported = AgentReport { connected: true, last_report_ns: self.now, status };
         self.reports.hosts.insert(host.to_owned(), Arc::new(reported));
         self.reconciler.set_reports(&self.reports);
         self.step()

@@ -36,12 +36,7 @@ fn all_report(cluster: &mut TestCluster, messages: u64) {
         }
     }
     for (host, pods) in by_host {
-        let reported = AgentReport {
-            connected: true,
-            since_ns: cluster.now,
-            last_report_ns: cluster.now,
-            status: host_status(pods),
-        };
+        let reported = AgentReport { connected: true, last_report_ns: cluster.now, status: host_status(pods) };
         cluster.reports.hosts.insert(host, Arc::new(reported));
     }
     cluster.reconciler.set_reports(&cluster.reports);
