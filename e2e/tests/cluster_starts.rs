@@ -36,10 +36,12 @@ fn fifty_pods_start_and_each_is_recorded_from_its_first_message_on() {
         remove(&scene, [number]);
     }
     delays.sort_unstable();
-    let at = |index: usize| delays.get(index).map_or(0, Duration::as_millis);
-    let (median, max) = (at(delays.len() / 2), at(delays.len() - 1));
-    assert!(median <= 2_000, "{delays:?}");
-    println!("from a container's start to its first message in the API: median {median} ms, max {max} ms of {SINGLE}");
+    let at = |place: usize| delays.get(place).map_or(0, Duration::as_millis);
+    let (median, most) = (at(delays.len() / 2), at(delays.len() - 1));
+    // Printed only: it depends on the machine. The number of messages does not.
+    println!(
+        "from a container's start to its first message in the API: median {median} ms, most {most} ms of {SINGLE}"
+    );
 
     let more = SINGLE..SINGLE + TOGETHER;
     let pods: Vec<_> = more.clone().map(|number| pod(&template, number)).collect();

@@ -3,7 +3,7 @@
 
 mod memory_common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chainscope_ebpf::memory::{Kind, MemoryEvent, MemoryOptions, MemoryProbe, Scope, StackEnd};
@@ -168,13 +168,44 @@ fn full_node_table_is_reported() {
     wait::until_true("all pages to be released", || Snapshot::take(&mut probe).anon(target) == 0);
 }
 
+/// A number in a file that is at least so large, restored when this is dropped, after a panic, too.
+struct RaisedLimit {
+    file: PathBuf,
+    before: String,
+}
+
+impl RaisedLimit {
+    fn at_least(file: &Path, count: u64) -> Self {
+        let before = std::fs::read_to_string(file).expect("there is a limit");
+        let limit: u64 = before.trim().parse().expect("a number");
+        std::fs::write(file, limit.max(count).to_string()).expect("root");
+        Self { file: file.to_owned(), before }
+    }
+}
+
+impl Drop for RaisedLimit {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(&self.file, &self.before) {
+            eprintln!("{} remains raised: {error}", self.file.display());
+        }
+    }
+}
+
+#[test]
+fn a_raised_limit_is_restored_after_a_panic() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("limit");
+    std::fs::write(&file, "65530\n").expect("a file");
+    let failed = std::panic::catch_unwind(|| {
+        let _limit = RaisedLimit::at_least(&file, 300_000);
+        panic!("the limit is {}", std::fs::read_to_string(&file).expect("a limit"));
+    });
+    assert_eq!(failed.expect_err("it panics").downcast_ref::<String>().expect("a message"), "the limit is 300000");
+    assert_eq!(std::fs::read_to_string(&file).expect("a limit"), "65530\n");
+}
+
 #[test]
 fn hundred_thousand_mappings() {
-    let before = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("there is a limit");
-    let limit: u64 = before.trim().parse().expect("a number");
-    if limit < 300_000 {
-        std::fs::write("/proc/sys/vm/max_map_count", "300000").expect("root");
-    }
+    let _limit = RaisedLimit::at_least(Path::new("/proc/sys/vm/max_map_count"), 300_000);
     let mut probe = probe();
     let program = compile("gcc", "mappings.c", "mappings", &["-O2", "-fomit-frame-pointer"]);
     let mut mappings = TestProcess::start(&program, &["100000", "2000"]);
@@ -188,5 +219,4 @@ fn hundred_thousand_mappings() {
     assert!(all > 9000 && all == complete, "{:?}", reading.stacks);
     assert_eq!(snapshot.reading.health.mismatches, 0);
     mappings.finish();
-    std::fs::write("/proc/sys/vm/max_map_count", before.trim()).expect("root");
 }

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::release::ApiClient;
 use super::{Cluster, Level, Setup};
-use crate::harness::api::{Api, id};
+use crate::harness::api::Api;
+use crate::harness::transcript::{self, Missing};
 use crate::harness::{programs, wait};
 use crate::image::ours;
 
@@ -144,23 +144,14 @@ impl Scene {
         text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Fails unless ids are dense and each message is in the transcript, none twice. Returns the number of messages.
+    /// The messages of the transcript that are [not recorded](transcript::missing), in each direction.
     ///
     /// # Panics
-    /// If one is not.
-    pub fn assert_true_messages(&self) -> u64 {
-        let mut sent: Vec<(String, String)> =
-            self.transcript().iter().map(|line| (text(line, "sha256"), text(line, "kind"))).collect();
-        sent.sort_unstable();
+    /// If a row was never sent, is recorded twice or is out of order, or if more than one run is missing.
+    #[must_use]
+    pub fn missing(&self) -> [Missing; 2] {
         let rows = self.reader.rows(NODE, "");
-        assert!(rows.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are not dense from 0");
-        for row in rows.iter().filter(|row| row["category"] == "p2p") {
-            let plain = self.reader.plain(NODE, id(row));
-            let message = (hex::encode(Sha256::digest(plain)), text(row, "kind"));
-            let found = sent.binary_search(&message).unwrap_or_else(|_| panic!("never sent, or recorded twice: {row}"));
-            sent.remove(found);
-        }
-        rows.len() as u64
+        transcript::missing(&self.reader, NODE, &rows, &self.transcript())
     }
 
     /// Connections of the node that could not be decrypted.
@@ -176,8 +167,4 @@ impl Scene {
         let host = self.cluster.hosts().get(host).unwrap_or_else(|| panic!("no host {host}"));
         host.path(Path::new(name).to_str().unwrap_or_default())
     }
-}
-
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}")).to_owned()
 }

@@ -9,6 +9,7 @@ pub mod program;
 pub mod recorder;
 pub mod search;
 pub mod stats;
+pub mod transcript;
 pub mod vectors;
 
 use std::path::{Path, PathBuf};

@@ -2,15 +2,15 @@
 //! before Chainscope, and Chainscope killed and restarted during a session.
 
 use chainscope_e2e::harness::api::{Api, id};
-use chainscope_e2e::harness::demo_node::{DemoNode, number, text};
+use chainscope_e2e::harness::demo_node::{DemoNode, number};
 use chainscope_e2e::harness::namespace::Namespace;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::stats::Account;
+use chainscope_e2e::harness::transcript;
 use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{free_port, wait};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 /// Waits until the node has `count` rows and returns all of them.
 fn rows(api: &Api, node: &str, count: usize) -> Vec<Value> {
@@ -129,8 +129,10 @@ fn a_live_session_survives_chainscope(capture: &str) {
     // Longer than the one-second interval of the session journal.
     wait::until("messages", || (chainscope.api.count("node") >= 400).then_some(()));
 
+    let listed_at_kill = lines(&transcript).len();
     chainscope.program.kill();
     let chainscope = machine.start();
+    let away = lines(&transcript).len() - listed_at_kill;
     let api = &chainscope.api;
     let before = api.count("node");
     assert!(before >= 400, "{before} messages remain of 400 that were served");
@@ -147,8 +149,11 @@ fn a_live_session_survives_chainscope(capture: &str) {
     let all = number(&closed[0], "session.sent_messages") + number(&closed[0], "session.received_messages") + 6;
     let rows = wait_until_quiet(api);
     assert!((rows.len() as u64) < all, "the time between kill and restart cannot have been recorded");
-    assert!(rows.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are not dense");
-    assert_true_messages(api, &rows, &transcript);
+    let missing = transcript::missing(api, "node", &rows, &lines(&transcript));
+    eprintln!("{missing:?}; {away} messages were sent without Chainscope");
+    // And those since the last write of the journal, and until the session is resumed.
+    assert!(missing.iter().map(|missing| missing.run).sum::<usize>() <= away + 2 * 100 * 3, "{missing:?}, {away}");
+    assert!(missing.iter().all(|missing| missing.tail == 0), "{missing:?}");
     // The interval without an agent is reported.
     assert!(api.stats().to_string().contains("agent restarted"), "{}", api.stats());
 }
@@ -159,19 +164,10 @@ fn wait_until_quiet(api: &Api) -> Vec<Value> {
     api.rows("node", "")
 }
 
-/// Fails unless each row is a message that was sent, none recorded twice.
-fn assert_true_messages(api: &Api, rows: &[Value], transcript: &std::path::Path) {
+/// The complete lines of a transcript.
+fn lines(transcript: &std::path::Path) -> Vec<Value> {
     let text = std::fs::read_to_string(transcript).expect("transcript");
-    let mut real: Vec<(String, String)> = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
-        .map(|line| (self::text(&line, "sha256").to_owned(), self::text(&line, "kind").to_owned()))
-        .collect();
-    for row in rows.iter().filter(|row| row["category"] == "p2p") {
-        let message = (hex::encode(Sha256::digest(api.plain("node", id(row)))), self::text(row, "kind").to_owned());
-        let found = real.iter().position(|m| *m == message).unwrap_or_else(|| panic!("never sent, or twice: {row}"));
-        real.swap_remove(found);
-    }
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 #[test]
