@@ -126,7 +126,7 @@ fn incomplete_messages_of_a_target_are_bounded_and_leave_other_targets_whole() {
     let end = used.iter().position(|used| *used == most).unwrap() + 1;
     assert!(most > 100_000, "{most}");
 
-    bench.sink.room = 0;
+    bench.sink.capacity = 0;
     for id in 0..200 {
         let mut socket = Socket::open(&mut bench, id, Some(Role::Initiator));
         socket.play(&mut bench, &steps[..end]);
