@@ -218,7 +218,7 @@ async fn objects_of_another_owner_are_adopted() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_in_flight_are_cancelled_with_the_leadership() {
     let (client, mut requests) = unanswered();
     let manager = CertificateManager::new(client, "chainscope", "rel", Arc::default(), ExpiryGauges::default());
@@ -226,7 +226,8 @@ async fn requests_in_flight_are_cancelled_with_the_leadership() {
     tokio::spawn(manager.run(is_leader, CancellationToken::new()));
     let in_flight = requests.recv().await.unwrap();
     leader.send_replace(false);
-    in_flight.await.expect_err("cancelled, not answered");
+    // Long before the timeout of a reconciliation.
+    timeout(Duration::from_secs(1), in_flight).await.expect("cancelled at once").expect_err("not answered");
 }
 
 #[tokio::test]
