@@ -4,7 +4,7 @@
 //! those that do not return occupy one thread, and delay only calls of the same key.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -26,6 +26,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs the call; the result passes its value on.
 type Call = Box<dyn FnOnce() -> Delivery + Send>;
 type Delivery = Box<dyn FnOnce() + Send>;
+/// A call with its key.
+type Keyed = (String, Call);
 
 /// Too many calls do not return.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub(crate) struct Refused;
 pub(crate) struct BlockingPool {
     name: &'static str,
     pool: Arc<Mutex<Pool>>,
-    calls: (Sender<(String, Call)>, Receiver<(String, Call)>),
+    calls: (Sender<Keyed>, Receiver<Keyed>),
     /// Its age is that of the oldest call that has not returned.
     heartbeat: Heartbeat,
 }
@@ -46,7 +48,7 @@ struct Pool {
     threads: usize,
     /// Threads that wait for a call and have not been assigned one.
     idle: usize,
-    running: HashMap<String, Running>,
+    running: BTreeMap<String, Running>,
 }
 
 struct Running {
@@ -57,7 +59,9 @@ struct Running {
 impl BlockingPool {
     /// `name` is that of its threads, `stage` that of its heartbeat.
     pub(crate) fn new(name: &'static str, stage: &'static str) -> Self {
-        Self { name, pool: Arc::default(), calls: unbounded(), heartbeat: Heartbeat::of_foreign_calls(stage) }
+        #[expect(clippy::disallowed_methods, reason = "one value per idle thread, of which there are few")]
+        let calls = unbounded();
+        Self { name, pool: Arc::default(), calls, heartbeat: Heartbeat::of_foreign_calls(stage) }
     }
 
     pub(crate) fn heartbeat(&self) -> Heartbeat {
@@ -185,7 +189,7 @@ mod tests {
         let pool = BlockingPool::new("test", "test");
         let (release, released) = bounded::<()>(0);
         assert_eq!(pool.call("stuck", Duration::ZERO, move || released.recv().is_err()), None);
-        let (sender, delivered) = unbounded();
+        let (sender, delivered) = bounded(16);
         let deliver = |number: u32| {
             let sender = sender.clone();
             pool.submit("stuck", move || number, move |number| sender.send(number).unwrap()).unwrap();

@@ -100,6 +100,7 @@ impl<S: RecordSink + 'static> Setup<S> {
         let (filled, batches) = bounded(BATCHES);
         let (spare, emptied) = bounded(BATCHES);
         let (reading, interpreting) = (Heartbeat::new("network reader"), Heartbeat::new("network interpreter"));
+        #[expect(clippy::disallowed_methods, reason = "one value per read that the pool accepted")]
         let (answers, identities) = unbounded();
         let pool = BlockingPool::new("chainscope-identity", "identity");
         let figures = Arc::new(Figures::new(vec![reading.clone(), interpreting.clone(), pool.heartbeat()]));
@@ -108,8 +109,13 @@ impl<S: RecordSink + 'static> Setup<S> {
         let worker = Worker::new(
             interpreter,
             proc.clone(),
-            IdentityReader::new(proc, pool, answers),
-            Channels { commands, inbox: changes, notices, identities },
+            Channels {
+                commands,
+                inbox: changes,
+                notices,
+                identity_reader: IdentityReader::new(proc, pool, answers),
+                identities,
+            },
             folder,
             config.cluster.is_some(),
             Arc::clone(&figures),

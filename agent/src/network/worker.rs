@@ -2,7 +2,7 @@
 //! at intervals writes the session journal, samples the clock and publishes its counts.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -71,6 +71,8 @@ pub(super) struct Channels {
     pub(super) commands: Sender<Command>,
     pub(super) inbox: Receiver<TargetChange>,
     pub(super) notices: Sender<Notice>,
+    pub(super) identity_reader: IdentityReader,
+    /// Answers of the identity reader.
     pub(super) identities: Receiver<IdentityAnswer>,
 }
 
@@ -79,13 +81,12 @@ pub(super) struct Worker<S> {
     interpreter: Interpreter<S>,
     holding: Holding,
     proc: Proc,
-    identities: IdentityReader,
     channels: Channels,
     folder: Folder,
     watched: WatchList,
     targets: BTreeMap<u32, Known>,
     /// Targets whose events are held until their identity was read for the first time.
-    awaiting_identity: HashSet<u32>,
+    awaiting_identity: BTreeSet<u32>,
     /// Targets of which only other things are observed.
     without_network: HashSet<u32>,
     /// Captures whose end was requested from the reader.
@@ -108,7 +109,6 @@ impl<S: RecordSink> Worker<S> {
     pub(super) fn new(
         interpreter: Interpreter<S>,
         proc: Proc,
-        identities: IdentityReader,
         channels: Channels,
         folder: Folder,
         reports_identities: bool,
@@ -120,12 +120,11 @@ impl<S: RecordSink> Worker<S> {
             interpreter,
             holding: Holding::default(),
             proc,
-            identities,
             channels,
             folder,
             watched: WatchList::default(),
             targets: BTreeMap::new(),
-            awaiting_identity: HashSet::new(),
+            awaiting_identity: BTreeSet::new(),
             without_network: HashSet::new(),
             ends: HashMap::new(),
             unannounced: HashMap::new(),
@@ -180,7 +179,7 @@ impl<S: RecordSink> Worker<S> {
                     Err(_) => inbox = never(),
                 },
                 recv(identities) -> answer => {
-                    // A sender is in `self.identities`.
+                    // A sender is in the identity reader.
                     if let Ok(answer) = answer {
                         self.identity_read(answer);
                         self.send_verdicts();
@@ -420,7 +419,7 @@ impl<S: RecordSink> Worker<S> {
             });
         }
         let (node, source) = (Arc::clone(&assignment.node), assignment.identity.clone());
-        let mut keys = ProcessKeys::new(self.identities.clone(), node, facts, source);
+        let mut keys = ProcessKeys::new(self.channels.identity_reader.clone(), node, facts, source);
         keys.reload();
         self.interpreter.start_target(Target {
             node: Arc::clone(&assignment.node),

@@ -5,7 +5,7 @@
 //! totals over all accounts of a node do not decrease. If more targets than that run at a time, an account that is updated
 //! after it was retired is counted twice.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use chainscope_proto::v1::{NetworkAccount, ReasonCount, Record, record::Kind};
 
@@ -44,7 +44,7 @@ struct Kept {
 /// The accounts of a node, for the writer.
 #[derive(Default)]
 pub(crate) struct Accounts {
-    kept: HashMap<Vec<u8>, Kept>,
+    kept: BTreeMap<Vec<u8>, Kept>,
     updates: u64,
     retired: Option<Record>,
 }

@@ -27,7 +27,9 @@ impl<S: RecordSink> Interpreter<S> {
 
     /// Whether any session waits for its identity.
     pub(crate) fn awaits_identities(&self) -> bool {
-        !self.ended.is_empty() || self.sessions.values().any(|session| session.awaited_identity().is_some())
+        #[expect(clippy::disallowed_methods, reason = "the order does not matter")]
+        let mut sessions = self.sessions.values();
+        !self.ended.is_empty() || sessions.any(|session| session.awaited_identity().is_some())
     }
 
     /// Takes an answer. Returns false if sessions of the target have to wait for another one.
@@ -57,7 +59,11 @@ impl<S: RecordSink> Interpreter<S> {
         let time = self.clock.now();
         if let Some(observed) = self.targets.get_mut(&pid) {
             let ended = self.ended.iter_mut().map(|ended| &mut ended.session);
-            for session in self.sessions.values_mut().chain(ended).filter(|session| session.pid == pid) {
+            #[expect(clippy::disallowed_methods, reason = "sorted below")]
+            let mut waiting: Vec<_> =
+                self.sessions.values_mut().chain(ended).filter(|session| session.pid == pid).collect();
+            waiting.sort_unstable_by_key(|session| session.key);
+            for session in waiting {
                 let Some(key) = session.awaited_identity() else { continue };
                 let found: Result<Arc<Identity>, String> =
                     observed.target.keys.known(&key).ok_or_else(|| reason.clone());

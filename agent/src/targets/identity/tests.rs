@@ -30,7 +30,7 @@ impl Stage {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("identity.json");
-        let (sender, answers) = crossbeam_channel::unbounded();
+        let (sender, answers) = crossbeam_channel::bounded(64);
         let reader = IdentityReader::new(Proc::default(), BlockingPool::new("test", "test"), sender);
         let facts = Proc::default().facts(std::process::id(), &|_, _| String::new()).unwrap();
         let keys = ProcessKeys::new(reader, "node".into(), &facts, Source::Path(path.clone()));

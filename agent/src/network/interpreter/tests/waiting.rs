@@ -17,7 +17,7 @@ const PATH: &str = "synthetic-two-way/identity.json";
 
 /// A target whose identity is a file. `stuck`: reads of its node do not return.
 fn bench_with_file(stuck: bool) -> (Bench, Receiver<IdentityAnswer>) {
-    let (sender, answers) = crossbeam_channel::unbounded();
+    let (sender, answers) = crossbeam_channel::bounded(64);
     let pool = BlockingPool::new("test", "test");
     if stuck {
         pool.submit("node", std::thread::park, |()| ()).unwrap();
