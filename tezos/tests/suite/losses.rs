@@ -141,7 +141,7 @@ fn a_damaged_capture_is_searched_to_its_end() {
     let stream: Vec<u8> = whole.chunks(Direction::Sent).iter().flat_map(|chunk| chunk.wire.to_vec()).collect();
     let mut generator = Generator::new(4);
     let handshake = placed[2].end as usize;
-    let mut kept = vec![0..handshake];
+    let mut kept: Vec<_> = std::iter::once(0..handshake).collect();
     let mut at = handshake;
     while at < stream.len() {
         let start = (at + 1 + generator.below(700)).min(stream.len());
