@@ -99,8 +99,13 @@ impl<S: RecordSink + 'static> Setup<S> {
         let worker = Worker::new(
             interpreter,
             proc.clone(),
-            IdentityReader::new(proc, pool, answers),
-            Channels { commands, inbox: changes, notices, identities },
+            Channels {
+                commands,
+                inbox: changes,
+                notices,
+                identity_reader: IdentityReader::new(proc, pool, answers),
+                identities,
+            },
             folder,
             config.cluster.is_some(),
             Arc::clone(&figures),

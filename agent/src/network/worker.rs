@@ -71,6 +71,8 @@ pub(super) struct Channels {
     pub(super) commands: Sender<Command>,
     pub(super) inbox: Receiver<TargetChange>,
     pub(super) notices: Sender<Notice>,
+    pub(super) identity_reader: IdentityReader,
+    /// Answers of the identity reader.
     pub(super) identities: Receiver<IdentityAnswer>,
 }
 
@@ -79,7 +81,6 @@ pub(super) struct Worker<S> {
     interpreter: Interpreter<S>,
     holding: Holding,
     proc: Proc,
-    identities: IdentityReader,
     channels: Channels,
     folder: Folder,
     watched: WatchList,
@@ -108,7 +109,6 @@ impl<S: RecordSink> Worker<S> {
     pub(super) fn new(
         interpreter: Interpreter<S>,
         proc: Proc,
-        identities: IdentityReader,
         channels: Channels,
         folder: Folder,
         reports_identities: bool,
@@ -120,7 +120,6 @@ impl<S: RecordSink> Worker<S> {
             interpreter,
             holding: Holding::default(),
             proc,
-            identities,
             channels,
             folder,
             watched: WatchList::default(),
@@ -180,7 +179,7 @@ impl<S: RecordSink> Worker<S> {
                     Err(_) => inbox = never(),
                 },
                 recv(identities) -> answer => {
-                    // A sender is in `self.identities`.
+                    // A sender is in the identity reader.
                     if let Ok(answer) = answer {
                         self.identity_read(answer);
                         self.send_verdicts();
@@ -420,7 +419,7 @@ impl<S: RecordSink> Worker<S> {
             });
         }
         let (node, source) = (Arc::clone(&assignment.node), assignment.identity.clone());
-        let mut keys = ProcessKeys::new(self.identities.clone(), node, facts, source);
+        let mut keys = ProcessKeys::new(self.channels.identity_reader.clone(), node, facts, source);
         keys.reload();
         self.interpreter.start_target(Target {
             node: Arc::clone(&assignment.node),

@@ -82,8 +82,8 @@ impl System for Machine {
     }
 
     fn netns(&self, path: &Path) -> Option<u32> {
-        let path = path.to_owned();
-        self.pool.call(&path.to_string_lossy().into_owned(), READ_TIMEOUT, move || proc::netns_inode(&path)).flatten()
+        let (key, path) = (path.to_string_lossy().into_owned(), path.to_owned());
+        self.pool.call(&key, READ_TIMEOUT, move || proc::netns_inode(&path)).flatten()
     }
 
     fn containers(&self, name: &str) -> Vec<ContainerId> {

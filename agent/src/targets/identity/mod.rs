@@ -233,8 +233,8 @@ impl ProcessKeys {
             self.remember(&identity);
         }
         self.conclude(reading.wanted, reading.is_for_session, &answer.found);
-        match reading.asked.filter(|_| !reading.is_overdue) {
-            Some(key) => match self.known(&key) {
+        if let Some(key) = reading.asked.filter(|_| !reading.is_overdue) {
+            match self.known(&key) {
                 Some(identity) => self.conclude(Some(key), true, &Ok(identity)),
                 None => {
                     self.begin(Some(key), true);
@@ -242,8 +242,7 @@ impl ProcessKeys {
                         return None;
                     }
                 }
-            },
-            None => {}
+            }
         }
         Some(answer.found.map(drop))
     }
