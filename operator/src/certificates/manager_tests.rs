@@ -22,6 +22,9 @@ use crate::cluster::client::tests::unanswered;
 
 const START: i64 = 1_790_000_000;
 
+/// Body of a watch, by its parts.
+type EventSender = UnboundedSender<Result<Vec<u8>, Infallible>>;
+
 #[derive(Default)]
 struct Server {
     objects: BTreeMap<String, Value>,
@@ -30,7 +33,7 @@ struct Server {
     /// Simulates a concurrent write of the CA before the next write.
     conflicts: bool,
     /// Open watches, by the path of their object.
-    watches: Vec<(String, UnboundedSender<Result<Vec<u8>, Infallible>>)>,
+    watches: Vec<(String, EventSender)>,
 }
 
 type Shared = Arc<parking_lot::Mutex<Server>>;
