@@ -1,8 +1,6 @@
 //! Debian's PostgreSQL under load: one process for each client, shared memory, and a dozen libraries without frame
 //! pointers. Runs in `make soak`, which installs PostgreSQL.
 
-#![expect(clippy::print_stdout, reason = "the share of complete stacks")]
-
 mod memory_common;
 
 use std::collections::BTreeMap;
