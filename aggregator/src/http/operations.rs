@@ -39,7 +39,9 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// The build of the recorder: a commit or a version, as a JSON string.
-#[utoipa::path(get, path = "/v2/version", responses((status = 200, description = "The build.", body = String)))]
+#[utoipa::path(get, path = "/v2/version", responses(
+    (status = 200, description = "The build.", body = String, content_type = "application/json"),
+))]
 pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
     response::json(Body::from(serde_json::Value::from(app.build()).to_string()))
 }

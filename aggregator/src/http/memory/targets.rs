@@ -118,7 +118,7 @@ fn by_reason(counts: &[ReasonCount]) -> BTreeMap<String, u64> {
 
 /// The node's process: of several that run the oldest. 0 while none is known to run.
 #[utoipa::path(get, path = "/v1/pid", params(NodeParameters), responses(
-    (status = 200, description = "A process id in the PID namespace of its host.", body = u32),
+    (status = 200, description = "A process id in the PID namespace of its host.", body = u32, content_type = "application/json"),
     (status = 400, description = "Several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
