@@ -19,33 +19,36 @@ both_modes!(
     one_process_does_not_fill_the_table_of_sockets,
 );
 
-/// Longer than `TASK_COMM_LEN`.
-const FILE: &str = "octez-node-of-the-test";
+/// Name of the executable: longer than `TASK_COMM_LEN`, and different for each test that runs at the same time.
+fn file_name(mode: CaptureMode) -> String {
+    format!("{mode}-octez-node-of-the-test")
+}
 
 fn as_file(mode: CaptureMode) -> (TestProcess, std::path::PathBuf) {
     let dir = std::env::temp_dir().join(format!("chainscope-{}-{mode}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
-    let file = dir.join(FILE);
+    let file = dir.join(file_name(mode));
     // The kernel derives the task name from the executed path. A symlink avoids ETXTBSY, which a copy would cause while
     // a child forked by another test holds it open for writing.
     std::os::unix::fs::symlink(std::env::current_exe().expect("the executable path"), &file).expect("a link");
     (TestProcess::from_executable(&file, None), dir)
 }
 
-fn as_argument() -> TestProcess {
+fn as_argument(name: &str) -> TestProcess {
     TestProcess::from_executable(
         &std::env::current_exe().expect("the executable path"),
-        Some(Path::new("/somewhere/by-argument")),
+        Some(&Path::new("/somewhere").join(name)),
     )
 }
 
 fn program_is_watched_from_exec(mode: CaptureMode) {
     let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
     let mut recorder = Recorder::with(options);
-    recorder.probe.watch_program(FILE).expect("map update");
-    recorder.probe.watch_program("by-argument").expect("map update");
+    recorder.probe.watch_program(&file_name(mode)).expect("map update");
+    let argument = format!("{mode}-by-argument");
+    recorder.probe.watch_program(&argument).expect("map update");
     let (by_file, dir) = as_file(mode);
-    let mut processes = [by_file, as_argument(), TestProcess::new()];
+    let mut processes = [by_file, as_argument(&argument), TestProcess::new()];
     let mut peers = Vec::new();
     for process in &mut processes {
         // All traffic precedes the first poll of the probe.
@@ -67,8 +70,8 @@ fn program_is_watched_from_exec(mode: CaptureMode) {
         sockets.values().all(|pid| [by_file.pid(), by_argument.pid()].contains(pid)),
         "no sockets of the third process"
     );
-    recorder.probe.unwatch_program("by-argument").expect("it was watched");
-    let late = as_argument();
+    recorder.probe.unwatch_program(&argument).expect("it was watched");
+    let late = as_argument(&argument);
     assert_eq!(recorder.probe.account(late.pid()), None);
     for process in [by_file, by_argument, other, late] {
         process.finish();
@@ -104,8 +107,10 @@ fn processes_of_one_cgroup_leave_room_for_others(mode: CaptureMode) {
     const MORE: usize = 8;
     let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
     let mut recorder = Recorder::with(options);
-    recorder.probe.watch_program("by-argument").expect("an entry in the map");
-    let mut processes: Vec<TestProcess> = (0..OF_CGROUP + MORE).map(|_| as_argument()).collect();
+    // Other tests, which run at the same time, know others.
+    let name = format!("of-cgroup-{mode}");
+    recorder.probe.watch_program(&name).expect("an entry in the map");
+    let mut processes: Vec<TestProcess> = (0..OF_CGROUP + MORE).map(|_| as_argument(&name)).collect();
     assert_eq!(recorder.probe.processes().len(), OF_CGROUP);
     assert_eq!(recorder.probe.refused_processes(), MORE as u64);
     // One that is configured is added nevertheless, and its traffic captured.
@@ -122,7 +127,7 @@ fn processes_of_one_cgroup_leave_room_for_others(mode: CaptureMode) {
     // Decisions about two of them make place for two others.
     recorder.probe.add_process(processes[0].pid()).expect("it is watched");
     recorder.probe.release_process(processes[1].pid()).expect("it is watched");
-    processes.extend([as_argument(), as_argument(), as_argument()]);
+    processes.extend([as_argument(&name), as_argument(&name), as_argument(&name)]);
     assert_eq!(recorder.probe.processes().len(), 1 + OF_CGROUP + 1);
     assert_eq!(recorder.probe.refused_processes(), MORE as u64 + 1);
     processes.into_iter().for_each(TestProcess::finish);
