@@ -102,7 +102,8 @@ fn losses_of_a_host_are_counted_once_for_its_processes() {
         state.totals.as_mut().unwrap().lost = vec![ReasonCount { reason: "call tree full".into(), count }];
         state
     };
-    agent.memory([state(1, 40), state(2, 40)]);
+    // Each is acknowledged.
+    [1, 2].map(|pid| agent.memory([state(pid, 40)]));
     let lost = || {
         let page = server.get("/metrics").body;
         page.lines().find(|line| line.starts_with("chainscope_memory_lost{")).map(str::to_owned)
