@@ -103,7 +103,9 @@ fn losses_of_a_host_are_counted_once_for_its_processes() {
         state
     };
     // Each is acknowledged.
-    [1, 2].map(|pid| agent.memory([state(pid, 40)]));
+    for pid in [1, 2] {
+        agent.memory([state(pid, 40)]);
+    }
     let lost = || {
         let page = server.get("/metrics").body;
         page.lines().find(|line| line.starts_with("chainscope_memory_lost{")).map(str::to_owned)
