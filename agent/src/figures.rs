@@ -12,7 +12,7 @@ pub(crate) struct Tally {
     pub(crate) bytes_residual: i64,
     pub(crate) bytes_lost: u64,
     pub(crate) records_lost: u64,
-    /// What the memory of its sessions had no room for, by reason.
+    /// Data that its sessions dropped because their memory budget was exhausted, by reason.
     pub(crate) over_memory: BTreeMap<&'static str, u64>,
     /// Time of the newest record, nanoseconds since 1970.
     pub(crate) last_record_ns: i64,

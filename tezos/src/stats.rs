@@ -32,11 +32,11 @@ pub struct StreamStats {
     pub messages: u64,
     /// Emitted gaps.
     pub gaps: u64,
-    /// Emitted messages that were not decoded because the [`MemoryBudget`](crate::MemoryBudget) had no room for them.
+    /// Emitted messages that were not decoded because the [`MemoryBudget`](crate::MemoryBudget) was exhausted.
     pub messages_undecoded: u64,
-    /// Incomplete chunks that were skipped because the memory budget had no room for them.
+    /// Incomplete chunks that were skipped because the memory budget was exhausted.
     pub chunks_unbuffered: u64,
-    /// Windows of searches that were skipped because the memory budget had no room for them.
+    /// Windows of searches that were skipped because the memory budget was exhausted.
     pub windows_dropped: u64,
 }
 

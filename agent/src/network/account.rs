@@ -82,7 +82,7 @@ fn difference(left: u64, right: u64) -> i64 {
     left.wrapping_sub(right).cast_signed()
 }
 
-/// What the memory of a target's sessions had no room for, by reason.
+/// Data that a target's sessions dropped because their memory budget was exhausted, by reason.
 pub(crate) fn over_memory(totals: &Totals, live: &StreamStats) -> Reasons {
     let sum = totals.ended + *live;
     let reasons = [

@@ -130,7 +130,7 @@ impl PillarStatus for Figures {
             };
             total.over_memory.iter().map(sample)
         });
-        let help = "What the memory of a node's sessions had no room for, by reason";
+        let help = "Data that a node's sessions dropped because their memory budget was exhausted, by reason";
         counters(registry, "session_memory_exceeded", help, over_memory);
         gauge(registry, "held_processes", "Processes captured before they are configured", held.processes as u64);
         gauge(registry, "held_bytes", "Payload held of them", held.bytes as u64);

@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(in_flight.limit(whole(LARGE - 1)).status(), 200);
         assert_eq!(in_flight.limit(in_parts(1, 1)).status(), 503);
         drop(held);
-        // A part that is passed on makes room.
+        // Passing a part on releases its permits.
         let mut streams: Vec<Body> = (0..4).map(|_| in_flight.limit(in_parts(3, PART)).into_body()).collect();
         assert_eq!(in_flight.limit(in_parts(1, 1)).status(), 503);
         while let Some(frame) = streams[0].frame().await {

@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     process::{Child, Command},
-    time::Duration,
 };
 
 use chainscope_proto::v1::{
@@ -15,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-use crate::common::{LIMIT, TIME, hello, message, record};
+use crate::common::{TIME, hello, message, record};
 
 /// A program that is killed when dropped.
 struct Program(Child);
@@ -49,19 +48,12 @@ fn the_program_exits_when_the_database_takes_no_more_writes() {
         })),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let endpoint = Channel::from_shared(format!("http://{ingest}")).unwrap();
+    let channel = until("it listens", || runtime.block_on(endpoint.connect()).ok());
     let _failing = runtime.block_on(async {
-        let endpoint = Channel::from_shared(format!("http://{ingest}")).unwrap();
-        let channel = tokio::time::timeout(LIMIT, async {
-            loop {
-                match endpoint.connect().await {
-                    Ok(channel) => break channel,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
-            }
-        });
         let (requests, stream) = mpsc::channel(4);
         requests.send(RecordRequest { request: Some(Request::Hello(hello(&["n"]))) }).await.unwrap();
-        let mut client = IngestClient::new(channel.await.expect("it starts"));
+        let mut client = IngestClient::new(channel);
         let mut replies = client.record(ReceiverStream::new(stream)).await.unwrap().into_inner();
         requests.send(batch(0)).await.unwrap();
         let acknowledged = |reply| matches!(reply, Some(Reply::Ack(ack)) if ack.next_sequence == 1);

@@ -77,7 +77,7 @@ fn memory_is_bounded_and_others_are_served() {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
     drop(readers);
-    until_true("there is room again", || server.get(&format!("/v3/chunks?limit={CHUNKS}")).status == 200);
+    until_true("permits are free again", || server.get(&format!("/v3/chunks?limit={CHUNKS}")).status == 200);
 }
 
 #[test]

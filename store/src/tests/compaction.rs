@@ -1,6 +1,6 @@
 //! A writer that is faster than compaction.
 
-use std::{sync::Arc, thread};
+use std::{path::Path, sync::Arc, thread};
 
 use chainscope_proto::v1::record::Kind;
 use rand::{RngCore as _, SeedableRng as _, rngs::SmallRng};
@@ -24,14 +24,20 @@ fn put_file(store: &Store, counter: u64) {
     put(store, &[record, message(1, false, counter, counter)]);
 }
 
+/// A store with small write buffers whose engine compacts nothing by itself.
+fn open_without_compaction(dir: &Path) -> (Arc<Rocks>, Store) {
+    let options = StoreOptions { write_buffer_bytes: 192 << 10, ..options() };
+    let rocks = Arc::new(Rocks::open(dir, &options).unwrap());
+    rocks.set_auto_compaction(false);
+    let store = Store::with_engine(Arc::clone(&rocks) as Arc<dyn Engine>, options, KINDS).unwrap();
+    (rocks, store)
+}
+
 #[test]
 fn a_writer_that_outruns_compaction_waits_and_readers_do_not() {
     let dir = tempfile::tempdir().unwrap();
-    let options = StoreOptions { write_buffer_bytes: 192 << 10, ..options() };
-    let rocks = Arc::new(Rocks::open(dir.path(), &options).unwrap());
-    let store = Store::with_engine(Arc::clone(&rocks) as Arc<dyn Engine>, options, KINDS).unwrap();
+    let (rocks, store) = open_without_compaction(dir.path());
     // Compaction runs only while the writer waits for it.
-    rocks.set_auto_compaction(false);
     let (mut greatest, mut waits) = (0, 0);
     for counter in 0..100 {
         let mut is_waiting = false;
@@ -60,10 +66,7 @@ fn a_writer_that_outruns_compaction_waits_and_readers_do_not() {
 #[test]
 fn a_writer_does_not_wait_without_end_for_a_compaction_that_does_not_run() {
     let dir = tempfile::tempdir().unwrap();
-    let options = StoreOptions { write_buffer_bytes: 192 << 10, ..options() };
-    let rocks = Arc::new(Rocks::open(dir.path(), &options).unwrap());
-    let store = Store::with_engine(Arc::clone(&rocks) as Arc<dyn Engine>, options, KINDS).unwrap();
-    rocks.set_auto_compaction(false);
+    let (rocks, store) = open_without_compaction(dir.path());
     for counter in 0..100 {
         put_file(&store, counter);
     }

@@ -157,7 +157,7 @@ impl Resync {
         dropped
     }
 
-    /// Adds the stream's next bytes to the window. Returns false, and adds none, if the memory budget has no room.
+    /// Adds the stream's next bytes to the window. Returns false, and adds none, if the memory budget is exhausted.
     pub(crate) fn push(&mut self, bytes: &[u8], call_start: bool) -> bool {
         let at = self.window.len();
         let is_buffered = self.window.extend(bytes, usize::MAX);

@@ -26,7 +26,7 @@ pub(super) struct Observed {
     pub(super) undecided_bytes: u64,
     /// Memory of its other sessions.
     pub(super) memory: MemoryBudget,
-    /// What it had no room for, as of the last account.
+    /// Data that did not fit in the budget, as of the last account.
     pub(super) over_memory: Reasons,
     /// Its account as it was sent last.
     pub(super) sent: NetworkAccount,
