@@ -17,6 +17,7 @@ use crate::{
     delivery::uplink::{self, Link},
     delivery::{RecordStreams, StreamStatus},
     folder::Folder,
+    logs::LogsPillar,
     memory::MemoryPillar,
     metrics::{Monitor, Sources},
     network,
@@ -96,12 +97,13 @@ impl Agent {
         let machine = Machine::new(proc.clone());
         let exec = configuration.plan.exec_interest();
         let (memory, memory_inbox) = MemoryPillar::start(&proc)?;
+        let logs = LogsPillar::start(&config.nodes, sink.clone())?;
         let mut network = network::Setup::load(&config, folder.clone(), sink.clone(), exec, notices.clone())?;
         let mode = network.mode();
         tracing::info!(%mode, nodes = config.nodes.len(), "capturing");
 
         let opener = StreamInbox(streams.clone());
-        let inboxes: Vec<Box<dyn Inbox>> = vec![Box::new(opener), network.inbox(), memory_inbox];
+        let inboxes: Vec<Box<dyn Inbox>> = vec![Box::new(opener), network.inbox(), memory_inbox, logs.inbox()];
         let mut heartbeats = vec![machine.heartbeat()];
         let mut discovery = Discovery::new(machine, configuration.plan, inboxes, noticed, configuration.maps);
         // Ports first: a process that begins to listen from here on is seen by the kernel, one that listens already by the
@@ -120,7 +122,8 @@ impl Agent {
             }
         };
         let profiles = memory.store().clone();
-        let pillars: Vec<Box<dyn Pillar>> = vec![Box::new(network.start(on_end(&end))?), Box::new(memory)];
+        let pillars: Vec<Box<dyn Pillar>> =
+            vec![Box::new(network.start(on_end(&end))?), Box::new(memory), Box::new(logs)];
         let (view, beat) = (discovery.view(), discovery.heartbeat());
         let discovery_ended = on_end(&end);
         let discovery = spawn("chainscope-discovery", move || {

@@ -108,6 +108,17 @@ pub struct NodeConfig {
     pub store: Store,
     /// Whether its memory is profiled.
     pub memory: bool,
+    /// How its log messages are recorded; none: they are not.
+    pub logs: Option<NodeLogs>,
+}
+
+/// How the log of a node is recorded. The output of its container is always read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeLogs {
+    /// Regular expressions; what they match is replaced by `[redacted]`.
+    pub redact: Vec<String>,
+    /// Further sources.
+    pub sources: spec::LogSources,
 }
 
 impl NodeConfig {
@@ -217,6 +228,12 @@ impl From<&spec::NodeConfig> for NodeConfig {
             identity: node.identity.clone(),
             store: node.observe.network.store,
             memory: node.observe.memory.as_ref().is_some_and(|memory| memory.enabled),
+            logs: node
+                .observe
+                .logs
+                .as_ref()
+                .filter(|logs| logs.enabled)
+                .map(|logs| NodeLogs { redact: logs.redact.clone(), sources: node.log_sources.clone() }),
         }
     }
 }

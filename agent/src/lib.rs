@@ -37,6 +37,7 @@ mod delivery;
 mod error;
 mod figures;
 mod folder;
+mod logs;
 mod memory;
 mod metrics;
 mod network;

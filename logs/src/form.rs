@@ -94,7 +94,8 @@ impl Line<'_> {
     /// message and indents all but the first; a line of unknown form that is indented belongs to what precedes it.
     pub(crate) fn continues(&self, first: &Line<'_>) -> bool {
         let is_indented = self.text.starts_with([' ', '\t']);
-        let repeats = self.form == first.form && (self.time, self.level, self.section) == (first.time, first.level, first.section);
+        let repeats = self.form == first.form
+            && (self.time, self.level, self.section) == (first.time, first.level, first.section);
         is_indented && first.form != Form::Unknown && (repeats || self.form == Form::Unknown)
     }
 }

@@ -14,7 +14,7 @@ pub struct MessageJoiner {
 }
 
 /// Greatest length of a joined message; a longer one is continued by a message of its own.
-const MAX_BYTES: usize = 1 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 256 << 10;
 /// Greatest number of joined lines.
 const MAX_LINES: usize = 4096;
 
@@ -46,7 +46,7 @@ impl MessageJoiner {
     }
 
     fn is_continued_by(&self, line: &[u8]) -> bool {
-        if self.lines == MAX_LINES || self.raw.len() + 1 + line.len() > MAX_BYTES {
+        if self.lines == MAX_LINES || self.raw.len() + 1 + line.len() > MAX_MESSAGE_BYTES {
             return false;
         }
         let (first, line) = (String::from_utf8_lossy(&self.raw[..self.first]), String::from_utf8_lossy(line));

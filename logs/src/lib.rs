@@ -19,6 +19,6 @@ pub mod syslog;
 mod time;
 
 pub use form::Form;
-pub use join::MessageJoiner;
+pub use join::{MAX_MESSAGE_BYTES, MessageJoiner};
 pub use level::{Level, UnknownLevel};
 pub use message::{Encoding, Message};

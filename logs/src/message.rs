@@ -84,7 +84,9 @@ pub(crate) fn without_colours(text: &str) -> Cow<'_, str> {
     for part in parts {
         // Parameter and intermediate bytes, then one final byte; what is no sequence is kept.
         match part.find(|c: char| !(' '..='?').contains(&c)) {
-            Some(end) if ('@'..='~').contains(&part[end..].chars().next().unwrap_or_default()) => clean.push_str(&part[end + 1..]),
+            Some(end) if ('@'..='~').contains(&part[end..].chars().next().unwrap_or_default()) => {
+                clean.push_str(&part[end + 1..])
+            }
             _ => {
                 clean.push_str(CSI);
                 clean.push_str(part);

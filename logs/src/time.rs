@@ -93,7 +93,10 @@ mod tests {
     fn local_times() {
         let (time, rest) = local_time("Apr  8 16:49:28.172 - light_mode").expect("a time");
         let LocalTime { month, day, hour, minute, second, nanosecond } = time;
-        assert_eq!((month, day, hour, minute, second, nanosecond, rest), (4, 8, 16, 49, 28, 172_000_000, " - light_mode"));
+        assert_eq!(
+            (month, day, hour, minute, second, nanosecond, rest),
+            (4, 8, 16, 49, 28, 172_000_000, " - light_mode")
+        );
         assert_eq!(local_time("Feb 29 00:00:60").map(|_| ()), None);
         assert!(local_time("Feb 29 00:00:59").is_some());
         for wrong in ["", "Ap", "Foo 10 10:10:10", "Jan 1", "Jan 32 10:10:10", "Jan 10 10:10", "Jän 10 10:10:10"] {

@@ -22,7 +22,8 @@ fn check(line: &str, form: Form, level: Option<Level>, time: Option<&str>, secti
 #[test]
 fn octez_with_levels() {
     use Level::{Debug, Error, Fatal, Info, Notice, Warning};
-    let levels = [("DEBUG", Debug), ("INFO", Info), ("NOTICE", Notice), ("WARN", Warning), ("ERROR", Error), ("FATAL", Fatal)];
+    let levels =
+        [("DEBUG", Debug), ("INFO", Info), ("NOTICE", Notice), ("WARN", Warning), ("ERROR", Error), ("FATAL", Fatal)];
     for (word, level) in levels {
         let line = format!("Nov 24 13:56:37.285 {word:>6} │ read identity file");
         check(&line, Form::OctezLevel, Some(level), Some("2025-11-24T13:56:37.285Z"), "", "read identity file");
@@ -48,7 +49,14 @@ fn older_octez() {
 #[test]
 fn octez_rfc5424() {
     let time = Some("2025-10-10T12:33:27.197Z");
-    let levels = [(7, Level::Debug), (6, Level::Info), (5, Level::Notice), (4, Level::Warning), (3, Level::Error), (0, Level::Fatal)];
+    let levels = [
+        (7, Level::Debug),
+        (6, Level::Info),
+        (5, Level::Notice),
+        (4, Level::Warning),
+        (3, Level::Error),
+        (0, Level::Fatal),
+    ];
     for (number, level) in levels {
         let line = format!("<{number:03}> 2025-10-10T12:33:27.197-00:00 [p2p.fd.send] hello [world]");
         check(&line, Form::OctezRfc5424, Some(level), time, "p2p.fd.send", "hello [world]");
@@ -62,7 +70,8 @@ fn octez_json() {
     let line = r#"{"fd-sink-item.v0":{"level":"notice","hostname":"h","time_stamp":1759939740.311383,"section":["p2p","pool"],"event":{"peer.v0":{"point":"1.2.3.4:9732"}}}}"#;
     let time = Some("2025-10-08T16:09:00.311383Z");
     check(line, Form::OctezJson, Some(Level::Notice), time, "p2p.pool", r#"peer.v0 {"point":"1.2.3.4:9732"}"#);
-    let line = r#"{"fd-sink-item.v0":{"hostname":"h","time_stamp":1759939740,"section":[],"event":{"start.v0":"now"}}}"#;
+    let line =
+        r#"{"fd-sink-item.v0":{"hostname":"h","time_stamp":1759939740,"section":[],"event":{"start.v0":"now"}}}"#;
     check(line, Form::OctezJson, None, Some("2025-10-08T16:09:00Z"), "", "start.v0 now");
 }
 
@@ -70,14 +79,24 @@ fn octez_json() {
 fn slog() {
     let time = Some("2025-03-31T16:10:22.937Z");
     let levels = [
-        ("CRIT", Level::Fatal), ("ERRO", Level::Error), ("WARN", Level::Warning), ("INFO", Level::Info), ("DEBG", Level::Debug), ("TRCE", Level::Trace),
+        ("CRIT", Level::Fatal),
+        ("ERRO", Level::Error),
+        ("WARN", Level::Warning),
+        ("INFO", Level::Info),
+        ("DEBG", Level::Debug),
+        ("TRCE", Level::Trace),
     ];
     for (word, level) in levels {
         let line = format!("Mar 31 16:10:22.937 {word} Loading identity..., peer: idr, port: 9732");
         check(&line, Form::SlogTerm, Some(level), time, "", "Loading identity..., peer: idr, port: 9732");
     }
     for (number, level) in [10, 20, 30, 40, 50, 60].into_iter().zip([
-        Level::Trace, Level::Debug, Level::Info, Level::Warning, Level::Error, Level::Fatal,
+        Level::Trace,
+        Level::Debug,
+        Level::Info,
+        Level::Warning,
+        Level::Error,
+        Level::Fatal,
     ]) {
         let line = format!(
             r#"{{"pid":1,"hostname":"h","time":"2025-03-31T16:10:22.937Z","level":{number},"module":"shell","line":3,"msg":"Applied","block":"BL","n":7}}"#
@@ -89,8 +108,17 @@ fn slog() {
 #[test]
 fn unknown_forms_are_text() {
     for line in [
-        "", " ", "Segmentation fault", "{\"a\":1}", "{not json", "Nov 24 13:56:37.285 LOUD │ x", "Nov 24", "<5>", "<005> today [x] y",
-        "2025-10-10T12:33:27.197-00:00 no section", "Feb 30 10:10:10: x",
+        "",
+        " ",
+        "Segmentation fault",
+        "{\"a\":1}",
+        "{not json",
+        "Nov 24 13:56:37.285 LOUD │ x",
+        "Nov 24",
+        "<5>",
+        "<005> today [x] y",
+        "2025-10-10T12:33:27.197-00:00 no section",
+        "Feb 30 10:10:10: x",
     ] {
         check(line, Form::Unknown, None, None, "", line);
     }
@@ -124,7 +152,8 @@ fn lines_of_a_message_are_joined() {
     assert!(joiner.is_pending());
     messages.extend(joiner.flush());
     assert_eq!(joiner.flush(), None);
-    let expected = [lines[..3].join("\n"), lines[3].to_owned(), lines[4..7].join("\n"), lines[7].to_owned(), lines[8].to_owned()];
+    let expected =
+        [lines[..3].join("\n"), lines[3].to_owned(), lines[4..7].join("\n"), lines[7].to_owned(), lines[8].to_owned()];
     assert_eq!(messages, expected.map(String::into_bytes));
     let text = |index: usize| Message::parse(Encoding::Plain, &messages[index], RECEIVED).text;
     assert_eq!(text(0), "protocol\n  PsGXQmSv1UDDm2brdEFsuJCHjajS9Cv8mp44w93wNS2TpXFSvTC\n  is not active");
@@ -160,19 +189,30 @@ fn syslog_headers() {
     let cases = [
         (
             "<27>1 2021-07-14T12:00:00.5Z wsvl eb3fdbc716e5 665 eb3fdbc716e5 - Jul 14 12:00:00.000 WARN some 3f0e",
-            Some(Level::Warning), Some("2021-07-14T12:00:00.5Z"), "some 3f0e",
+            Some(Level::Warning),
+            Some("2021-07-14T12:00:00.5Z"),
+            "some 3f0e",
         ),
         ("<27>1 2021-07-14T12:00:00Z h a 1 m - what", Some(Level::Error), Some("2021-07-14T12:00:00Z"), "what"),
         ("<30>Dec 31 23:59:58 host octez-node[12]: ready", Some(Level::Info), Some("2025-12-31T23:59:58Z"), "ready"),
         ("<13>Jan  1 00:00:02 host octez-node: ready", Some(Level::Notice), Some("2026-01-01T00:00:02Z"), "ready"),
         ("no priority: text", None, None, "no priority: text"),
-        ("Nov 24 13:56:37.285 NOTICE │ no priority", Some(Level::Notice), Some("2025-11-24T13:56:37.285Z"), "no priority"),
+        (
+            "Nov 24 13:56:37.285 NOTICE │ no priority",
+            Some(Level::Notice),
+            Some("2025-11-24T13:56:37.285Z"),
+            "no priority",
+        ),
         ("<9999>1 text", None, None, "<9999>1 text"),
         ("<>text", None, None, "<>text"),
     ];
     for (message, level, time, text) in cases {
         let parsed = syslog(message);
-        assert_eq!((parsed.level, parsed.time, parsed.text.as_str()), (level, time.and_then(rfc3339), text), "{message}");
+        assert_eq!(
+            (parsed.level, parsed.time, parsed.text.as_str()),
+            (level, time.and_then(rfc3339), text),
+            "{message}"
+        );
     }
     let header = chainscope_logs::syslog::Header::parse("<30>Dec 31 23:59:58 host octez-node[12]: ready", RECEIVED);
     assert_eq!((header.host, header.app), (Some("host"), Some("octez-node")));

@@ -47,7 +47,9 @@ fn endless_frames_are_refused() {
 #[test]
 fn container_lines() {
     let time = 1_475_713_029_669_794_202;
-    let line = |is_partial, stream, text: &str| Some(ContainerLine { time, stream, is_partial, text: text.as_bytes().to_vec() });
+    let line = |is_partial, stream, text: &str| {
+        Some(ContainerLine { time, stream, is_partial, text: text.as_bytes().to_vec() })
+    };
     let cases: [(&str, Option<ContainerLine>); 8] = [
         ("2016-10-06T00:17:09.669794202Z stdout F log  line", line(false, Stream::Stdout, "log  line")),
         ("2016-10-06T00:17:09.669794202Z stderr P part", line(true, Stream::Stderr, "part")),
@@ -55,8 +57,14 @@ fn container_lines() {
         ("2016-10-06T00:17:09.669794202Z stdin F x", None),
         ("2016-10-06T00:17:09.669794202Z stdout X x", None),
         ("today stdout F x", None),
-        (r#"{"log":"a \"b\"\r\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}"#, line(false, Stream::Stdout, "a \"b\"")),
-        (r#"{"log":"part","stream":"stderr","attrs":{},"time":"2016-10-06T00:17:09.669794202Z"}"#, line(true, Stream::Stderr, "part")),
+        (
+            r#"{"log":"a \"b\"\r\n","stream":"stdout","time":"2016-10-06T00:17:09.669794202Z"}"#,
+            line(false, Stream::Stdout, "a \"b\""),
+        ),
+        (
+            r#"{"log":"part","stream":"stderr","attrs":{},"time":"2016-10-06T00:17:09.669794202Z"}"#,
+            line(true, Stream::Stderr, "part"),
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(parse(text.as_bytes()), expected, "{text}");
@@ -65,7 +73,8 @@ fn container_lines() {
 
 #[test]
 fn parts_are_joined() {
-    let part = |time, is_partial, text: &str| ContainerLine { time, stream: Stream::Stdout, is_partial, text: text.into() };
+    let part =
+        |time, is_partial, text: &str| ContainerLine { time, stream: Stream::Stdout, is_partial, text: text.into() };
     let mut joiner = PartJoiner::default();
     assert_eq!(joiner.push(part(1, true, "a")), None);
     assert_eq!(joiner.push(part(2, true, "b")), None);
@@ -84,16 +93,16 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_message(raw in prop::collection::vec(any::<u8>(), 0..300), received in any::<i64>()) {
-        Message::parse(Encoding::Plain, &raw, received);
-        Message::parse(Encoding::Syslog, &raw, received);
-        parse(&raw);
+        let _ = Message::parse(Encoding::Plain, &raw, received);
+        let _ = Message::parse(Encoding::Syslog, &raw, received);
+        let _ = parse(&raw);
     }
 
     #[test]
     fn any_text_is_a_message(text in "(<[0-9]{1,3}>)?(1 )?([A-Z][a-z]{2} [0-9]{1,2} [0-9:.]{5,12})?( - | │ |: |\u{1b}\\[)?\\PC{0,60}", received in any::<i64>()) {
-        Message::parse(Encoding::Plain, text.as_bytes(), received);
-        Message::parse(Encoding::Syslog, text.as_bytes(), received);
-        Header::parse(&text, received);
+        let _ = Message::parse(Encoding::Plain, text.as_bytes(), received);
+        let _ = Message::parse(Encoding::Syslog, text.as_bytes(), received);
+        let _ = Header::parse(&text, received);
     }
 
     #[test]

@@ -9,8 +9,9 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, HostTarget, Memory, Network, ObserveSpec, Retention,
+    Error, HostTarget, LogSources, Memory, Network, ObserveSpec, Retention,
     legacy::{LegacyNode, LegacyTop, Log, P2p},
+    logs::FileLogs,
 };
 
 /// Default paths of the file; the first that exists is used.
@@ -70,6 +71,8 @@ pub struct NodeConfig {
     pub identity: Option<PathBuf>,
     /// What is recorded, and how long it is kept.
     pub observe: ObserveSpec,
+    /// Where its log is read, besides the output of its container.
+    pub log_sources: LogSources,
     /// Additional address of an API that serves this node only.
     pub listen: Option<SocketAddr>,
 }
@@ -115,6 +118,7 @@ struct FileNode {
     retention: Option<Retention>,
     network: Option<Network>,
     memory: Option<Memory>,
+    logs: Option<FileLogs>,
     listen: Option<SocketAddr>,
 
     // Legacy keys.
@@ -184,7 +188,15 @@ impl Config {
             capture: Capture::Auto,
             ring_buffer: ByteSize::mib(32),
             queue: ByteSize::mib(64),
-            nodes: vec![NodeConfig { name, aliases: Vec::new(), target, identity, observe, listen: None }],
+            nodes: vec![NodeConfig {
+                name,
+                aliases: Vec::new(),
+                target,
+                identity,
+                observe,
+                log_sources: LogSources::default(),
+                listen: None,
+            }],
         }
     }
 
@@ -267,6 +279,7 @@ impl FileNode {
         if !target.is_specified() {
             return Err(Error::NoTarget { index });
         }
+        let (logs, log_sources) = self.logs.map(FileLogs::split).unzip();
         let name = self.name.or_else(|| target.default_name()).ok_or(Error::NoTarget { index })?;
         Ok(NodeConfig {
             name,
@@ -275,9 +288,11 @@ impl FileNode {
             observe: ObserveSpec {
                 network: self.network.unwrap_or_default(),
                 memory: self.memory,
+                logs,
                 retention: legacy.retention(self.retention, warnings)?,
             },
             listen: legacy.listen(self.listen, warnings)?,
+            log_sources: log_sources.unwrap_or_default(),
             target,
         })
     }

@@ -10,6 +10,7 @@
 mod config;
 mod error;
 mod legacy;
+mod logs;
 mod observe;
 mod pod;
 mod target;
@@ -18,6 +19,7 @@ mod tests;
 
 pub use config::{Capture, Config, NodeConfig, SEARCH_PATHS};
 pub use error::Error;
+pub use logs::{LogSources, Logs, Syslog};
 pub use observe::{Memory, MemorySnapshots, Network, ObserveSpec, Retention, Stored};
 pub use pod::{
     PodIdentity, PodNetwork, PodOperator, PodPorts, PodRequirement, PodSelector, PodTarget, PortRef, SecretRef,

@@ -21,6 +21,9 @@ pub struct ObserveSpec {
     /// Memory profiles. Disabled without the table; `memory = {}` enables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// Log messages. Disabled without the table; `logs = {}` enables them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<crate::Logs>,
     /// Retention of records.
     #[serde(default)]
     pub retention: Retention,

@@ -30,6 +30,8 @@
 //!
 //!   80 chunks                | connection u64 | counter u64 | incoming u8 | agent u32  -> Record
 //!
+//!  112 log messages, 113 zones, 114 by level, 115 by target
+//!
 //!   96 memory snapshot                                                          -> MemorySnapshot
 //!   97 part of it            | part u32                                         -> MemoryState
 //! ```

@@ -6,7 +6,7 @@ use chainscope_proto::v1::Record;
 
 use crate::{
     kind::{FactKind, RetentionClass},
-    network,
+    logs, network,
 };
 
 /// Version of the layout in [`crate::keys`]. Raised when an older build could no longer read the database.
@@ -17,7 +17,7 @@ pub(crate) type Schema = &'static [&'static FactKind];
 
 /// The kinds of fact of this build.
 pub(crate) static KINDS: Schema =
-    &[&network::MESSAGES, &network::CONNECTION_EVENTS, &network::LOSSES, &network::TARGET_EVENTS];
+    &[&network::MESSAGES, &network::CONNECTION_EVENTS, &network::LOSSES, &network::TARGET_EVENTS, &logs::LOG_MESSAGES];
 
 /// The position in the schema of the kind of a record.
 pub(crate) fn kind_of(schema: Schema, record: &Record) -> Option<usize> {

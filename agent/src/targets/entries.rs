@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Assignment, ContainerId, Network, Observe, Owner, ProcessFacts,
+    Assignment, ContainerId, Logs, Network, Observe, Owner, ProcessFacts,
     entry_match::{Entry, Names, entry_of},
     identity::Source,
     system::System,
@@ -191,7 +191,11 @@ impl EntryPlan {
             label: label.into(),
             p2p_port: entry.p2p_port,
             identity: entry.identity.map_or(Source::Detect, Source::Path),
-            observe: Observe { network: Some(Network { store: entry.store }), memory: entry.memory },
+            observe: Observe {
+                network: Some(Network { store: entry.store }),
+                memory: entry.memory,
+                logs: entry.logs.map(|logs| Logs { redact: logs.redact.into() }),
+            },
         };
         MatchResult::Observe(Owner::Entry(index), assignment)
     }

@@ -54,18 +54,27 @@ pub(crate) struct Assignment {
 
 /// What is observed of a target, one field for each pillar: the part of [`chainscope_spec::ObserveSpec`] that an agent
 /// acts on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Observe {
     /// Peer-to-peer messages are recorded.
     pub(crate) network: Option<Network>,
     /// Resident memory is profiled.
     pub(crate) memory: bool,
+    /// Log messages of its container are recorded.
+    pub(crate) logs: Option<Logs>,
 }
 
 /// Options of the network pillar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Network {
     pub(crate) store: chainscope_spec::Stored,
+}
+
+/// Options of the logs pillar.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Logs {
+    /// Regular expressions; what they match is replaced by `[redacted]`.
+    pub(crate) redact: Arc<[String]>,
 }
 
 impl Observe {

@@ -12,7 +12,7 @@ use chainscope_spec::Stored;
 use chainscope_tezos::Identity;
 use zeroize::Zeroize as _;
 
-use super::{Assignment, ContainerId, ContainerLocation, Network, Observe, PodUid, identity::Source};
+use super::{Assignment, ContainerId, ContainerLocation, Logs, Network, Observe, PodUid, identity::Source};
 
 /// Versions of the config stream that this build supports, least and greatest.
 pub(crate) const VERSIONS: (u32, u32) = (1, 1);
@@ -209,6 +209,11 @@ impl Pod {
                         .enabled
                         .then_some(Network { store: if network.plain_only { Stored::Plain } else { Stored::Both } }),
                     memory: pod.memory.is_some_and(|memory| memory.enabled),
+                    logs: pod
+                        .logs
+                        .as_ref()
+                        .filter(|logs| logs.enabled)
+                        .map(|logs| Logs { redact: logs.redact.as_slice().into() }),
                 },
             },
             fault,

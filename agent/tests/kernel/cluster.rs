@@ -77,6 +77,7 @@ impl Pod {
             identity: Some(identity),
             network: Some(NetworkOptions { enabled: true, plain_only: false }),
             memory: None,
+            logs: None,
         }
     }
 }

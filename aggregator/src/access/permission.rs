@@ -8,6 +8,7 @@ pub(crate) enum Permission {
     Chunks,
     Stats,
     Memory,
+    Logs,
 }
 
 impl Permission {
@@ -19,6 +20,7 @@ impl Permission {
             Self::Chunks => "chunks",
             Self::Stats => "stats",
             Self::Memory => "memory",
+            Self::Logs => "logs",
         }
     }
 }
@@ -67,4 +69,12 @@ pub(crate) struct ReadMemory;
 
 impl AccessPolicy for ReadMemory {
     const PERMISSION: Permission = Permission::Memory;
+}
+
+/// Requires [`Permission::Logs`].
+#[derive(Debug)]
+pub(crate) struct ReadLogs;
+
+impl AccessPolicy for ReadLogs {
+    const PERMISSION: Permission = Permission::Logs;
 }

@@ -89,7 +89,16 @@ impl CatalogEntry {
 
 impl From<CatalogNode> for CatalogEntry {
     fn from(node: CatalogNode) -> Self {
-        let CatalogNode { node: _, aliases, keep_rows, keep_bytes, keep_seconds, hosts, memory_snapshots } = node;
+        let CatalogNode {
+            node: _,
+            aliases,
+            keep_rows,
+            keep_bytes,
+            keep_seconds,
+            hosts,
+            memory_snapshots,
+            log_retention: _,
+        } = node;
         let memory = memory_snapshots.map(|MemorySnapshots { every_seconds, keep_bytes, keep_seconds }| {
             MemorySnapshotConfig { every_seconds, keep_bytes, keep_seconds }
         });

@@ -16,6 +16,7 @@ fn node(name: &str, aliases: &[&str], hosts: &[&str]) -> CatalogNode {
         aliases: list(aliases),
         keep_rows: Some(7),
         memory_snapshots: None,
+        log_retention: None,
         keep_bytes: None,
         keep_seconds: Some(60),
         hosts: list(hosts),

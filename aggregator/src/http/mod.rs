@@ -14,6 +14,7 @@ mod docs;
 pub(crate) mod in_flight;
 mod least_rate;
 mod list;
+mod logs;
 mod memory;
 mod network;
 mod nodes;
@@ -49,6 +50,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let authenticated = Router::new()
         .merge(network::routes())
         .merge(memory::routes())
+        .merge(logs::routes())
         .route("/nodes", get(nodes::nodes))
         .route("/v2/version", get(operations::version))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), app::authenticate));

@@ -3,7 +3,7 @@
 
 use utoipa::OpenApi;
 
-use super::{memory, network, nodes, operations, problem::Problem};
+use super::{logs, memory, network, nodes, operations, problem::Problem};
 
 /// The whole API, as it is committed and served.
 pub(crate) const FULL: &str = include_str!("../../openapi/chainscope.json");
@@ -51,6 +51,7 @@ pub(crate) fn generate() -> [String; 3] {
     let mut full = Full::openapi();
     full.merge(network::Api::openapi());
     full.merge(memory::Api::openapi());
+    full.merge(logs::Api::openapi());
     let mut recorder = NetworkRecorder::openapi();
     recorder.merge(network::RecorderApi::openapi());
     let mut profiler = MemoryProfiler::openapi();

@@ -6,7 +6,8 @@
 
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::v1::{
-    Chunk, ConnectionEvent, Loss, Message, NetworkAccount, Record, SocketAddress, connection_event::Event, record::Kind,
+    Chunk, ConnectionEvent, LogMessage, Loss, Message, NetworkAccount, Record, SocketAddress, connection_event::Event,
+    record::Kind,
 };
 use prost::Message as _;
 
@@ -24,6 +25,8 @@ const MAX_CHUNK_BYTES: usize = 2 + 0xffff;
 const MAX_MESSAGE_BYTES: u64 = 128 << 20;
 /// Maximum number of chunks of a message: forty times those of the longest in full chunks.
 const MAX_MESSAGE_CHUNKS: u64 = 1 << 16;
+/// Maximum length of a log message. Agents split longer ones.
+const MAX_LOG_MESSAGE_BYTES: usize = chainscope_logs::MAX_MESSAGE_BYTES;
 /// Maximum number of reasons in an account.
 const MAX_REASONS: usize = 256;
 /// Maximum number of chunks that messages may refer to before more are sent.
@@ -66,6 +69,7 @@ impl Validator {
             Some(Kind::Loss(loss)) => name("loss", &loss.stage).and_then(|()| name("loss", &loss.reason)),
             Some(Kind::TargetEvent(event)) => name("event", &event.event).and_then(|()| text("event", &event.detail)),
             Some(Kind::NetworkAccount(terms)) => account(terms),
+            Some(Kind::LogMessage(message)) => log_message(message),
             None => Ok(()),
         }
     }
@@ -112,6 +116,11 @@ fn connection(event: &ConnectionEvent) -> Result<(), Defect> {
         Some(Event::Summary(_)) => Err("summary"),
         None => Ok(()),
     }
+}
+
+fn log_message(message: &LogMessage) -> Result<(), Defect> {
+    require("log message", message.raw.len() <= MAX_LOG_MESSAGE_BYTES)?;
+    name("log source", &message.source)
 }
 
 fn account(terms: &NetworkAccount) -> Result<(), Defect> {

@@ -24,7 +24,7 @@ fn guarded(change: impl FnOnce(&mut Config)) -> (Server, Arc<Reviews>) {
     }
     reviews.allow("alice", "messages", "a", "x");
     reviews.allow("carol", "messages", "a", "");
-    for right in ["messages", "connections", "chunks", "stats", "memory"] {
+    for right in ["messages", "connections", "chunks", "stats", "memory", "logs"] {
         reviews.allow("root", right, "", "");
     }
     let access = AccessConfig::Kubernetes(Arc::clone(&reviews) as _);

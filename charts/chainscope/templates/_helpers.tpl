@@ -217,7 +217,7 @@ secret:
      SubjectAccessReviews. Takes a dictionary with "names", or an empty one for all nodes. */}}
 {{- define "chainscope.readRules" -}}
 - apiGroups: [chainscope.dev]
-  resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats, tezosnodes/memory]
+  resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats, tezosnodes/memory, tezosnodes/logs]
   {{- with .names }}
   resourceNames: {{ toJson . }}
   {{- end }}

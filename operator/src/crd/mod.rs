@@ -81,6 +81,9 @@ pub struct TezosNodeSpec {
     /// Profiling of the resident memory by call stack. Absent: disabled. An empty object enables it with the defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+    /// Recording of log messages: the output of the container. Absent: disabled. An empty object enables it with the defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<chainscope_spec::Logs>,
     /// Retention of the records; the first limit that is reached applies. Defaults to 20 GiB; an empty object means no
     /// limit.
     #[serde(default)]
@@ -99,6 +102,7 @@ impl TezosNodeSpec {
         ObserveSpec {
             network: chainscope_spec::Network { store: self.network.store },
             memory: self.memory.clone(),
+            logs: self.logs.clone(),
             retention: self.retention.clone(),
         }
     }

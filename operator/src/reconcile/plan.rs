@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use chainscope_proto::v1::{
-    CatalogNode, MemoryOptions, MemorySnapshots, NetworkOptions, ObservedPod, observed_pod::Identity as ProtoIdentity,
+    CatalogNode, LogRetention, LogsOptions, MemoryOptions, MemorySnapshots, NetworkOptions, ObservedPod,
+    observed_pod::Identity as ProtoIdentity,
 };
 use chainscope_spec::{PortRef, Stored};
 use chainscope_tezos::Identity;
@@ -145,6 +146,7 @@ impl PodPlan {
                 plain_only: spec.network.store == Stored::Plain,
             }),
             memory: spec.memory.as_ref().map(|memory| MemoryOptions { enabled: memory.enabled }),
+            logs: spec.logs.as_ref().map(|logs| LogsOptions { enabled: logs.enabled, redact: logs.redact.clone() }),
         }));
         plan
     }
@@ -168,8 +170,8 @@ pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
     let hosts: std::collections::BTreeSet<_> =
         plan.pods.values().filter(|pod| pod.observed.is_some()).filter_map(|pod| pod.host.as_deref()).collect();
     // With a specification that cannot be parsed the default retention applies.
-    let (aliases, retention, memory) = match &node.spec {
-        Ok(spec) => (spec.aliases.clone(), spec.retention.clone(), spec.memory.clone()),
+    let (aliases, retention, memory, logs) = match &node.spec {
+        Ok(spec) => (spec.aliases.clone(), spec.retention.clone(), spec.memory.clone(), spec.logs.clone()),
         Err(_) => Default::default(),
     };
     CatalogNode {
@@ -183,6 +185,11 @@ pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
             every_seconds: memory.snapshots.every.as_secs().max(1),
             keep_seconds: Some(memory.snapshots.age.as_secs()),
             keep_bytes: Some(memory.snapshots.bytes.as_u64()),
+        }),
+        log_retention: logs.map(|logs| LogRetention {
+            keep_rows: logs.retention.rows,
+            keep_bytes: logs.retention.bytes.map(|bytes| bytes.as_u64()),
+            keep_seconds: logs.retention.age.map(|age| age.as_secs()),
         }),
     }
 }

@@ -22,6 +22,7 @@ pub(crate) fn pod(uid: &str, digit: char) -> ObservedPod {
         identity: Some(observed_pod::Identity::IdentityPath("/data/identity.json".to_owned())),
         network: Some(NetworkOptions { enabled: true, plain_only: false }),
         memory: None,
+        logs: None,
     }
 }
 
