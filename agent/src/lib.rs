@@ -38,6 +38,7 @@ mod error;
 mod figures;
 mod folder;
 mod memory;
+mod memory_limit;
 mod metrics;
 mod network;
 mod openmetrics;
