@@ -56,6 +56,11 @@ impl Running {
         self.aggregator.http_addr()
     }
 
+    /// Whether SIGINT or SIGTERM has arrived: waiting ends at once then.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        *self.is_interrupted.borrow()
+    }
+
     /// Waits for `timeout`, or until SIGINT or SIGTERM.
     pub(crate) fn wait(&self, timeout: Duration) -> anyhow::Result<()> {
         self.wait_for(async { tokio::time::sleep(timeout).await }).map(drop)
