@@ -19,6 +19,7 @@ use crate::{
     folder::Folder,
     logs::LogsPillar,
     memory::MemoryPillar,
+    memory_limit::memory_limit,
     metrics::{Monitor, Sources},
     network,
     operator::{self, Client, Reach, Report},
@@ -72,8 +73,12 @@ impl Agent {
     ///
     /// # Errors
     /// The invalid part of the configuration, the missing kernel feature, permission or file.
-    pub fn start(config: Config, link: impl Into<Link>) -> Result<Running, Error> {
+    pub fn start(mut config: Config, link: impl Into<Link>) -> Result<Running, Error> {
         config.check()?;
+        if let Some(limit) = memory_limit() {
+            tracing::info!(bytes = limit, "memory limit");
+            config.fit(limit);
+        }
         match &config.cluster {
             Some(_) => require_supported_for_pods(&config.host_proc)?,
             None => require_supported()?,

@@ -79,11 +79,32 @@ pub struct TargetLimits {
     pub undecided_bytes: u64,
     /// Bytes that the other connections buffer together: incomplete chunks and messages, and searches after gaps.
     pub session_bytes: usize,
+    /// Bytes that the connections of all targets buffer together.
+    pub all_session_bytes: usize,
 }
 
 impl Default for TargetLimits {
     fn default() -> Self {
-        Self { undecided_connections: 4096, undecided_bytes: 16 << 20, session_bytes: 64 << 20 }
+        Self {
+            undecided_connections: 4096,
+            undecided_bytes: 16 << 20,
+            session_bytes: 64 << 20,
+            all_session_bytes: 512 << 20,
+        }
+    }
+}
+
+impl Config {
+    /// Lowers the bounds on memory to parts of the process's memory limit: a quarter for the connections of all targets, an
+    /// eighth for those of one, an eighth for unacknowledged records. The rest is for the ring buffer, held processes (64
+    /// MiB), memory profiles, and the program itself.
+    pub(crate) fn fit(&mut self, memory_limit: u64) {
+        let part = |divisor: u64| usize::try_from(memory_limit / divisor).unwrap_or(usize::MAX);
+        self.queue_bytes = self.queue_bytes.min(part(8));
+        let limits = &mut self.limits;
+        limits.all_session_bytes = limits.all_session_bytes.min(part(4));
+        limits.session_bytes = limits.session_bytes.min(part(8));
+        limits.undecided_bytes = limits.undecided_bytes.min(memory_limit / 64);
     }
 }
 
@@ -252,6 +273,18 @@ mod tests {
 
     fn refusal(nodes: Vec<NodeConfig>) -> String {
         Config::new("/tmp".into(), nodes).check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn bounds_are_parts_of_the_memory_limit() {
+        let mut config = Config::new("/data".into(), vec![node("a")]);
+        let default = (config.queue_bytes, config.limits);
+        config.fit(16 << 30);
+        assert_eq!((config.queue_bytes, config.limits), default);
+        config.fit(256 << 20);
+        let TargetLimits { undecided_bytes, session_bytes, all_session_bytes, .. } = config.limits;
+        let bounds = (config.queue_bytes, all_session_bytes, session_bytes, undecided_bytes);
+        assert_eq!(bounds, (32 << 20, 64 << 20, 32 << 20, 4 << 20));
     }
 
     #[test]

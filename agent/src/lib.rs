@@ -39,6 +39,7 @@ mod figures;
 mod folder;
 mod logs;
 mod memory;
+mod memory_limit;
 mod metrics;
 mod network;
 mod openmetrics;

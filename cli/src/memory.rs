@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use chainscope_spec::Config;
 use clap::ValueEnum as _;
 use serde_json::Value;
@@ -87,12 +87,13 @@ pub(crate) fn wait_attached(running: &Running, api: &Api, timeout: Duration) -> 
     if !wait_until(running, timeout, || {
         Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty()))
     })? {
+        ensure!(!running.is_interrupted(), "interrupted before its memory was reported");
         bail!("its memory was not reported within {timeout:?}; `chainscope run --check` lists what is missing");
     }
     Ok(())
 }
 
-/// Waits for `condition`, but no longer than `timeout`. Returns whether it was met.
+/// Waits for `condition`, but no longer than `timeout` or until SIGINT or SIGTERM. Returns whether it was met.
 fn wait_until(
     running: &Running,
     timeout: Duration,
@@ -100,7 +101,7 @@ fn wait_until(
 ) -> anyhow::Result<bool> {
     let start = Instant::now();
     while !condition()? {
-        if start.elapsed() > timeout {
+        if start.elapsed() > timeout || running.is_interrupted() {
             return Ok(false);
         }
         running.wait(POLL_INTERVAL)?;

@@ -10,7 +10,7 @@ use chainscope_agent::{Agent, Link, Uplink};
 use chainscope_aggregator::Aggregator;
 use chainscope_spec::Config;
 use chainscope_store::{Store, StoreOptions};
-use tokio::{runtime::Runtime, signal::unix};
+use tokio::{runtime::Runtime, signal::unix, sync::watch};
 use tracing::warn;
 
 /// How long the last records may take to be stored at shutdown.
@@ -46,12 +46,19 @@ pub(crate) struct Running {
     runtime: Runtime,
     agent: chainscope_agent::Running,
     aggregator: chainscope_aggregator::Running,
+    /// True once SIGINT or SIGTERM arrived.
+    is_interrupted: watch::Receiver<bool>,
 }
 
 impl Running {
     /// The address that serves the API.
     pub(crate) fn address(&self) -> SocketAddr {
         self.aggregator.http_addr()
+    }
+
+    /// Whether SIGINT or SIGTERM has arrived: waiting ends at once then.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        *self.is_interrupted.borrow()
     }
 
     /// Waits for `timeout`, or until SIGINT or SIGTERM.
@@ -61,9 +68,10 @@ impl Running {
 
     /// Waits for `done` and returns its output; `None` if SIGINT, SIGTERM or the end of the agent came first.
     pub(crate) fn wait_for<T>(&self, done: impl Future<Output = T>) -> anyhow::Result<Option<T>> {
+        let mut is_interrupted = self.is_interrupted.clone();
         self.runtime.block_on(async {
             tokio::select! {
-                stopped = stop_signal() => stopped.map(|()| None),
+                _ = is_interrupted.wait_for(|is_interrupted| *is_interrupted) => Ok(None),
                 // The agent ends by itself on an error only, which `stop` returns.
                 () = self.agent.ended() => Ok(None),
                 error = self.aggregator.failed() => Err(anyhow::anyhow!("the database failed: {error}")),
@@ -74,7 +82,7 @@ impl Running {
 
     /// Stops recording, stores the records in flight, stops serving.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
-        let Self { runtime, agent, aggregator } = self;
+        let Self { runtime, agent, aggregator, .. } = self;
         let ended = agent.shutdown(DRAIN_TIMEOUT);
         runtime.block_on(aggregator.shutdown());
         Ok(ended?)
@@ -107,17 +115,24 @@ pub(crate) fn start(config: &Config, storage: Storage) -> anyhow::Result<Running
         let _runtime = runtime.enter();
         Agent::start(observe, link)?
     };
-    Ok(Running { runtime, agent, aggregator })
+    let is_interrupted = watch_signals(&runtime)?;
+    Ok(Running { runtime, agent, aggregator, is_interrupted })
 }
 
-async fn stop_signal() -> anyhow::Result<()> {
+/// Waits for SIGINT and SIGTERM from now on, whether or not [`Running::wait_for`] is called when one arrives.
+fn watch_signals(runtime: &Runtime) -> anyhow::Result<watch::Receiver<bool>> {
+    let _runtime = runtime.enter();
     let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
     let mut terminate = unix::signal(unix::SignalKind::terminate())?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    let (sender, is_interrupted) = watch::channel(false);
+    runtime.spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        sender.send_replace(true);
+    });
+    Ok(is_interrupted)
 }
 
 /// An address that a client on this machine can connect to: loopback instead of an unspecified address.

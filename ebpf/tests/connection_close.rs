@@ -144,7 +144,7 @@ fn many_short_connections(mode: CaptureMode) {
     for (round, socket) in sockets.into_iter().enumerate() {
         recorder.received(socket).verify_whole(round as u64, 256);
     }
-    assert_eq!(recorder.probe.lost_notices(), 0);
+    assert_eq!(recorder.probe.counters().lost_notices, 0);
     process.finish();
 }
 
@@ -162,6 +162,6 @@ fn many_concurrent_closes(mode: CaptureMode) {
         let (out, back) = if opened.role == Some(Role::Initiator) { (sent, received) } else { (received, sent) };
         assert_eq!((out.holes(0, 1), out.captured(), back.captured()), (0, 1, 0), "{opened:?}");
     }
-    assert_eq!((recorder.account(process.pid()).dropped_bytes(), recorder.probe.lost_notices()), (0, 0));
+    assert_eq!((recorder.account(process.pid()).dropped_bytes(), recorder.probe.counters().lost_notices), (0, 0));
     process.finish();
 }

@@ -332,7 +332,7 @@ fn open_and_close_events_with_full_ring(mode: CaptureMode) {
             assert_eq!((stream.captured(), stream.holes(0, 200)), (100, 100));
         }
     }
-    assert_eq!(recorder.probe.lost_notices(), 0);
+    assert_eq!(recorder.probe.counters().lost_notices, 0);
     let account = recorder.account(process.pid());
     assert!(account.dropped_for(MissingReason::RingFull) >= 600, "{account:?}");
     process.finish();

@@ -112,7 +112,7 @@ fn processes_of_one_cgroup_leave_room_for_others(mode: CaptureMode) {
     recorder.probe.watch_program(&name).expect("an entry in the map");
     let mut processes: Vec<TestProcess> = (0..OF_CGROUP + MORE).map(|_| as_argument(&name)).collect();
     assert_eq!(recorder.probe.processes().len(), OF_CGROUP);
-    assert_eq!(recorder.probe.refused_processes(), MORE as u64);
+    assert_eq!(recorder.probe.counters().refused_processes, MORE as u64);
     // One that is configured is added nevertheless, and its traffic captured.
     let configured = processes.last_mut().expect("a process");
     let pid = configured.pid();
@@ -129,7 +129,7 @@ fn processes_of_one_cgroup_leave_room_for_others(mode: CaptureMode) {
     recorder.probe.release_process(processes[1].pid()).expect("it is watched");
     processes.extend([as_argument(&name), as_argument(&name), as_argument(&name)]);
     assert_eq!(recorder.probe.processes().len(), 1 + OF_CGROUP + 1);
-    assert_eq!(recorder.probe.refused_processes(), MORE as u64 + 1);
+    assert_eq!(recorder.probe.counters().refused_processes, MORE as u64 + 1);
     processes.into_iter().for_each(TestProcess::finish);
 }
 

@@ -19,6 +19,8 @@ pub struct MemoryBudget(Option<Arc<Shared>>);
 struct Shared {
     limit: usize,
     used: AtomicUsize,
+    /// The budget that this one is part of.
+    parent: MemoryBudget,
 }
 
 /// Part of a budget that a reservation may use.
@@ -31,7 +33,13 @@ pub(crate) enum Share {
 impl MemoryBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self(Some(Arc::new(Shared { limit, used: AtomicUsize::new(0) })))
+        Self::default().part(limit)
+    }
+
+    /// A budget of `limit` bytes, each of which is also taken from this one.
+    #[must_use]
+    pub fn part(&self, limit: usize) -> Self {
+        Self(Some(Arc::new(Shared { limit, used: AtomicUsize::new(0), parent: self.clone() })))
     }
 
     /// Number of reserved bytes; 0 if the budget is unlimited.
@@ -56,19 +64,31 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// Changes the number of reserved bytes. Returns false, and leaves it as it is, if the budget does not have them.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
-        if let Some(Shared { limit, used }) = self.budget.as_deref() {
-            let limit = match self.share {
-                Share::Whole => *limit,
-                Share::Half => limit / 2,
-            };
-            let others = |total: usize| total - self.bytes;
-            let fits = |total| Some(others(total) + bytes).filter(|total| *total <= limit || bytes <= self.bytes);
-            if used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
-                return false;
-            }
+        let is_reserved = self.budget.as_deref().is_none_or(|shared| shared.resize(self.bytes, bytes, self.share));
+        if is_reserved {
+            self.bytes = bytes;
         }
-        self.bytes = bytes;
-        true
+        is_reserved
+    }
+}
+
+impl Shared {
+    /// Changes a reservation from `before` to `after` bytes, here and in the budgets that this one is part of, or in none.
+    fn resize(&self, before: usize, after: usize, share: Share) -> bool {
+        let limit = match share {
+            Share::Whole => self.limit,
+            Share::Half => self.limit / 2,
+        };
+        let fits = |total: usize| Some(total - before + after).filter(|total| *total <= limit || after <= before);
+        if self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
+            return false;
+        }
+        let is_reserved = self.parent.0.as_ref().is_none_or(|parent| parent.resize(before, after, share));
+        if !is_reserved {
+            // Only a reservation that grows is refused.
+            self.used.fetch_sub(after - before, Ordering::Relaxed);
+        }
+        is_reserved
     }
 }
 
@@ -160,6 +180,22 @@ mod tests {
         let mut chunk = Buffer::new(&budget, Share::Whole, 0);
         assert!(chunk.extend(&[0; 50], usize::MAX));
         assert!(!message.extend(&[0; 1], usize::MAX));
+    }
+
+    #[test]
+    fn parts_share_the_whole() {
+        let whole = MemoryBudget::new(100);
+        let (first, second) = (whole.part(80), whole.part(80));
+        let mut greedy = Buffer::new(&first, Share::Whole, 0);
+        assert!(!greedy.extend(&[0; 81], usize::MAX));
+        assert_eq!((first.used(), whole.used()), (0, 0));
+        assert!(greedy.extend(&[0; 80], usize::MAX));
+        let mut other = Buffer::new(&second, Share::Whole, 0);
+        assert!(!other.extend(&[0; 21], usize::MAX));
+        assert_eq!((second.used(), whole.used()), (0, 80));
+        assert!(other.extend(&[0; 20], usize::MAX));
+        drop(greedy);
+        assert_eq!((first.used(), second.used(), whole.used()), (0, 20, 20));
     }
 
     #[test]

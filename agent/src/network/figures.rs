@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use chainscope_ebpf::network::Counters;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
@@ -31,6 +32,7 @@ struct Inner {
     /// Refused targets of pods that no report has taken yet.
     refused: Vec<(String, String)>,
     held: HoldingFigures,
+    kernel: Counters,
 }
 
 /// Counts of the holding buffer.
@@ -53,6 +55,11 @@ impl Figures {
     pub(super) fn update(&self, live: BTreeMap<u32, LiveTally>, held: HoldingFigures) {
         let mut inner = self.inner.lock();
         (inner.live, inner.held) = (live, held);
+    }
+
+    /// Replaces the kernel's counts that belong to no process.
+    pub(super) fn set_kernel_counters(&self, counters: Counters) {
+        self.inner.lock().kernel = counters;
     }
 
     /// A target began: a report should show it soon.
@@ -101,7 +108,7 @@ impl Inner {
 impl PillarStatus for Figures {
     fn register(&self, registry: &mut Registry) {
         let inner = self.inner.lock();
-        let (nodes, held) = (inner.nodes(), inner.held);
+        let (nodes, held, kernel) = (inner.nodes(), inner.held, inner.kernel);
         drop(inner);
         type Column = (&'static str, &'static str, fn(&(u64, Tally)) -> u64);
         let columns: [Column; 2] = [
@@ -136,6 +143,10 @@ impl PillarStatus for Figures {
         gauge(registry, "held_bytes", "Payload held of them", held.bytes as u64);
         let help = "Held processes that were never configured";
         counter(registry, "discarded_processes", help, held.discarded.processes);
+        let help = "Times that a process was not captured before it is configured, because too many others were";
+        counter(registry, "refused_processes", help, kernel.refused_processes);
+        let help = "Openings and endings of connections that the kernel could not report; what is missing of a connection is shown with it";
+        counter(registry, "lost_notices", help, kernel.lost_notices);
         counter(registry, "discarded_bytes", "Payload of them that was dropped", held.discarded.bytes);
     }
 

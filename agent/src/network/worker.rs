@@ -264,6 +264,7 @@ impl<S: RecordSink> Worker<S> {
                 }
             }
             ProbeEvent::Account { pid, account } => self.interpreter.account(*pid, (*account).clone()),
+            ProbeEvent::Counters(counters) => self.figures.set_kernel_counters(*counters),
             ProbeEvent::Settled { pid, account } => self.settled(*pid, *account),
         }
     }

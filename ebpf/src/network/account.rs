@@ -3,6 +3,17 @@
 use super::abi::{Account, FlowCounters};
 use super::event::MissingReason;
 
+/// Counts of the programs that belong to no process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Notices (opened, closed and others) that were lost: both the ring and the overflow map were full.
+    pub lost_notices: u64,
+    /// Times that a process was not watched for its port or name, since too many were: see
+    /// [`NetworkProbe::add_process`](super::NetworkProbe::add_process). [`Event::Exec`](super::Event::Exec) and
+    /// [`Event::Listening`](super::Event::Listening) are reported nevertheless.
+    pub refused_processes: u64,
+}
+
 /// Payload of the sockets of one watched process since it is watched, in bytes and records.
 ///
 /// `seen = captured + left_alone + sum(dropped)` holds exactly while no call is in progress: the counters of the CPUs are

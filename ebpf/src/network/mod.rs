@@ -32,7 +32,7 @@ mod probe;
 mod programs;
 mod record;
 
-pub use account::KernelAccount;
+pub use account::{Counters, KernelAccount};
 pub use event::{Closed, ClosedBy, Data, DataHeader, Direction, Event, MissingReason, Opened, Role, SocketId, Verdict};
 pub use options::{CaptureMode, ExecEvents, NetworkOptions};
 pub use probe::NetworkProbe;

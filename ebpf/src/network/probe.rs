@@ -11,7 +11,7 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuHashMap, PerCpuValues};
 
 use super::abi::{Account, CGROUP_SLOTS, Globals, ListenKey, Listener, OverflowNotice, ProgramName, ReaderState};
-use super::account::KernelAccount;
+use super::account::{Counters, KernelAccount};
 use super::event::{Event, SocketId, Verdict};
 use super::options::{CaptureMode, NetworkOptions};
 use super::programs::{Object, forget_sockets};
@@ -330,17 +330,11 @@ impl NetworkProbe {
         self.globals.get(&0, 0).unwrap_or_default()
     }
 
-    /// Number of notices (opened, closed and others) that were lost: both the ring and the overflow map were full.
+    /// Counts that belong to no process.
     #[must_use]
-    pub fn lost_notices(&self) -> u64 {
-        self.globals().lost_notices
-    }
-
-    /// Number of times that a process was not watched for its port or name, since too many were: see
-    /// [`add_process`](Self::add_process). [`Event::Exec`] and [`Event::Listening`] are reported nevertheless.
-    #[must_use]
-    pub fn refused_processes(&self) -> u64 {
-        self.globals().refused_processes
+    pub fn counters(&self) -> Counters {
+        let Globals { lost_notices, refused_processes, .. } = self.globals();
+        Counters { lost_notices, refused_processes }
     }
 
     /// Account of a process; `None` if it is not watched.

@@ -28,7 +28,7 @@ use std::{
 
 use chainscope_ebpf::network::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{Journal, Record};
-use chainscope_tezos::{Identity, Keyring};
+use chainscope_tezos::{Identity, Keyring, MemoryBudget};
 use identities::EndedSession;
 use observed::{ConnectionKeys, Observed};
 use session::{Context, Session};
@@ -123,6 +123,8 @@ pub(crate) struct Interpreter<S> {
     sink: S,
     pub(crate) clock: Clock,
     limits: TargetLimits,
+    /// Memory of the sessions of all targets.
+    memory: MemoryBudget,
     targets: BTreeMap<u32, Observed>,
     sessions: HashMap<SocketId, Session>,
     /// Sessions whose connection ended while they wait for their identity.
@@ -145,6 +147,7 @@ impl<S: RecordSink> Interpreter<S> {
             sink,
             clock,
             limits,
+            memory: MemoryBudget::new(limits.all_session_bytes),
             targets: BTreeMap::new(),
             sessions: HashMap::new(),
             ended: Vec::new(),

@@ -8,7 +8,6 @@ use chainscope_tezos::MemoryBudget;
 
 use super::{Target, session::Session};
 use crate::{
-    config::TargetLimits,
     figures::Tally,
     network::account::{Reasons, Totals},
 };
@@ -33,7 +32,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    pub(super) fn new(target: Target, now_ns: i64, limits: &TargetLimits) -> Self {
+    pub(super) fn new(target: Target, now_ns: i64, memory: MemoryBudget) -> Self {
         Self {
             target,
             totals: Totals::default(),
@@ -42,7 +41,7 @@ impl Observed {
             undecided: VecDeque::new(),
             undecided_count: 0,
             undecided_bytes: 0,
-            memory: MemoryBudget::new(limits.session_bytes),
+            memory,
             over_memory: Reasons::default(),
             sent: NetworkAccount::default(),
         }

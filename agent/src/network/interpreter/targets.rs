@@ -22,7 +22,7 @@ impl<S: RecordSink> Interpreter<S> {
         for key in self.waiting.keys_of(&node) {
             self.keys.entry(Arc::clone(&node)).or_default().give(key);
         }
-        let observed = Observed::new(target, self.clock.now(), &self.limits);
+        let observed = Observed::new(target, self.clock.now(), self.memory.part(self.limits.session_bytes));
         self.targets.insert(pid, observed);
         self.emit_identity_events(pid);
     }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use chainscope_ebpf::network::{
-    Closed, Data, DataHeader, Event, KernelAccount, NetworkProbe, Opened, SocketId, Verdict,
+    Closed, Counters, Data, DataHeader, Event, KernelAccount, NetworkProbe, Opened, SocketId, Verdict,
 };
 use chainscope_hygiene::warn_limited;
 use crossbeam_channel::{Receiver, Sender};
@@ -86,6 +86,7 @@ enum Item {
     Refused { pid: u32, cause: String },
     Account { pid: u32, account: KernelAccount },
     Settled { pid: u32, account: Option<KernelAccount> },
+    Counters(Counters),
 }
 
 /// An event as the worker gets it from a batch.
@@ -111,6 +112,8 @@ pub(crate) enum ProbeEvent<'a> {
         pid: u32,
         account: Option<&'a KernelAccount>,
     },
+    /// Counts of the kernel that belong to no process.
+    Counters(Counters),
 }
 
 /// Events with their payload in one reusable buffer.
@@ -164,6 +167,7 @@ impl Batch {
             Item::Refused { pid, cause } => ProbeEvent::Refused { pid: *pid, cause },
             Item::Account { pid, account } => ProbeEvent::Account { pid: *pid, account },
             Item::Settled { pid, account } => ProbeEvent::Settled { pid: *pid, account: account.as_ref() },
+            Item::Counters(counters) => ProbeEvent::Counters(*counters),
         })
     }
 }
@@ -172,6 +176,7 @@ impl Batch {
 pub(crate) trait Probe {
     fn poll(&mut self, timeout: Duration, take: &mut dyn FnMut(Event<'_>)) -> Result<usize, chainscope_ebpf::Error>;
     fn account(&self, pid: u32) -> Option<KernelAccount>;
+    fn counters(&self) -> Counters;
     fn apply(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error>;
 }
 
@@ -182,6 +187,10 @@ impl Probe for NetworkProbe {
 
     fn account(&self, pid: u32) -> Option<KernelAccount> {
         Self::account(self, pid)
+    }
+
+    fn counters(&self) -> Counters {
+        Self::counters(self)
     }
 
     fn apply(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
@@ -340,5 +349,6 @@ impl<P: Probe> Reader<P> {
                 self.out.batch.items.push(Item::Account { pid: *pid, account });
             }
         }
+        self.out.batch.items.push(Item::Counters(self.probe.counters()));
     }
 }

@@ -54,6 +54,10 @@ impl Probe for Fake {
         Some(KernelAccount { seen: captured, captured, ..KernelAccount::default() })
     }
 
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
     fn apply(&mut self, command: &Command) -> Result<(), chainscope_ebpf::Error> {
         self.0.lock().applied.push(format!("{command:?}"));
         Ok(())
@@ -88,7 +92,7 @@ fn read(batches: impl Iterator<Item = Batch>) -> (Vec<u8>, Vec<(usize, u64)>, Ve
                     assert_eq!(data.header.offset, bytes.len() as u64);
                     bytes.extend_from_slice(data.bytes);
                 }
-                ProbeEvent::Event(_) | ProbeEvent::Watched { .. } => {}
+                ProbeEvent::Event(_) | ProbeEvent::Watched { .. } | ProbeEvent::Counters(_) => {}
                 ProbeEvent::Refused { pid, cause } => panic!("{pid}: {cause}"),
                 ProbeEvent::Account { account, .. } => accounts.push((bytes.len(), account.captured)),
                 ProbeEvent::Settled { pid, account } => {
