@@ -22,11 +22,21 @@ fn every_response_is_readable_by_pages_of_loopback_and_listed_origins_only() {
     let server = Server::with(|config| {
         config.nodes.push(NodeConfig::new("9732"));
         config.cors_origins = vec![listed.into()];
+        config.limits.max_streams = 0;
     });
+    let too_long = format!("/v2/log?query={}", "x".repeat(9000));
     for (method, path, status) in [
         ("GET", "/v2/p2p", 200),
         ("GET", "/v2/p2p/", 200),
         ("GET", "/v2/version/?", 200),
+        ("GET", "/v2/log", 200),
+        ("GET", "/v2/log?query=(", 400),
+        ("GET", "/nodes/9732/v3/logs/", 200),
+        ("GET", "/nodes/9732/v1/tree", 200),
+        ("GET", "/nodes/9732/openapi/memory-profiler-openapi.json", 200),
+        ("GET", "/chains/main/blocks/head/header", 200),
+        ("GET", "/nodes/9732/chains/main/blocks/head/header", 200),
+        ("GET", "/chains/main/blocks/head/hash", 404),
         ("HEAD", "/v2/p2p", 200),
         ("GET", "/v2/p2p?limit=", 400),
         ("GET", "/v2/p2p?limit=\"5\"", 400),
@@ -41,6 +51,8 @@ fn every_response_is_readable_by_pages_of_loopback_and_listed_origins_only() {
         ("GET", "/healthz", 200),
         ("GET", "/readyz", 200),
         ("GET", "/docs", 308),
+        ("GET", "/v2/log/stream", 503),
+        ("GET", &too_long, 414),
     ] {
         let answer = get(server.http(), method, path, &[]);
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
