@@ -19,7 +19,7 @@ pub(crate) fn log(encoding: Encoding, raw: impl Into<Vec<u8>>, received_ns: i64)
         Encoding::Plain => LogEncoding::Plain,
     };
     let message = LogMessage {
-        raw: raw.into(),
+        raw,
         encoding: encoding.into(),
         level: proto(level.unwrap_or(Level::Info)).into(),
         received_ns,

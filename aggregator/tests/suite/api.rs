@@ -133,6 +133,19 @@ fn an_oversized_head_and_other_protocols_are_refused() {
 }
 
 #[test]
+fn a_client_that_does_not_finish_the_head_of_its_request_is_given_up() {
+    let server = Server::with(|config| config.limits.client_timeout = Duration::from_millis(50));
+    for begun in ["", "GET /v2/p2p HTTP/1.1\r\nhost:"] {
+        let mut stream = TcpStream::connect(server.http()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(begun.as_bytes()).unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+    }
+}
+
+#[test]
 fn a_node_is_found_by_name_alias_prefix_and_default() {
     let server = Server::with(|config| {
         for (name, aliases) in [("default/octez-0", &["9732"][..]), ("other/octez-0", &["9732", "main"]), ("9733", &[])]

@@ -50,8 +50,7 @@ fn text_of_a_node_is_escaped_and_whole() {
     let server = Server::start();
     let loud = "\u{1b}[2Jbell\u{7}\u{9b}x\u{202e}\0";
     let long = "\u{1}".repeat(255 << 10);
-    let invalid =
-        record(TIME, Kind::LogMessage(LogMessage { raw: b"a\xff\xfeb"[..].to_vec().into(), ..LogMessage::default() }));
+    let invalid = record(TIME, Kind::LogMessage(LogMessage { raw: b"a\xff\xfeb".to_vec(), ..LogMessage::default() }));
     server.feed("9732", vec![lines(&[loud]).remove(0), lines(&[&long]).remove(0), invalid]);
     let body = server.get("/v2/log?limit=10").body;
     assert!(!body.chars().any(|character| character.is_control() || character == '\u{202e}'));

@@ -28,7 +28,7 @@ use crate::{access::permission::ReadLogs, json};
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
-pub(crate) async fn log_messages(
+pub(super) async fn log_messages(
     parameters: LogParameters,
     node: AuthorizedNode<ReadLogs>,
 ) -> Result<Response, Problem> {
@@ -42,7 +42,7 @@ pub(crate) async fn log_messages(
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
-pub(crate) async fn log_messages_v3(
+pub(super) async fn log_messages_v3(
     parameters: LogParameters,
     node: AuthorizedNode<ReadLogs>,
 ) -> Result<Response, Problem> {
@@ -60,7 +60,7 @@ pub(crate) async fn log_messages_v3(
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Too many streams are open.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
-pub(crate) async fn stream_log_messages(
+pub(super) async fn stream_log_messages(
     headers: HeaderMap,
     parameters: LogParameters,
     node: AuthorizedNode<ReadLogs>,

@@ -96,10 +96,10 @@ impl LogParameters {
 
 fn levels<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Vec<LogLevel>>, D::Error> {
     let list = Cow::<str>::deserialize(value)?;
+    let known = || Level::ALL.map(|level| level.name().to_ascii_lowercase()).join(", ");
     let mut levels = Vec::new();
     for name in list.split(',').filter(|name| !name.is_empty()) {
-        let known = Level::ALL.map(|level| level.name().to_ascii_lowercase()).join(", ");
-        let unknown = |_| D::Error::custom(format!("unknown level {}; known are {known}, warn", shown(name)));
+        let unknown = |_| D::Error::custom(format!("unknown level {}; known are {}, warn", shown(name), known()));
         levels.extend_from_slice(stored(name.parse().map_err(unknown)?));
     }
     Ok(Some(levels))
