@@ -23,5 +23,6 @@ mod openapi;
 mod operation;
 #[cfg(feature = "kubernetes")]
 mod reviews;
+mod schemathesis;
 mod stream;
 mod trust;

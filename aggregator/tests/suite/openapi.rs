@@ -147,7 +147,7 @@ fn validate(document: &Value, schema: &Value, value: &Value) -> Result<(), Strin
 }
 
 /// A node with a record of every kind, and its memory.
-fn server() -> Server {
+pub(crate) fn server() -> Server {
     let server = Server::with(|config| {
         config.nodes.push(NodeConfig { aliases: vec!["main".into()], ..NodeConfig::new("9732") });
     });
