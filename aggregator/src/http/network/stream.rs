@@ -34,7 +34,7 @@ use super::{
         problem::Problem,
     },
     params::MessageParameters,
-    wire::Row,
+    wire::{Row, StreamedRow},
 };
 use crate::{
     access::{Refusal, permission::ReadMessages},
@@ -49,7 +49,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Messages of a node as they are recorded.
 ///
-/// Server-sent events: `id` is the message's, `data` a row as in `/v2/p2p`. Begins with the next message, or at `cursor`; the
+/// Server-sent events: `id` is the message's, `data` a row as in `/v2/p2p` with two more fields, `plain_bytes` (its length) and
+/// `peer_id` (the peer's identity, or empty). Begins with the next message, or at `cursor`; the
 /// header `Last-Event-ID` resumes after that message. `limit` ends the stream after that number of events. A last event called
 /// `error`, whose data is a problem, says why a stream cannot go on.
 #[utoipa::path(get, path = "/v2/p2p/stream", params(NodeParameters, MessageParameters), responses(
@@ -217,7 +218,9 @@ impl Feed {
                 let (mut events, mut rows, mut last) = (Vec::new(), 0, None);
                 store.each_message(node, &query, &mut |id, record| {
                     if let Some(Kind::Message(message)) = &record.kind {
-                        events.push(with_data(Event::default().id(id.to_string()), &Row::new(id, &record, message)));
+                        let row = Row::new(id, &record, message);
+                        let row = StreamedRow { row, plain_bytes: message.length, peer_id: &message.peer_id };
+                        events.push(with_data(Event::default().id(id.to_string()), &row));
                     }
                     rows += 1;
                     last = Some(id);
