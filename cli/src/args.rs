@@ -203,7 +203,7 @@ pub(crate) struct LogsArgs {
     /// Only these levels, separated by commas: trace, debug, info, notice, warning, error, fatal
     #[arg(long, short, value_name = "LEVELS")]
     pub(crate) level: Option<String>,
-    /// Only log messages with these words
+    /// Only log messages with any of these words; +WORD must, -WORD must not be in it; "a phrase" in quotes
     #[arg(long, short, value_name = "TEXT")]
     pub(crate) query: Option<String>,
     /// Only log messages of this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
