@@ -21,7 +21,7 @@ setup: ## install system packages and mount the kernel's tracing file systems (D
 build: setup ## build every program and test
 	$(CARGO) build --workspace --all-targets
 
-demo: ## record a demo node, show its decoded messages and which code holds its memory
+demo: ## record a demo node, show its decoded messages, its log and which code holds its memory
 	@scripts/setup demo
 	$(CARGO) build $(DEMO)
 	scripts/as-root $(BUILT)/chainscope demo

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::{api::Api, time};
+
 /// See inside a running blockchain node without touching it.
 ///
 /// Chainscope records a Tezos node's peer-to-peer messages from outside, by eBPF: the node is neither changed nor
-/// restarted. Messages are decrypted with the node's own identity, decoded, stored, and served over HTTP.
+/// restarted. Messages are decrypted with the node's own identity, decoded, stored, and served over HTTP, beside the
+/// node's log and a profile of its memory.
 #[derive(Debug, Parser)]
 #[command(name = "chainscope", version, propagate_version = true, after_help = FIRST_STEPS)]
 pub(crate) struct Cli {
@@ -19,7 +22,8 @@ pub(crate) struct Cli {
 const FIRST_STEPS: &str = "\
 First steps:
   chainscope run --p2p-port 9732          record the node that listens for peers on port 9732
-  chainscope p2p                          follow its messages in this terminal
+  chainscope messages --live              its peers and their messages, as a live table
+  chainscope logs --follow                what it logs
   chainscope memory --pid 4711            show which code holds the memory of a process
   curl 'localhost:17732/v2/p2p?limit=5'   the newest five, as JSON
   http://localhost:17732/docs             the API in a browser";
@@ -28,10 +32,12 @@ First steps:
 pub(crate) enum Command {
     /// Record the nodes of this machine and serve the API
     Run(RunArgs),
-    /// Start a demo node, record it, and show its messages
+    /// Start a demo node, record it, and show its messages, its log and its memory
     Demo(DemoArgs),
-    /// Follow the messages of a node in this terminal
-    P2p(P2pArgs),
+    /// Follow the messages of a node in this terminal, one per line or as a live table of its peers
+    Messages(MessagesArgs),
+    /// Show the log of a node: filter, search, follow
+    Logs(LogsArgs),
     /// Show which code holds a node's memory, or that of any process
     Memory(MemoryArgs),
     /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets
@@ -77,7 +83,7 @@ const RUN_NEEDS: &str = "\
 Needs Linux 5.17 or newer, or an older one with bpf_loop backported, with BTF, and root or the capabilities BPF, PERFMON,
 SYS_PTRACE and DAC_READ_SEARCH; `chainscope run --check` lists what is missing. RUST_LOG=debug shows more detail.";
 
-/// Start a demo node, record it, and show its messages.
+/// Start a demo node, record it, and show its messages, its log and its memory.
 ///
 /// Records are kept in memory and lost when the demo ends; `chainscope run` stores them in RocksDB.
 #[derive(Debug, Args)]
@@ -85,7 +91,7 @@ pub(crate) struct DemoArgs {
     /// Address of the API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17732")]
     pub(crate) listen: std::net::SocketAddr,
-    /// Exit after this many messages [default: 40, or never in a terminal]
+    /// Show the log and the memory and exit after this many messages [default: 40, or at Ctrl-C in a terminal]
     #[arg(long, value_name = "N")]
     pub(crate) messages: Option<u64>,
     /// Messages per second that the demo node sends and receives
@@ -96,18 +102,44 @@ pub(crate) struct DemoArgs {
     pub(crate) demo_node: Option<PathBuf>,
 }
 
+/// The server to request from.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ApiArgs {
+    /// URL of the Chainscope API, of any aggregator [default: http://127.0.0.1:17732]
+    #[arg(long, visible_alias = "aggregator", value_name = "URL", env = "CHAINSCOPE_URL")]
+    pub(crate) url: Option<String>,
+    /// Bearer token; other users of this machine cannot see it in the variable
+    #[arg(long, value_name = "TOKEN", env = "CHAINSCOPE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// CA bundle to verify an https server with
+    #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CA_FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+impl ApiArgs {
+    /// A client of the server.
+    pub(crate) fn client(&self) -> anyhow::Result<Api> {
+        Api::connect(self.url.as_deref(), self.token.as_deref(), self.ca_file.as_deref())
+    }
+}
+
 /// Follow the messages of a node in this terminal.
 ///
-/// Prints the last messages, then each new one as it is recorded. All filters given must hold.
+/// Prints the last messages, then each new one as it is recorded; with --live a table of the peers instead, with their
+/// counts, bytes, rates and latest types, from which a peer's messages and a message's decoded body and bytes open. All
+/// filters given must hold.
 #[derive(Debug, Args)]
-#[command(after_help = P2P_EXAMPLES)]
-pub(crate) struct P2pArgs {
-    /// URL of the Chainscope API
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:17732", env = "CHAINSCOPE_URL")]
-    pub(crate) url: String,
+#[command(after_help = MESSAGES_EXAMPLES)]
+pub(crate) struct MessagesArgs {
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
     /// The node, by name or alias [default: the only one]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) node: Option<String>,
+    /// Show a live table of the peers: arrows or j and k select, Enter opens, Esc goes back, q quits
+    #[arg(long, conflicts_with_all = ["until", "no_follow", "json"])]
+    pub(crate) live: bool,
     /// Only these message types, separated by commas: connection_message, metadata, ack_message, current_head, …
     #[arg(long, short, value_name = "TYPES")]
     pub(crate) types: Option<String>,
@@ -126,15 +158,15 @@ pub(crate) struct P2pArgs {
     /// Only this observed process, by its label such as "pid 4711", as listed by /v3/connections
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Option<String>,
-    /// Only messages of this time or later, in seconds or milliseconds since 1970
-    #[arg(long, value_name = "TIME")]
-    pub(crate) from: Option<u64>,
-    /// Only messages of this time or earlier, in seconds or milliseconds since 1970; implies --no-follow
-    #[arg(long, value_name = "TIME")]
-    pub(crate) to: Option<u64>,
-    /// Number of past messages to begin with
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) last: u64,
+    /// Only messages of this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
+    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = time::parse)]
+    pub(crate) since: Option<u64>,
+    /// Only messages of this time or earlier, as for --since; implies --no-follow
+    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = time::parse)]
+    pub(crate) until: Option<u64>,
+    /// Number of past messages to begin with [default: 10; with --live 1000]
+    #[arg(long, visible_alias = "last", value_name = "N")]
+    pub(crate) limit: Option<u64>,
     /// Exit after the past messages
     #[arg(long)]
     pub(crate) no_follow: bool,
@@ -143,11 +175,57 @@ pub(crate) struct P2pArgs {
     pub(crate) json: bool,
 }
 
-const P2P_EXAMPLES: &str = "\
+const MESSAGES_EXAMPLES: &str = "\
 Examples:
-  chainscope p2p --types current_head,current_branch --sender remote
-  chainscope p2p --from $(date -d '1 hour ago' +%s) --to $(date +%s) --last 1000
-  chainscope p2p --last 1000 --no-follow --json | jq -r .kind | sort | uniq -c";
+  chainscope messages --live
+  chainscope messages --types current_head,current_branch --sender remote
+  chainscope messages --since 1h --until 30m --limit 1000
+  chainscope messages --limit 1000 --no-follow --json | jq -r .kind | sort | uniq -c";
+
+/// Show the log of a node: filter, search, follow.
+///
+/// Prints the newest log messages, oldest first, and exits; with --follow it goes on with each new one. All filters given
+/// must hold. Times are in UTC. In a terminal levels have colours, unless NO_COLOR is set.
+#[derive(Debug, Args)]
+#[command(after_help = LOGS_EXAMPLES)]
+pub(crate) struct LogsArgs {
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
+    /// The node, by name or alias [default: the only one]
+    #[arg(value_name = "NODE")]
+    pub(crate) named: Option<String>,
+    /// The same as NODE
+    #[arg(long, short, value_name = "NAME", conflicts_with = "named")]
+    pub(crate) node: Option<String>,
+    /// Print each new log message as it is recorded
+    #[arg(long, short, conflicts_with = "until")]
+    pub(crate) follow: bool,
+    /// Only these levels, separated by commas: trace, debug, info, notice, warning, error, fatal
+    #[arg(long, short, value_name = "LEVELS")]
+    pub(crate) level: Option<String>,
+    /// Only log messages with any of these words; +WORD must, -WORD must not be in it; "a phrase" in quotes
+    #[arg(long, short, value_name = "TEXT")]
+    pub(crate) query: Option<String>,
+    /// Only log messages of this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
+    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = time::parse)]
+    pub(crate) since: Option<u64>,
+    /// Only log messages of this time or earlier, as for --since
+    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = time::parse)]
+    pub(crate) until: Option<u64>,
+    /// Number of past log messages to begin with
+    #[arg(long, visible_alias = "last", value_name = "N", default_value_t = 100)]
+    pub(crate) limit: u64,
+    /// Print one JSON object per line, as returned by the API
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const LOGS_EXAMPLES: &str = "\
+Examples:
+  chainscope logs --follow
+  chainscope logs --level warning,error,fatal --since 1h
+  chainscope logs --query 'validation failed' --limit 1000 --json | jq -r .message
+  chainscope logs tezos/rolling --aggregator https://localhost:17732 --ca-file ca.crt";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Sender {
@@ -173,9 +251,8 @@ pub(crate) enum Initiator {
 #[derive(Debug, Args)]
 #[command(after_help = MEMORY_EXAMPLES)]
 pub(crate) struct MemoryArgs {
-    /// URL of the Chainscope API [default: http://127.0.0.1:17732]
-    #[arg(long, value_name = "URL", env = "CHAINSCOPE_URL")]
-    pub(crate) url: Option<String>,
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
     /// The node, by name or alias [default: the only one]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) node: Option<String>,
@@ -194,11 +271,11 @@ pub(crate) struct MemoryArgs {
     /// Kinds of memory [default: anonymous and page cache]
     #[arg(long, short, value_enum)]
     pub(crate) kind: Option<MemoryKind>,
-    /// Show the difference to the snapshot of this time, in seconds or milliseconds since 1970
-    #[arg(long, value_name = "TIME", conflicts_with = "pid")]
+    /// Show the difference to the snapshot of this time: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
+    #[arg(long, value_name = "TIME", conflicts_with = "pid", value_parser = time::parse)]
     pub(crate) since: Option<u64>,
-    /// Show the snapshot of this time instead of the current state, in seconds or milliseconds since 1970
-    #[arg(long, value_name = "TIME", conflicts_with = "pid")]
+    /// Show the snapshot of this time instead of the current state, as for --since
+    #[arg(long, value_name = "TIME", conflicts_with = "pid", value_parser = time::parse)]
     pub(crate) at: Option<u64>,
     /// Print the tree as JSON, as returned by the API
     #[arg(long)]
@@ -209,7 +286,7 @@ const MEMORY_EXAMPLES: &str = "\
 Examples:
   chainscope memory --node 9732 --reverse
   chainscope memory --pid $(pidof postgres | cut -d' ' -f1) --for 1m
-  chainscope memory --since $(date -d yesterday +%s)
+  chainscope memory --since 1day
 In a browser: /v1/flamegraph. For `go tool pprof`: /v1/pprof.";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -237,9 +314,8 @@ pub(crate) struct SupportBundleArgs {
     /// Configuration file, as for `run`
     #[arg(long, short, value_name = "FILE", env = "CHAINSCOPE_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// URL of the Chainscope API [default: as configured]
-    #[arg(long, value_name = "URL", env = "CHAINSCOPE_URL")]
-    pub(crate) url: Option<String>,
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! `chainscope demo`: records a demo node and its peer like any other node, in memory, and shows which code holds its memory.
+//! `chainscope demo`: records a demo node and its peer like any other node, in memory, and shows its messages, its log and which
+//! code holds its memory.
 
 use std::{
     fs,
@@ -16,33 +17,38 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use chainscope_spec::{Config, Memory};
+use chainscope_spec::{Config, Logs, Memory};
 use serde_json::Value;
 
 use crate::{
     api::Api,
     args::DemoArgs,
-    logs, memory, p2p,
+    diagnostics, logs, memory, messages,
     standalone::{self, Running, Storage},
     terminal,
 };
 
-/// How long to wait for the node's memory to be observed, and then for a first stack.
+/// How long to wait for the node's memory to be observed, then for a first stack, and for its log.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of messages to show if standard output is not a terminal.
 const DEFAULT_MESSAGES: u64 = 40;
+/// Number of log messages to show.
+const LOG_MESSAGES: u64 = 12;
 
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
-    logs::start(None, "warn")?;
+    diagnostics::start(None, "warn")?;
     let binary = demo_node_binary(args.demo_node.as_deref())?;
     let directory = tempfile::tempdir()?;
     let identity = directory.path().join("identity.json");
+    let log = directory.path().join("node.log");
     let rate = args.rate.to_string();
 
     let mut node = DemoNode::start(
         Command::new(&binary)
             .args(["load", "--listen", "[::1]:0", "--commands", "--keep-open", "--rate", &rate, "--identity"])
-            .arg(&identity),
+            .arg(&identity)
+            .arg("--log")
+            .arg(&log),
     )?;
     let port = node.port()?;
     terminal::line(&format!("A demo node runs as pid {}, listening for peers on port {port}.", node.child.id()))?;
@@ -50,6 +56,8 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     let mut config = Config::for_port(port, Some(identity));
     for node in &mut config.nodes {
         node.observe.memory = Some(Memory::default());
+        node.observe.logs = Some(Logs::default());
+        node.log_sources.file = Some(log.clone());
     }
     config.listen = args.listen;
     config.data_dir = directory.path().join("data");
@@ -57,6 +65,10 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     let url = format!("http://{}", standalone::reachable(running.address()));
     terminal::line(&format!("Chainscope records it from outside and serves {url}/v2/p2p (the API: {url}/docs)."))?;
     terminal::line("Records are kept in memory; `chainscope run` stores them in RocksDB.")?;
+    let program = std::env::args().next().unwrap_or_default();
+    terminal::line(&format!(
+        "Meanwhile, in another terminal: `{program} messages --live --url {url}` or `{program} logs --follow --url {url}`."
+    ))?;
 
     // Only memory allocated from now on has a stack. If memory cannot be observed (an older kernel, fewer capabilities), the
     // messages are shown nevertheless.
@@ -71,6 +83,13 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     terminal::line("A peer connects. Every line is a message on its encrypted connections: → sent, ← received.\n")?;
 
     let shown = show(&running, &api, args.messages.or((!terminal::is_interactive()).then_some(DEFAULT_MESSAGES)))?;
+    terminal::line("\nWhat the demo node logged, as recorded from its log file:\n")?;
+    let has_log = || Ok(api.json("/v2/log", &[])?.as_array().is_some_and(|rows| !rows.is_empty()));
+    if running.wait_until(OBSERVE_TIMEOUT, has_log)? {
+        logs::print_newest(&api, LOG_MESSAGES)?;
+    } else {
+        terminal::line(&format!("(nothing was recorded within {OBSERVE_TIMEOUT:?})"))?;
+    }
     terminal::line("\nWhich code holds the demo node's memory, from its entry points inward:\n")?;
     if let Err(error) = observed.and_then(|()| memory::show_own(&running, &api, OBSERVE_TIMEOUT)) {
         terminal::line(&format!("{error:#}"))?;
@@ -87,11 +106,11 @@ fn show(running: &Running, api: &Api, max: Option<u64>) -> anyhow::Result<u64> {
     let print = {
         let (api, shown, left) = (api.clone(), Arc::clone(&shown), Arc::clone(&left));
         move || {
-            p2p::follow(&api, Vec::new(), Some(0), |row| {
+            messages::follow(&api, Vec::new(), Some(0), |row| {
                 if shown.load(Ordering::Relaxed) >= left.load(Ordering::Relaxed) {
                     bail!(LimitReached);
                 }
-                p2p::show(row, false)?;
+                messages::show(row, false)?;
                 shown.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             })
@@ -124,7 +143,8 @@ fn print_summary(api: &Api, shown: u64) -> anyhow::Result<()> {
     let connections = api.json("/v3/connections", &[])?;
     let connections = connections.as_array().map_or(0, Vec::len);
     terminal::line(&format!(
-        "\n{shown} messages of {connections} connections shown. `chainscope run --help` explains how to record a node."
+        "\n{shown} messages of {connections} connections shown. Try next: `chainscope run --p2p-port 9732` records your node; \
+         `logs = {{ file = … }}` and `memory = {{}}` in chainscope.toml add its log and its memory; `chainscope run --help`."
     ))
 }
 

@@ -1,7 +1,7 @@
 //! `chainscope`: agent and aggregator for one machine in one process, and the command-line client of the API.
 //!
 //! Each command is a module. Shared by them: [`standalone`] (agent and aggregator in this process), [`api`] (HTTP client),
-//! [`terminal`] (output) and [`logs`] (log output).
+//! [`terminal`] (output), [`time`] and [`diagnostics`] (this program's own log).
 
 #![forbid(unsafe_code)]
 
@@ -9,13 +9,16 @@ mod api;
 mod args;
 mod clock;
 mod demo;
+mod diagnostics;
+mod live;
 mod logs;
 mod memory;
-mod p2p;
+mod messages;
 mod run;
 mod standalone;
 mod support_bundle;
 mod terminal;
+mod time;
 
 use std::process::ExitCode;
 
@@ -28,7 +31,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::run(args),
-        Command::P2p(args) => p2p::run(args),
+        Command::Messages(args) => messages::run(args),
+        Command::Logs(args) => logs::run(args),
         Command::Memory(args) => memory::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions { shell } => {

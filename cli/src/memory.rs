@@ -4,7 +4,7 @@ mod lines;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -15,24 +15,20 @@ use serde_json::Value;
 use crate::{
     api::Api,
     args::MemoryArgs,
-    clock, logs,
+    clock, diagnostics,
     standalone::{self, Running, Storage},
     terminal,
 };
 
-/// URL of the API without --url.
-const DEFAULT_URL: &str = "http://127.0.0.1:17732";
 /// How long attaching to a process may take, which includes reading the symbols of a large binary.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval between requests while waiting for a condition.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Without a threshold, lines below this fraction of the total are hidden: one in …
 const DEFAULT_FRACTION: u64 = 100;
 
 pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
     match args.pid {
-        Some(pid) if args.url.is_none() && args.node.is_none() => observe(pid, &args),
-        _ => show(&Api::new(args.url.as_deref().unwrap_or(DEFAULT_URL)), &args),
+        Some(pid) if args.api.url.is_none() && args.node.is_none() => observe(pid, &args),
+        _ => show(&args.api.client()?, &args),
     }
 }
 
@@ -41,9 +37,9 @@ pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
 pub(crate) fn show_own(running: &Running, api: &Api, timeout: Duration) -> anyhow::Result<()> {
     let has_stack =
         |tree: &Value| tree["frames"].as_array().is_some_and(|all| all.iter().any(|one| one["name"].is_object()));
-    let now = clock::unix_millis()?;
+    let now = clock::since_epoch()?.as_millis();
     let is_later = |target: &Value| target["updated"].as_u64().is_some_and(|updated| u128::from(updated) > now);
-    wait_until(running, timeout, || {
+    running.wait_until(timeout, || {
         let targets = api.json("/v1/targets", &[])?;
         Ok(targets.as_array().is_some_and(|all| all.iter().any(is_later))
             && has_stack(&api.json("/v1/tree", &[("threshold", "0".to_owned())])?))
@@ -59,7 +55,7 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
         bail!("there is no process {pid}");
     }
     chainscope_hygiene::protect_process()?;
-    logs::start(None, "warn")?;
+    diagnostics::start(None, "warn")?;
     let folder = tempfile::tempdir()?;
     let mut config = Config::for_memory_of(pid);
     config.listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -84,29 +80,13 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
 
 /// Waits until the agent in this process has reported the memory of a process.
 pub(crate) fn wait_attached(running: &Running, api: &Api, timeout: Duration) -> anyhow::Result<()> {
-    if !wait_until(running, timeout, || {
-        Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty()))
-    })? {
+    if !running
+        .wait_until(timeout, || Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty())))?
+    {
         ensure!(!running.is_interrupted(), "interrupted before its memory was reported");
         bail!("its memory was not reported within {timeout:?}; `chainscope run --check` lists what is missing");
     }
     Ok(())
-}
-
-/// Waits for `condition`, but no longer than `timeout` or until SIGINT or SIGTERM. Returns whether it was met.
-fn wait_until(
-    running: &Running,
-    timeout: Duration,
-    mut condition: impl FnMut() -> anyhow::Result<bool>,
-) -> anyhow::Result<bool> {
-    let start = Instant::now();
-    while !condition()? {
-        if start.elapsed() > timeout || running.is_interrupted() {
-            return Ok(false);
-        }
-        running.wait(POLL_INTERVAL)?;
-    }
-    Ok(true)
 }
 
 /// Requests and shows a tree.

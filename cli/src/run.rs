@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::{
     args::RunArgs,
-    logs,
+    diagnostics,
     standalone::{self, Storage},
     terminal,
 };
@@ -40,7 +40,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     }
     fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("cannot make the data directory {}", config.data_dir.display()))?;
-    logs::start(Some(&config.data_dir), "info")?;
+    diagnostics::start(Some(&config.data_dir), "info")?;
     for warning in warnings {
         warn!("{source}: {warning}");
     }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::ensure;
@@ -15,6 +15,9 @@ use tracing::warn;
 
 /// How long the last records may take to be stored at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Interval between checks while waiting for a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where the aggregator keeps records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +81,22 @@ impl Running {
                 done = done => Ok(Some(done)),
             }
         })
+    }
+
+    /// Waits for `condition`, but no longer than `timeout` or until SIGINT or SIGTERM. Returns whether it was met.
+    pub(crate) fn wait_until(
+        &self,
+        timeout: Duration,
+        mut condition: impl FnMut() -> anyhow::Result<bool>,
+    ) -> anyhow::Result<bool> {
+        let start = Instant::now();
+        while !condition()? {
+            if start.elapsed() > timeout || self.is_interrupted() {
+                return Ok(false);
+            }
+            self.wait(POLL_INTERVAL)?;
+        }
+        Ok(true)
     }
 
     /// Stops recording, stores the records in flight, stops serving.

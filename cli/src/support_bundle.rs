@@ -13,7 +13,7 @@ use chainscope_hygiene::Escaped;
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, Header};
 
-use crate::{api::Api, args::SupportBundleArgs, logs, run, standalone, terminal};
+use crate::{args::SupportBundleArgs, diagnostics, run, standalone, terminal};
 
 /// Paths of the API to request, and the names of their responses in the archive.
 const RESPONSES: [(&str, &str); 5] = [
@@ -44,11 +44,9 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
         }
     };
     bundle.add("self-check.txt", run::self_check_text().as_bytes())?;
-    let url = args.url.unwrap_or_else(|| match config {
-        Some(config) => format!("http://{}", standalone::reachable(config.listen)),
-        None => String::from("http://127.0.0.1:17732"),
-    });
-    let api = Api::new(&url);
+    let mut server = args.api;
+    server.url = server.url.or(config.map(|config| format!("http://{}", standalone::reachable(config.listen))));
+    let api = server.client()?;
     for (path, name) in RESPONSES {
         match api.text(path, &[]) {
             Ok(text) => bundle.add(name, text.as_bytes())?,
@@ -56,7 +54,7 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
         }
     }
     if let Some(config) = config {
-        bundle.add_logs(&logs::directory(&config.data_dir))?;
+        bundle.add_logs(&diagnostics::directory(&config.data_dir))?;
     }
     let kernel = fs::read("/proc/version").unwrap_or_default();
     bundle.add("kernel.txt", &kernel)?;

@@ -7,6 +7,11 @@ pub(crate) fn is_interactive() -> bool {
     io::stdout().is_terminal()
 }
 
+/// Whether output is coloured: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
+pub(crate) fn has_colours() -> bool {
+    is_interactive() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Writes to standard output and flushes.
 pub(crate) fn write(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();

@@ -84,6 +84,9 @@ pub(crate) struct Common {
     /// File that gets a JSON line for every message sent or received
     #[arg(long)]
     pub(crate) transcript: Option<PathBuf>,
+    /// File to append a log to, in the form of Octez 23; /dev/stdout for a container's own
+    #[arg(long)]
+    pub(crate) log: Option<PathBuf>,
     /// Seed of everything random except keys and nonces
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use chainscope_demo_node::behaviour::{Behaviour, Role};
 use chainscope_demo_node::io_sizes::WriteSizes;
+use chainscope_demo_node::log::Level;
 use chainscope_demo_node::messages::Messages;
 use chainscope_demo_node::noise::Noise;
 use chainscope_demo_node::reactor::{Command, CommandSender, Plan, Reactor};
@@ -52,7 +53,7 @@ fn run(mode: Mode) -> Result<usize> {
         Mode::Raw(raw) => self::raw(raw),
         Mode::Hostile(hostile) => {
             let (common, violation) = (&hostile.common, hostile.violation);
-            let (report, identity) = (report(common)?, own_identity(common)?);
+            let (report, identity) = report_and_identity(common)?;
             let options = session_options(common, &hostile.protocol, identity);
             run_node(common, &report, false, &mut |number, role| {
                 hostile::behaviour(violation, options.clone(), number, role, report.clone())
@@ -97,7 +98,7 @@ fn replay(replay: Replay) -> Result<usize> {
 
 fn load(load: Load) -> Result<usize> {
     let common = &load.common;
-    let (report, identity) = (report(common)?, own_identity(common)?);
+    let (report, identity) = report_and_identity(common)?;
     let interval = load.rate.map(|rate| Duration::from_secs_f64(1.0 / rate.max(1e-3)));
     let options = SessionOptions {
         interval,
@@ -117,7 +118,7 @@ fn load(load: Load) -> Result<usize> {
 
 fn raw(raw: Raw) -> Result<usize> {
     let common = &raw.common;
-    let (report, identity) = (report(common)?, own_identity(common)?);
+    let (report, identity) = report_and_identity(common)?;
     let sizes = raw.write_size.map_or(WriteSizes::UpTo(raw.max_write_size), WriteSizes::Fixed);
     let options = SessionOptions { write_sizes: Some(sizes), ..session_options(common, &raw.protocol, identity) };
     run_node(common, &report, true, &mut |number, role| -> Box<dyn Behaviour> {
@@ -162,15 +163,26 @@ fn session_options(common: &Common, protocol: &ProtocolOptions, identity: Rc<Ide
 }
 
 fn report(common: &Common) -> Result<Report> {
-    match &common.transcript {
-        Some(path) => Report::with_transcript(path).with_context(|| format!("cannot write {}", path.display())),
-        None => Ok(Report::default()),
+    let mut report = Report::default();
+    let context = |path: &Path| format!("cannot write {}", path.display());
+    if let Some(path) = &common.transcript {
+        report = report.with_transcript(path).with_context(|| context(path))?;
     }
+    if let Some(path) = &common.log {
+        report = report.with_log(path).with_context(|| context(path))?;
+    }
+    Ok(report)
 }
 
 fn read_identity(path: &Path) -> Result<Identity> {
     let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not an identity file", path.display()))
+}
+
+fn report_and_identity(common: &Common) -> Result<(Report, Rc<Identity>)> {
+    let (report, identity) = (report(common)?, own_identity(common)?);
+    report.log(|| Some((Level::Notice, format!("read identity file\npeer_id = {}", identity.peer_id()))));
+    Ok((report, identity))
 }
 
 fn own_identity(common: &Common) -> Result<Rc<Identity>> {

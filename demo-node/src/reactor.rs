@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::behaviour::{Factory, Role};
 use crate::connection::{Connection, EndReason, Progress};
+use crate::log::Level;
 use crate::report::Report;
 use crate::socket;
 
@@ -250,6 +251,8 @@ impl<'a> Reactor<'a> {
         let (fd, local) = socket::listen(address, BACKLOG).with_context(|| format!("cannot listen on {address}"))?;
         epoll::add(&self.epoll, &fd, EventData::new_u64(LISTENER), EventFlags::IN)?;
         self.listener = Some(fd);
+        self.report.log(|| Some((Level::Notice, format!("P2P layer listens on {local}"))));
+        self.report.log(|| Some((Level::Warn, "too few connections (0)".to_owned())));
         self.report.event(&json!({
             "event": "listening", "address": local.to_string(), "port": local.port(), "pid": std::process::id(),
         }));
@@ -323,6 +326,7 @@ impl<'a> Reactor<'a> {
 
     fn report_connected(&self, number: u64, role: Role, fd: &OwnedFd) {
         if let Ok((local, remote)) = socket::addresses(fd) {
+            self.report.log(|| Some((Level::Info, format!("connection with {remote} is open"))));
             self.report.event(&json!({
                 "event": "connected", "connection": number, "role": role.name(),
                 "local": local.to_string(), "remote": remote.to_string(),
@@ -407,6 +411,13 @@ impl<'a> Reactor<'a> {
         let _ = rustix::net::shutdown(connection.fd.as_fd(), Shutdown::Both);
         self.ended += 1;
         self.failed += usize::from(why.is_some());
+        self.report.log(|| {
+            let open = self.connections.len();
+            Some(match &why {
+                Some(why) => (Level::Warn, format!("a connection failed, {open} are open\n{why}")),
+                None => (Level::Info, format!("a connection was closed, {open} are open")),
+            })
+        });
         self.report.event(&json!({
             "event": "closed", "connection": number, "role": connection.role.name(), "error": why,
             "sent": connection.sent.json(), "received": connection.received.json(), "session": connection.behaviour.summary(),

@@ -10,10 +10,13 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Writer of events and transcript. Clones share the transcript file.
+use crate::log::{Level, NodeLog};
+
+/// Writer of events, transcript and log. Clones share the files.
 #[derive(Clone, Default)]
 pub struct Report {
     transcript: Option<Rc<RefCell<BufWriter<File>>>>,
+    log: Option<Rc<NodeLog>>,
 }
 
 /// A line of the transcript: one whole message, sent or received.
@@ -38,8 +41,25 @@ impl Report {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn with_transcript(path: &Path) -> std::io::Result<Self> {
-        Ok(Self { transcript: Some(Rc::new(RefCell::new(BufWriter::new(File::create(path)?)))) })
+    pub fn with_transcript(self, path: &Path) -> std::io::Result<Self> {
+        Ok(Self { transcript: Some(Rc::new(RefCell::new(BufWriter::new(File::create(path)?)))), ..self })
+    }
+
+    /// A report that also appends to a log.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn with_log(self, path: &Path) -> std::io::Result<Self> {
+        Ok(Self { log: Some(Rc::new(NodeLog::open(path)?)), ..self })
+    }
+
+    /// Writes the log message that `message` makes, if a log is kept.
+    pub fn log(&self, message: impl FnOnce() -> Option<(Level, String)>) {
+        if let Some(log) = &self.log
+            && let Some((level, text)) = message()
+        {
+            log.write(level, &text);
+        }
     }
 
     /// Prints an event. A closed standard output is ignored.

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::behaviour::{Behaviour, Next, Role};
 use crate::io_sizes::{WriteSizes, random_read_size};
+use crate::log::{self, Level};
 use crate::messages::{KINDS, Message};
 use crate::report::{Report, TranscriptLine};
 use crate::wire::{Chunks, Cipher, Identity, MAX_PLAIN, ciphers, peer_id, public_key_of};
@@ -194,6 +195,12 @@ impl Session {
             },
             (1, Some(0)) => {
                 self.due = Instant::now();
+                self.report.log(|| {
+                    Some((
+                        Level::Notice,
+                        format!("connected to peer {} as {}", self.peer.as_deref()?, self.role.name()),
+                    ))
+                });
                 self.report.event(&json!({
                     "event": "established", "connection": self.number, "role": self.role.name(), "peer_id": self.peer,
                 }));
@@ -216,6 +223,7 @@ impl Session {
             let tag = message.get(4..6).and_then(|t| t.try_into().ok()).map_or(0, u16::from_be_bytes);
             let kind = KINDS.iter().find(|k| k.0 == tag).map_or("unknown", |k| k.1);
             self.record(false, kind, self.partial_start, &message);
+            self.report.log(|| log::about(kind, &message, self.peer.as_deref()?));
             self.received_messages += 1;
         }
     }

@@ -87,8 +87,19 @@ fn work(public_key: &[u8; 32], stamp: &[u8; 24]) -> u32 {
 /// base58check of the 16-byte hash of a public key.
 #[must_use]
 pub fn peer_id(public_key: &[u8; 32]) -> String {
-    let hash = Blake2b::<U16>::digest(public_key);
-    bs58::encode([&[153, 103], hash.as_slice()].concat()).with_check().into_string()
+    base58check(&[153, 103], &Blake2b::<U16>::digest(public_key))
+}
+
+/// base58check of the hash of a block's header.
+#[must_use]
+pub fn block_hash(header: &[u8]) -> String {
+    base58check(&[1, 52], &Blake2b::<U32>::digest(header))
+}
+
+/// base58check of bytes with a prefix that makes the kind readable.
+#[must_use]
+pub fn base58check(prefix: &[u8], bytes: &[u8]) -> String {
+    bs58::encode([prefix, bytes].concat()).with_check().into_string()
 }
 
 /// The public key in a connection message that includes its length.

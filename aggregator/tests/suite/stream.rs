@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chainscope_proto::v1::{Record, record::Kind};
+use chainscope_proto::v1::{Message, Record, record::Kind};
 
 use crate::common::{Server, TIME, message, record};
 
@@ -30,8 +30,15 @@ fn new_messages_arrive_with_their_cursor_and_resuming_loses_nothing() {
     let mut from = server.events("/v2/p2p/stream?cursor=603&limit=2", &[]);
     assert_eq!(from.ids(2), [603, 604]);
     assert_eq!(from.block(), None, "the limit ends it");
-    let row = server.events("/v2/p2p/stream?cursor=604", &[]).next().unwrap().1;
-    assert_eq!(row, server.json("/v2/p2p?limit=1")[0], "rows are those of the list");
+    let peer_id = "idssJHDL1z8fkryZaYVF9fQRMktoWg";
+    let last = Message { length: 77, peer_id: peer_id.into(), ..message("operation") };
+    agent.batch("9732", 605, vec![record(TIME, Kind::Message(last))]);
+    agent.wait_for("9732", 606);
+    let mut row = server.json("/v2/p2p?limit=1")[0].clone();
+    row["plain_bytes"] = 77.into();
+    row["peer_id"] = peer_id.into();
+    let streamed = server.events("/v2/p2p/stream?cursor=605", &[]).next().unwrap().1;
+    assert_eq!(streamed, row, "rows are those of the list, with length and peer");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! `/v2/p2p`, `/v3/messages`, `/v2/p2p/stream`: messages between the node and its peers.
 
-use std::ops::ControlFlow;
+use std::{io, ops::ControlFlow};
 
 use axum::{http::HeaderMap, response::Response};
-use chainscope_proto::v1::record::Kind;
+use chainscope_proto::v1::{Message, record::Kind};
 use chainscope_store::{Error as StoreError, MessageQuery, Order, Store};
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
         stream,
     },
     params::MessageParameters,
-    wire::Row,
+    wire::{Row, StreamedRow},
 };
 use crate::{access::permission::ReadMessages, json};
 
@@ -51,9 +51,10 @@ pub(crate) async fn messages_v3(
 
 /// Messages of a node as they are recorded.
 ///
-/// Server-sent events: `id` is the message's, `data` a row as in `/v2/p2p`. Begins with the next message, or at `cursor`; the
-/// header `Last-Event-ID` resumes after that message. `limit` ends the stream after that number of events. A last event called
-/// `error`, whose data is a problem, says why a stream cannot go on.
+/// Server-sent events: `id` is the message's, `data` a row as in `/v2/p2p` with two more fields: `plain_bytes`, its length, and
+/// `peer_id`, the peer's identity or empty. Begins with the next message, or at `cursor`; the header `Last-Event-ID` resumes
+/// after that message. `limit` ends the stream after that number of events. A last event called `error`, whose data is a
+/// problem, says why a stream cannot go on.
 #[utoipa::path(get, path = "/v2/p2p/stream", operation_id = "stream_messages", params(NodeParameters, MessageParameters), responses(
     (status = 200, description = "The events.", content_type = "text/event-stream", body = String),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
@@ -66,7 +67,7 @@ pub(crate) async fn stream_messages(
     node: AuthorizedNode<ReadMessages>,
 ) -> Result<Response, Problem> {
     let limit = parameters.limit;
-    stream::respond(&headers, node, parameters.query()?, limit).await
+    stream::respond(&headers, node, StreamedMessages(parameters.query()?), limit).await
 }
 
 impl Rows for MessageQuery {
@@ -92,17 +93,66 @@ impl Rows for MessageQuery {
         self,
         store: &Store,
         node: &str,
-        Part { cursor, limit, order, budget }: Part,
+        part: Part,
         each: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        let query = Self { cursor, limit, order, budget, ..self };
-        let mut row = Vec::new();
-        store.each_message(node, &query, &mut |id, record| {
-            let Some(Kind::Message(message)) = &record.kind else { return ControlFlow::Continue(()) };
-            row.clear();
-            // Writing to memory does not fail.
-            let _ = json::write(&mut row, &Row::new(id, &record, message));
-            each(id, &row)
-        })
+        each_row(self, store, node, part, |json, row, _| json::write(json, &row), each)
     }
+}
+
+/// Messages of a live stream, whose rows have length and peer, too.
+#[derive(Clone)]
+struct StreamedMessages(MessageQuery);
+
+impl Rows for StreamedMessages {
+    type Policy = ReadMessages;
+
+    fn cursor(&self) -> Option<u64> {
+        self.0.cursor()
+    }
+
+    fn limit(&self) -> u64 {
+        self.0.limit()
+    }
+
+    fn order(&self) -> Order {
+        self.0.order()
+    }
+
+    fn next_id(store: &Store, node: &str) -> u64 {
+        MessageQuery::next_id(store, node)
+    }
+
+    fn each(
+        self,
+        store: &Store,
+        node: &str,
+        part: Part,
+        each: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let write = |json: &mut Vec<u8>, row: Row<'_>, message: &Message| {
+            json::write(json, &StreamedRow { row, plain_bytes: message.length, peer_id: &message.peer_id })
+        };
+        each_row(self.0, store, node, part, write, each)
+    }
+}
+
+/// Reads messages, writes the row of each as JSON, and passes it.
+fn each_row(
+    query: MessageQuery,
+    store: &Store,
+    node: &str,
+    Part { cursor, limit, order, budget }: Part,
+    write: impl Fn(&mut Vec<u8>, Row<'_>, &Message) -> io::Result<()>,
+    each: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
+    let query = MessageQuery { cursor, limit, order, budget, ..query };
+    let mut json = Vec::new();
+    store.each_message(node, &query, &mut |id, record| {
+        let Some(Kind::Message(message)) = &record.kind else { return ControlFlow::Continue(()) };
+        json.clear();
+        // Writing to memory does not fail.
+        let _ = write(&mut json, Row::new(id, &record, message), message);
+        each(id, &json)
+    })
 }

@@ -61,6 +61,17 @@ impl<'a> Row<'a> {
     }
 }
 
+/// A message in a live stream.
+#[derive(Debug, Serialize)]
+pub(crate) struct StreamedRow<'a> {
+    #[serde(flatten)]
+    pub(crate) row: Row<'a>,
+    /// Length of the message, framing included.
+    pub(crate) plain_bytes: u64,
+    /// The peer's identity; empty if it is unknown.
+    pub(crate) peer_id: &'a str,
+}
+
 /// A connection in `/v3/connections`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ConnectionView {

@@ -1,6 +1,4 @@
-//! `chainscope p2p`: the messages of a node, one per line.
-
-use std::time::{Duration, UNIX_EPOCH};
+//! `chainscope messages`: the messages of a node, one per line.
 
 use anyhow::Context as _;
 use chainscope_hygiene::{Escaped, EscapedJson, EscapedTruncated};
@@ -8,28 +6,62 @@ use serde::Deserialize;
 
 use crate::{
     api::Api,
-    args::{Initiator, P2pArgs, Sender},
-    terminal,
+    args::{Initiator, MessagesArgs, Sender},
+    live, terminal, time,
 };
 
+/// Number of past messages without --limit.
+const DEFAULT_LIMIT: u64 = 10;
+
 /// A row of `/v2/p2p`.
-#[derive(Debug, Deserialize)]
-struct Row {
-    id: u64,
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) id: u64,
     /// Nanoseconds since 1970.
-    timestamp: i64,
-    remote_addr: String,
-    incoming: bool,
+    pub(crate) timestamp: i64,
+    pub(crate) remote_addr: String,
+    /// The side that opened the connection: `local` or `remote`.
+    pub(crate) source_type: Option<String>,
+    pub(crate) incoming: bool,
     category: String,
     kind: Option<String>,
     message_preview: Option<String>,
+    /// Length of the message; in live streams only.
+    pub(crate) plain_bytes: Option<u64>,
+    /// The peer's identity, empty if it is unknown; in live streams only.
+    pub(crate) peer_id: Option<String>,
 }
 
-pub(crate) fn run(args: P2pArgs) -> anyhow::Result<()> {
-    let api = Api::new(&args.url);
+impl Row {
+    /// Reads a row.
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        serde_json::from_str(text).with_context(|| format!("not a message row: {}", EscapedTruncated(text)))
+    }
+
+    /// Its type, or the part of the handshake that it is; escaped.
+    pub(crate) fn kind(&self) -> String {
+        Escaped(self.kind.as_deref().unwrap_or(&self.category)).to_string()
+    }
+
+    /// The beginning of the decoded message, escaped.
+    pub(crate) fn preview(&self) -> String {
+        Escaped(self.message_preview.as_deref().unwrap_or("(not decoded)")).to_string()
+    }
+
+    /// Its direction as an arrow.
+    pub(crate) fn arrow(&self) -> char {
+        if self.incoming { '←' } else { '→' }
+    }
+}
+
+pub(crate) fn run(args: MessagesArgs) -> anyhow::Result<()> {
+    let api = args.api.client()?;
     let filters = filters(&args);
+    if args.live {
+        return live::run(api, filters, args.limit);
+    }
     let mut query = filters.clone();
-    query.push(("limit", args.last.to_string()));
+    query.push(("limit", args.limit.unwrap_or(DEFAULT_LIMIT).to_string()));
     let response = api.json("/v2/p2p", &query)?;
     let rows = response.as_array().context("/v2/p2p did not return a list")?;
     let mut next = None;
@@ -37,7 +69,7 @@ pub(crate) fn run(args: P2pArgs) -> anyhow::Result<()> {
         let text = row.to_string();
         next = Some(show(&text, args.json)? + 1);
     }
-    if args.no_follow || args.to.is_some() {
+    if args.no_follow || args.until.is_some() {
         return Ok(());
     }
     follow(&api, filters, next, |text| show(text, args.json).map(drop))
@@ -48,17 +80,20 @@ pub(crate) fn follow(
     api: &Api,
     mut filters: Vec<(&'static str, String)>,
     next: Option<u64>,
-    each: impl FnMut(&str) -> anyhow::Result<()>,
+    mut each: impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     if let Some(next) = next {
         filters.push(("cursor", next.to_string()));
     }
-    api.events("/v2/p2p/stream", &filters, each)?;
+    let mut events = api.events("/v2/p2p/stream", &filters)?;
+    while let Some(row) = events.next()? {
+        each(&row)?;
+    }
     anyhow::bail!("the server ended the stream")
 }
 
 /// The filters of the command line as query parameters.
-fn filters(args: &P2pArgs) -> Vec<(&'static str, String)> {
+fn filters(args: &MessagesArgs) -> Vec<(&'static str, String)> {
     let sender = args.sender.map(|sender| matches!(sender, Sender::Remote).to_string());
     let initiator = args.initiator.map(|initiator| match initiator {
         Initiator::Local => String::from("local"),
@@ -72,8 +107,8 @@ fn filters(args: &P2pArgs) -> Vec<(&'static str, String)> {
         ("remote_addr", args.remote.clone()),
         ("peer_id", args.peer_id.clone()),
         ("target", args.target.clone()),
-        ("from", args.from.map(|time| time.to_string())),
-        ("to", args.to.map(|time| time.to_string())),
+        ("from", args.since.map(|time| time.to_string())),
+        ("to", args.until.map(|time| time.to_string())),
     ]
     .into_iter()
     .filter_map(|(name, value)| value.map(|value| (name, value)))
@@ -82,8 +117,7 @@ fn filters(args: &P2pArgs) -> Vec<(&'static str, String)> {
 
 /// Prints a row and returns its id.
 pub(crate) fn show(text: &str, json: bool) -> anyhow::Result<u64> {
-    let row: Row =
-        serde_json::from_str(text).with_context(|| format!("not a message row: {}", EscapedTruncated(text)))?;
+    let row = Row::parse(text)?;
     if json {
         terminal::line(&EscapedJson(text).to_string())?
     } else {
@@ -94,20 +128,8 @@ pub(crate) fn show(text: &str, json: bool) -> anyhow::Result<u64> {
 
 /// The line of a row, with everything from the peer escaped.
 fn line(row: &Row) -> String {
-    let time = time_of_day(row.timestamp).unwrap_or_else(|| row.timestamp.to_string());
-    let arrow = if row.incoming { '←' } else { '→' };
-    let kind = row.kind.as_deref().unwrap_or(&row.category);
-    let preview = row.message_preview.as_deref().unwrap_or("(not decoded)");
-    let (id, remote, kind) = (row.id, Escaped(&row.remote_addr).to_string(), Escaped(kind).to_string());
-    format!("{time} {id:>7} {arrow} {remote:<24} {kind:<28} {}", Escaped(preview))
-}
-
-/// The time of day in UTC with milliseconds, "17:01:29.123", of nanoseconds since 1970.
-fn time_of_day(timestamp: i64) -> Option<String> {
-    let since = Duration::from_nanos(u64::try_from(timestamp).ok()?);
-    // "2018-02-14T17:01:29.123Z"
-    let time = humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string();
-    time.get(11..23).map(str::to_owned)
+    let (time, remote) = (time::of_day(row.timestamp), Escaped(&row.remote_addr).to_string());
+    format!("{time} {:>7} {} {remote:<24} {:<28} {}", row.id, row.arrow(), row.kind(), row.preview())
 }
 
 #[cfg(test)]
@@ -134,8 +156,8 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]").unwrap();
             head.into_iter().next().unwrap()
         });
-        let fixed = ["chainscope", "p2p", "--url", &url, "--no-follow", "--last", "5"];
-        let Command::P2p(args) = Cli::parse_from(fixed.iter().chain(arguments)).command else { panic!("not p2p") };
+        let fixed = ["chainscope", "messages", "--url", &url, "--no-follow", "--limit", "5"];
+        let Command::Messages(args) = Cli::parse_from(fixed.iter().chain(arguments)).command else { panic!("another") };
         super::run(args).unwrap();
         server.join().unwrap()
     }
@@ -147,10 +169,10 @@ mod tests {
             requested(&[
                 "--peer-id",
                 "idsDEqQ5iDq5XYFbQbxKyeH6EyA5QX",
-                "--from",
+                "--since",
                 "1626264123",
-                "--to",
-                "1626264124000"
+                "--until",
+                "2021-07-14T12:02:04Z"
             ]),
             "GET /v2/p2p?peer_id=idsDEqQ5iDq5XYFbQbxKyeH6EyA5QX&from=1626264123&to=1626264124000&limit=5 HTTP/1.1"
         );

@@ -1,0 +1,209 @@
+//! `chainscope logs`.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
+    process::{Child, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use chainscope_proto::v1::{LogLevel, Record};
+use serde_json::{Value, json};
+
+use crate::{
+    chainscope, refusal,
+    server::{Server, TIME, logged},
+    stdout,
+    tmux::Terminal,
+};
+
+/// A server that answers each request by its path and query, and remembers them.
+struct Fake {
+    url: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Fake {
+    fn start(answer: impl Fn(&str) -> (&'static str, String) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("its address"));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+                let head: Vec<String> =
+                    lines.map(|line| line.expect("a line")).take_while(|line| !line.is_empty()).collect();
+                let target = head[0].split(' ').nth(1).expect("a target").to_owned();
+                let (status, body) = answer(&target);
+                seen.lock().expect("not poisoned").push(target);
+                // The client may have exited.
+                let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}");
+            }
+        });
+        Self { url, requests }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().expect("not poisoned").clone()
+    }
+}
+
+#[test]
+fn each_flag_is_a_parameter_of_the_request() {
+    let server = Fake::start(|_| ("200 OK", "[]".to_owned()));
+    let logs = |arguments: &[&str]| stdout(&[&["logs", "--url", &server.url], arguments].concat());
+    assert_eq!(logs(&[]), "");
+    logs(&["default/octez-0", "--level", "warning,error", "--query", "\"a b\" +c", "--limit", "7"]);
+    logs(&["--node", "x", "--since", "1626264123", "--until", "2021-07-14T12:02:04Z"]);
+    logs(&["--limit", "0"]);
+    assert_eq!(
+        server.requests(),
+        [
+            "/v2/log?limit=100",
+            "/v2/log?node_name=default%2Foctez-0&log_level=warning%2Cerror&query=%22a%20b%22%20%2Bc&limit=7",
+            "/v2/log?node_name=x&from=1626264123&to=1626264124000&limit=100",
+        ]
+    );
+    for wrong in
+        [&["a", "--node", "b"][..], &["--since", "yesterday"], &["--follow", "--until", "1"], &["--limit", "-1"]]
+    {
+        let status = chainscope(&[&["logs"], wrong].concat()).output().expect("it starts").status;
+        assert_eq!(status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn what_is_logged_between_the_list_and_the_stream_is_not_missed() {
+    let row = |id: u64| {
+        json!({"id": id, "level": "Info", "timestamp": TIME, "section": "", "message": format!("line {id}")})
+            .to_string()
+    };
+    let server = Fake::start(move |target| match target {
+        "/v2/log?limit=1" => ("200 OK", format!("[{}]", row(41))),
+        "/v2/log?log_level=error&limit=100" => ("200 OK", "[]".to_owned()),
+        "/v2/log/stream?log_level=error&cursor=42" => {
+            let problem = json!({"detail": "no longer\u{1b}"});
+            ("200 OK", format!(": open\n\nid: 42\ndata: {}\n\nevent: error\ndata: {problem}\n\n", row(42)))
+        }
+        other => ("404 Not Found", other.to_owned()),
+    });
+    let output = chainscope(&["logs", "-f", "--level", "error", "--url", &server.url]).output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2021-07-14T12:02:03.456Z INFO    line 42\n");
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(error, "chainscope: the server ended the stream: no longer\\u{1b}\n");
+    let refused = Fake::start(|_| ("400 Bad Request", json!({"detail": "log_level: unknown"}).to_string()));
+    assert!(refusal(&["logs", "--url", &refused.url]).contains("400 Bad Request: log_level: unknown"));
+}
+
+const LEVELS: [(LogLevel, &str); 4] =
+    [(LogLevel::Info, "INFO"), (LogLevel::Notice, "NOTICE"), (LogLevel::Warning, "WARN"), (LogLevel::Error, "ERROR")];
+
+/// Log messages numbered from `first`, of all levels in turn, one a second.
+fn numbered(first: i64, count: i64) -> Vec<Record> {
+    let line = |number: i64| {
+        let (level, name) = LEVELS[usize::try_from(number).expect("not negative") % LEVELS.len()];
+        let line = format!(
+            "Jul 14 12:02:03.456 {name:>6} │ block {number} is {}",
+            ["applied", "refused"][number as usize % 2]
+        );
+        logged(number, level, &line)
+    };
+    (first..first + count).map(line).collect()
+}
+
+/// The numbers in lines of [`numbered`] messages.
+fn numbers(text: &str) -> Vec<i64> {
+    let number = |line: &str| line.split_once("block ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    text.lines().map(|line| number(line).unwrap_or_else(|| panic!("{line:?}"))).collect()
+}
+
+#[test]
+fn filters_and_pages_of_a_real_log() {
+    let mut server = Server::start();
+    server.feed(numbered(0, 2500));
+    let url = server.url();
+    let logs = |arguments: &[&str]| stdout(&[&["logs", "--url", &url], arguments].concat());
+
+    assert_eq!(numbers(&logs(&[])), (2400..2500).collect::<Vec<_>>(), "the newest, oldest first");
+    assert_eq!(numbers(&logs(&["--limit", "2100"])), (400..2500).collect::<Vec<_>>(), "over several pages");
+    assert_eq!(numbers(&logs(&["--limit", "1000000"])), (0..2500).collect::<Vec<_>>());
+    assert_eq!(numbers(&logs(&["--level", "warning,error", "--limit", "3"])), [2495, 2498, 2499]);
+    let second = |offset: i64| (TIME / 1_000_000 + offset * 1000).to_string();
+    let between = logs(&["--since", &second(10), "--until", &second(12)]);
+    assert_eq!(numbers(&between), [10, 11, 12]);
+    assert!(between.starts_with("2021-07-14T12:02:13.456Z WARNING block 10 is applied\n"), "{between}");
+    let rows: Vec<Value> =
+        logs(&["--json", "--limit", "2"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expected = |id: i64, level: &str, result: &str| {
+        json!({
+            "id": id, "level": level, "timestamp": TIME + id * 1_000_000_000, "section": "",
+            "message": format!("block {id} is {result}"),
+        })
+    };
+    assert_eq!(rows, [expected(2498, "Warning", "applied"), expected(2499, "Error", "refused")]);
+    assert!(refusal(&["logs", "--url", &url, "--level", "loud"]).contains("loud"));
+    assert!(refusal(&["logs", "--url", &url, "nobody"]).contains("nobody"));
+}
+
+/// Starts the command with a pipe.
+fn start(arguments: &[&str]) -> Child {
+    chainscope(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+#[test]
+fn a_followed_log_continues_where_the_list_ends() {
+    let mut server = Server::start();
+    server.feed(numbered(0, 10));
+    let mut follow = start(&["logs", "--follow", "--limit", "2", "--level", "error,notice", "--url", &server.url()]);
+    let mut lines = BufReader::new(follow.stdout.take().expect("piped")).lines().map(|line| line.expect("a line"));
+    let mut next = |count| numbers(&lines.by_ref().take(count).collect::<Vec<_>>().join("\n"));
+    assert_eq!(next(2), [7, 9]);
+    server.feed(numbered(10, 6));
+    assert_eq!(next(3), [11, 13, 15]);
+    server.stop();
+    assert_eq!(next(1), [0_i64; 0]);
+    let mut error = String::new();
+    follow.stderr.take().expect("piped").read_to_string(&mut error).expect("readable");
+    assert_eq!(
+        (follow.wait().expect("it ends").code(), error.as_str()),
+        (Some(1), "chainscope: the server ended the stream\n")
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let mut server = Server::start();
+    server.feed(numbered(0, 3000));
+    let mut logs = start(&["logs", "--limit", "3000", "--url", &server.url()]);
+    let mut first = String::new();
+    BufReader::new(logs.stdout.take().expect("piped")).read_line(&mut first).expect("a line");
+    assert_eq!(numbers(&first), [0]);
+    let output = logs.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn text_is_escaped_and_a_terminal_has_colours_unless_they_are_unwanted() {
+    let mut server = Server::start();
+    let hostile =
+        "Jul 14 12:02:03.456  ERROR │ \u{1b}]0;title\u{7}\u{202e}\u{9b}31m\nJul 14 12:02:03.456  ERROR │   forged";
+    server.feed(vec![logged(0, LogLevel::Error, hostile)]);
+    let url = server.url();
+    let text = stdout(&["logs", "--url", &url]);
+    assert_eq!(
+        text,
+        "2021-07-14T12:02:03.456Z ERROR   \\u{1b}]0;title\\u{7}\\u{202e}\\u{9b}31m\n                                 │   forged\n"
+    );
+    assert!(!stdout(&["logs", "--json", "--url", &url]).contains('\u{1b}'));
+    let coloured = |variable: &str| {
+        let command = format!("{variable} {} logs --url {url}; echo; echo done; cat", env!("CARGO_BIN_EXE_chainscope"));
+        let terminal = Terminal::start(100, 10, &command);
+        terminal.wait_for("done");
+        terminal.coloured_screen().contains("\u{1b}[31mERROR")
+    };
+    assert_eq!([coloured(""), coloured("NO_COLOR=1"), coloured("NO_COLOR=")], [true, false, true]);
+}
