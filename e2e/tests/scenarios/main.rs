@@ -2,6 +2,7 @@
 
 mod demo;
 mod demo_node;
+mod logs;
 mod memory;
 mod readme;
 mod real_session;
