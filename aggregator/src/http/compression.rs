@@ -53,7 +53,8 @@ pub(super) async fn reserve(State(app): State<Arc<App>>, request: Request<Body>,
     }
     let Ok(permit) = app.in_flight().hold(ENCODER_BYTES) else { return response };
     let mut response = response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
+        // The encoder asks for trailers after the end, which bodies of streams do not allow.
+        Body::new(body.fuse().map_frame(move |frame| {
             let _encoder = &permit;
             frame
         }))

@@ -80,12 +80,11 @@ fn log_of(row: i64) -> Record {
 fn server(retention: Retention) -> Server {
     let server = Server::with(|config| {
         let aliases = vec!["9732".to_owned()];
-        config.nodes.push(NodeConfig { aliases, ..NodeConfig::new("default/octez-0") });
+        let log_retention = retention;
+        config.nodes.push(NodeConfig { aliases, retention, log_retention, ..NodeConfig::new("default/octez-0") });
         config.nodes.push(NodeConfig::new("default/octez-1"));
     });
     let node = "default/octez-0";
-    server.store.set_retention(node, retention).unwrap();
-    server.store.set_log_retention(node, retention).unwrap();
     let mut agent = server.agent(&[node]);
     for first in (0..ROWS).step_by(500) {
         let rows = (first..first + 500).flat_map(|row| [message_of(row), log_of(row)]);

@@ -288,8 +288,11 @@ fn live_log_messages_arrive_filtered_with_their_cursor_and_resume() {
 
 #[test]
 fn messages_and_log_messages_of_nodes_have_ids_and_limits_of_their_own() {
-    let server = Server::with(|config| config.nodes.extend(["a", "b"].map(NodeConfig::new)));
-    server.store.set_log_retention("a", Retention { rows: Some(160), ..Retention::default() }).unwrap();
+    let server = Server::with(|config| {
+        let log_retention = Retention { rows: Some(160), ..Retention::default() };
+        config.nodes.push(NodeConfig { log_retention, ..NodeConfig::new("a") });
+        config.nodes.push(NodeConfig::new("b"));
+    });
     server.feed("a", lines(&["x"; 400]));
     let mut records = lines(&["peer"; 3]);
     records.push(record(TIME, Kind::Message(crate::common::message("advertise"))));
