@@ -203,6 +203,13 @@ secret:
     - {key: {{ $key }}, path: ca.crt}
 {{- end -}}
 
+{{/* Directories of the host with logs of pods, as a JSON list. They are mounted under the same paths, because some runtimes
+     write symbolic links with absolute targets. */}}
+{{- define "chainscope.podLogs" -}}
+{{- $logs := .Values.agent.podLogs -}}
+{{- if $logs.enabled }}{{ concat (list $logs.path) $logs.linkTargets | toJson }}{{ else }}[]{{ end -}}
+{{- end -}}
+
 {{/* Volume of a server certificate. Takes (list $ "operator" or "aggregator"). */}}
 {{- define "chainscope.tlsSecret" -}}
 {{- $root := index . 0 -}}
