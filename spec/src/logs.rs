@@ -7,7 +7,7 @@ use regex::bytes::{NoExpand, Regex, RegexBuilder};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::Retention;
+use crate::{Error, NodeConfig, Retention};
 
 /// Log messages of the node, shared by `chainscope.toml` and `TezosNode`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -136,36 +136,86 @@ pub struct Syslog {
     /// Address to listen on.
     pub listen: SocketAddr,
     /// Only messages with this application name.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
     /// Only messages with this host name in the header, or from this IP address.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
 
 /// The table `logs` of a `[[nodes]]` entry.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileLogs {
-    #[serde(default = "yes")]
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
     enabled: bool,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     redact: Vec<String>,
-    #[serde(default = "five_gibibytes")]
+    #[serde(default = "five_gibibytes", skip_serializing_if = "is_five_gibibytes")]
     retention: Retention,
+    #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     syslog: Option<Syslog>,
 }
 
 impl FileLogs {
+    /// What the keys of the original stand for: a syslog server, and a number of messages to keep.
+    pub(crate) fn legacy(listen: SocketAddr, rows: Option<u64>) -> Self {
+        let retention = rows.map_or_else(five_gibibytes, |rows| Retention { rows: Some(rows), bytes: None, age: None });
+        let syslog = Some(Syslog { listen, app: None, host: None });
+        Self { enabled: true, redact: Vec::new(), retention, file: None, syslog }
+    }
+
     pub(crate) fn split(self) -> (Logs, LogSources) {
         let Self { enabled, redact, retention, file, syslog } = self;
         (Logs { enabled, redact, retention }, LogSources { file, syslog })
     }
 }
 
+/// Checks the log options of a node with those before it.
+pub(crate) fn validate(index: usize, node: &NodeConfig, earlier: &[NodeConfig]) -> Result<(), Error> {
+    let Some(logs) = &node.observe.logs else { return Ok(()) };
+    Redaction::new(&logs.redact).map_err(|cause| Error::Redaction { index, cause })?;
+    let recorded =
+        earlier.iter().enumerate().filter(|(_, node)| node.observe.logs.as_ref().is_some_and(|logs| logs.enabled));
+    let LogSources { file, syslog } = &node.log_sources;
+    for (earlier, other) in recorded.filter(|_| logs.enabled) {
+        if let Some(path) = file.as_ref().filter(|path| other.log_sources.file.as_ref() == Some(*path)) {
+            return Err(Error::SameLogFile { index, earlier, path: path.clone() });
+        }
+        if let (Some(one), Some(two)) = (syslog, &other.log_sources.syslog)
+            && one.listen == two.listen
+            && !one.is_told_apart_from(two)
+        {
+            return Err(Error::SameSyslog { index, earlier, listen: one.listen });
+        }
+    }
+    match (file, syslog) {
+        (Some(path), _) if !path.is_absolute() => Err(Error::RelativeLogFile { index, path: path.clone() }),
+        (_, Some(syslog)) if syslog.listen.port() == 0 => Err(Error::ZeroPort { index, key: "logs.syslog.listen" }),
+        _ => Ok(()),
+    }
+}
+
+impl Syslog {
+    /// Whether a message can be for one of the two nodes only: both name an application or both a host, and not the same.
+    fn is_told_apart_from(&self, other: &Self) -> bool {
+        let differ = |one: &Option<String>, two: &Option<String>| one.is_some() && two.is_some() && one != two;
+        differ(&self.app, &other.app) || differ(&self.host, &other.host)
+    }
+}
+
 fn yes() -> bool {
     true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+fn is_five_gibibytes(retention: &Retention) -> bool {
+    *retention == five_gibibytes()
 }
 
 fn five_gibibytes() -> Retention {
