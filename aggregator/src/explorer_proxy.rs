@@ -2,7 +2,7 @@
 //! origin, and adds the token of a service account to requests for the API.
 //!
 //! ```text
-//! browser ─▶ /v1 /v2 /v3 /nodes ─▶ the listed nodes only, as /nodes/<namespace>/<name>/… ─▶ API, with a token
+//! browser ─▶ /v1 /v2 /v3 /chains /nodes ─▶ the listed nodes only, as /nodes/<namespace>/<name>/… ─▶ API, with a token
 //!        └─▶ other paths ─────────────────────────────────────────────────────────────────▶ the Explorer's files
 //! ```
 //!
@@ -187,7 +187,7 @@ impl Shared {
         }
         let path = request.uri.path();
         let root = path.split('/').nth(1).unwrap_or_default();
-        let response = if matches!(root, "v1" | "v2" | "v3" | "nodes") {
+        let response = if matches!(root, "v1" | "v2" | "v3" | "chains" | "nodes") {
             self.api(&request).await
         } else {
             self.file(&request).await

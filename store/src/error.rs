@@ -74,6 +74,14 @@ pub enum Error {
         /// The greatest possible length.
         most: usize,
     },
+    /// A text query that is not one.
+    #[error("the query cannot be read: at character {position}, {reason}")]
+    TextQuery {
+        /// Characters of the query before the place of the error.
+        position: usize,
+        /// What is wrong there.
+        reason: String,
+    },
     /// The query's deadline passed before it was done.
     #[error("the query did not end in time: {examined} rows and index blocks examined")]
     Deadline {

@@ -18,7 +18,7 @@ use crate::{
 pub struct Evicted {
     /// Segments, of all nodes.
     pub segments: u64,
-    /// Rows in them that count against [`Retention::rows`]: messages.
+    /// Rows in them that count against [`Retention::rows`]: messages and log messages.
     pub rows: u64,
     /// Bytes in them, before compression.
     pub bytes: u64,
@@ -59,8 +59,8 @@ impl Node {
     }
 
     /// Whether the open segment has to close for its age.
-    fn is_open_too_long(&self, now_ns: i64) -> bool {
-        let class = RetentionClass::Records as usize;
+    fn is_open_too_long(&self, class: RetentionClass, now_ns: i64) -> bool {
+        let class = class as usize;
         self.segments[class].last().is_some_and(|open| {
             let open_for = now_ns.saturating_sub(open.opened_ns);
             let age = self.retention[class].age_ns();
@@ -72,30 +72,35 @@ impl Node {
 impl Writer {
     /// Evicts the records that retention no longer allows, and forgets streams that ended long ago.
     pub(crate) fn evict(&mut self, now_ns: i64) -> Result<Evicted, Error> {
-        let class = RetentionClass::Records;
-        let is_due = |node: &Node| node.is_open_too_long(now_ns) || node.excess(class, now_ns) > 0;
+        let is_class_due = |node: &Node, class| node.is_open_too_long(class, now_ns) || node.excess(class, now_ns) > 0;
+        let is_due = |node: &Node| RetentionClass::STREAMED.iter().any(|class| is_class_due(node, *class));
         self.commit_before_eviction(self.nodes.iter().any(is_due))?;
         let mut due = Vec::new();
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.forget_streams(now_ns, &mut self.staged);
-            // An idle node's segment must close, too, for its rows to grow old.
-            if node.is_open_too_long(now_ns) {
-                node.roll(class, now_ns, &mut self.staged);
+            for class in RetentionClass::STREAMED {
+                // An idle node's segment must close, too, for its rows to grow old.
+                if node.is_open_too_long(class, now_ns) {
+                    node.roll(class, now_ns, &mut self.staged);
+                }
+                due.push(Due { node: at, class, count: node.excess(class, now_ns) });
             }
-            due.push(Due { node: at, class, count: node.excess(class, now_ns) });
         }
         self.evict_segments(&due)
     }
 
-    /// Evicts the oldest segment of the node whose records take the most bytes.
+    /// Evicts the oldest segment of what takes the most bytes, the records or the log messages of a node.
     pub(crate) fn evict_for_space(&mut self) -> Result<Evicted, Error> {
         self.commit_before_eviction(true)?;
         let now_ns = (self.options.clock)();
-        let class = RetentionClass::Records;
-        let bytes = |node: &Node| node.segments[class as usize].iter().map(|segment| segment.bytes).sum::<u64>();
-        let Some((at, node)) = self.nodes.iter_mut().enumerate().max_by_key(|(_, node)| bytes(node)) else {
+        let bytes = |node: &Node, class: RetentionClass| {
+            node.segments[class as usize].iter().map(|segment| segment.bytes).sum::<u64>()
+        };
+        let all = (0..self.nodes.len()).flat_map(|at| RetentionClass::STREAMED.map(|class| (at, class)));
+        let Some((at, class)) = all.max_by_key(|(at, class)| bytes(&self.nodes[*at], *class)) else {
             return Ok(Evicted::default());
         };
+        let node = &mut self.nodes[at];
         match node.segments[class as usize].as_slice() {
             [only] if only.facts > 0 => node.roll(class, now_ns, &mut self.staged),
             [] | [_] => return Ok(Evicted::default()),
@@ -166,7 +171,10 @@ impl Writer {
             node.changed = true;
             for segment in &segments {
                 self.staged.delete(&segment_key(node.number, segment.number));
-                node.meta.totals.evicted_rows += segment.rows;
+                match segment.class == RetentionClass::Logs as u32 {
+                    true => node.meta.totals.evicted_log_messages += segment.rows,
+                    false => node.meta.totals.evicted_rows += segment.rows,
+                }
             }
             let live: BTreeSet<u32> = node.segments.iter().flatten().map(|segment| segment.number).collect();
             let numbers = segments.iter().map(|segment| segment.number);

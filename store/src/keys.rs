@@ -12,6 +12,7 @@
 //!           |             | 3 segment| segment u32                              -> SegmentMeta
 //!           |             | 4 agent  | name                                     -> number u32
 //!           |             | 5 account| agent | epoch | target, each with length -> Record; all empty: the retired
+//!           |             | 6 file   | length u8, agent | file u64              -> order u64, position u64
 //!
 //!  n        | s > 0       |          ╭ segment s: dropped by one range delete
 //!           |             | k        | id u64                                   -> row of kind k
@@ -60,6 +61,7 @@ pub(crate) const STREAM: u8 = 2;
 pub(crate) const SEGMENT: u8 = 3;
 pub(crate) const AGENT: u8 = 4;
 pub(crate) const ACCOUNT: u8 = 5;
+pub(crate) const POSITION: u8 = 6;
 
 /// Length of node, segment and table.
 pub(crate) const PREFIX: usize = 9;
@@ -134,12 +136,18 @@ pub(crate) fn state(node: u32, of: u8, rest: &[u8]) -> Vec<u8> {
 
 /// The stream of an agent's epoch or, with a target, its account.
 pub(crate) fn of_stream(node: u32, of: u8, agent: &str, epoch: &[u8], target: Option<&str>) -> Vec<u8> {
-    let mut key = table(node, STATE, of).to_vec();
-    push_value(&mut key, agent.as_bytes());
+    let mut key = of_agent(node, of, agent);
     push_value(&mut key, epoch);
     if let Some(target) = target {
         push_value(&mut key, target.as_bytes());
     }
+    key
+}
+
+/// A state key that begins with the name of an agent.
+pub(crate) fn of_agent(node: u32, of: u8, agent: &str) -> Vec<u8> {
+    let mut key = table(node, STATE, of).to_vec();
+    push_value(&mut key, agent.as_bytes());
     key
 }
 

@@ -4,7 +4,7 @@
 //! their segment, and the check of the database knows what must be there. The declarations of this build are listed in
 //! [`crate::schema`].
 
-use chainscope_proto::v1::Record;
+use chainscope_proto::v1::{LogPosition, Record};
 
 use crate::{Error, meta::Totals};
 
@@ -24,6 +24,10 @@ pub(crate) struct FactKind {
     pub(crate) time: fn(&Record) -> i64,
     /// What its records are found by. The position in the list is part of the schema.
     pub(crate) indexes: &'static [Index],
+    /// The text of a record, in which [`crate::TextQuery`] searches.
+    pub(crate) text: Option<fn(&Record) -> String>,
+    /// The position of a record in a file that its agent may read again: records up to the greatest one are repetitions.
+    pub(crate) position: Option<fn(&Record) -> Option<LogPosition>>,
     /// Rows lie by this number first, then by id. Such a kind has no zones and no indexes; its readers know the groups.
     pub(crate) group: Option<fn(&Record) -> u64>,
     /// Which limits decide how long it is kept.
@@ -52,11 +56,16 @@ pub(crate) enum RetentionClass {
     Records = 0,
     /// Memory snapshots, each a segment, kept by [`crate::SnapshotLimits`].
     Snapshots = 1,
+    /// Log messages of the streams, kept by limits of their own: a flood of them evicts nothing else.
+    Logs = 2,
 }
 
 impl RetentionClass {
     /// Every class, by its number.
-    pub(crate) const ALL: [Self; 2] = [Self::Records, Self::Snapshots];
+    pub(crate) const ALL: [Self; 3] = [Self::Records, Self::Snapshots, Self::Logs];
+
+    /// The classes of what agents send in streams. The last segment of each is open.
+    pub(crate) const STREAMED: [Self; 2] = [Self::Records, Self::Logs];
 }
 
 impl FactKind {

@@ -1,5 +1,5 @@
-//! Stores what agents record: messages, chunks, connections, losses, accounts, snapshots of memory, of many nodes, in one
-//! database.
+//! Stores what agents record: messages, chunks, connections, losses, accounts, log messages, snapshots of memory, of many
+//! nodes, in one database.
 //!
 //! ```text
 //!  append ──▶ staged batch ──sync──▶ engine                    one batch: rows, chunks, postings, zones,
@@ -42,6 +42,7 @@ mod meta;
 mod network;
 mod node;
 mod options;
+mod positions;
 mod posting;
 mod query;
 mod report;
@@ -52,6 +53,7 @@ mod store;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod text;
 mod verify;
 mod view;
 mod watch;
@@ -68,5 +70,6 @@ pub use options::{Retention, StoreOptions};
 pub use query::{Budget, FactQuery, Order};
 pub use report::Report;
 pub use store::{Disk, NodeInfo, Store};
+pub use text::{TextIndexState, TextQuery};
 pub use watch::Subscription;
 pub use writer::MAX_NODE_NAME;

@@ -1,4 +1,4 @@
-//! Reads the writing side of a node back from the database: streams, accounts, segments, the blocks being filled, live
+//! Reads the writing side of a node back from the database: streams, positions in files, accounts, segments, the blocks being filled, live
 //! connections.
 
 use std::sync::Arc;
@@ -38,6 +38,7 @@ impl Node {
     fn load(snapshot: &dyn Snapshot, number: u32, meta: NodeMeta, schema: Schema) -> Result<Self, Error> {
         let mut node = Self::new(number, meta, schema);
         node.each_state(snapshot, keys::STREAM, |node, key, value| node.streams.load(key, value))?;
+        node.each_state(snapshot, keys::POSITION, |node, key, value| node.positions.load(key, value))?;
         node.each_state(snapshot, keys::AGENT, |node, key, value| {
             let name = String::from_utf8(key.get(keys::PREFIX..)?.to_vec()).ok()?;
             node.agents.insert(name, u32::from_be_bytes(value.try_into().ok()?));

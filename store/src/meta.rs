@@ -56,7 +56,7 @@ pub struct Totals {
     /// Records of a kind that this build does not know: acknowledged, not stored.
     #[prost(uint64, tag = "6")]
     pub unknown_kinds: u64,
-    /// Records that came again and were skipped.
+    /// Records that came again, in their stream or from their file, and were skipped.
     #[prost(uint64, tag = "7")]
     pub duplicates: u64,
     /// Messages dropped by retention.
@@ -68,6 +68,12 @@ pub struct Totals {
     /// Bytes that the stored losses report.
     #[prost(uint64, tag = "10")]
     pub lost_bytes: u64,
+    /// Log messages stored.
+    #[prost(uint64, tag = "11")]
+    pub log_messages: u64,
+    /// Log messages dropped by retention.
+    #[prost(uint64, tag = "12")]
+    pub evicted_log_messages: u64,
 }
 
 /// A segment: a run of records, or a memory snapshot.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use chainscope_proto::v1::{Record, connection_event, record::Kind};
+use chainscope_proto::v1::{LogPosition, Record, connection_event, record::Kind};
 
 use crate::{
     Retention, StoreOptions,
@@ -15,6 +15,7 @@ use crate::{
     kind::{FactKind, RetentionClass, encode, encode_row},
     meta::{KindRows, NextId, NodeMeta, SegmentMeta},
     network::{self, Accounts, Chunk, ChunkRuns, LiveConnections},
+    positions::{self, Positions},
     schema::{self, Schema},
     streams::Streams,
     view::NodeView,
@@ -40,12 +41,13 @@ pub(crate) struct Node {
     pub(crate) accounts: Accounts,
     /// Numbers of agents by name.
     pub(crate) agents: HashMap<String, u32>,
-    /// Of each retention class, oldest first. The last one of [`RetentionClass::Records`] is open.
+    /// Of each retention class, oldest first. The last one of each in [`RetentionClass::STREAMED`] is open.
     pub(crate) segments: [Vec<Arc<SegmentMeta>>; RetentionClass::ALL.len()],
     /// Limits of each retention class.
     pub(crate) retention: [Retention; RetentionClass::ALL.len()],
     pub(crate) chunks: ChunkRuns,
     pub(crate) live: LiveConnections,
+    pub(crate) positions: Positions,
     /// Something is staged or changed since the last commit.
     pub(crate) changed: bool,
 }
@@ -69,6 +71,7 @@ impl Node {
             retention: Default::default(),
             chunks: ChunkRuns::default(),
             live: LiveConnections::default(),
+            positions: Positions::default(),
             changed: false,
         }
     }
@@ -79,6 +82,13 @@ impl Node {
             Some(Kind::Chunk(_)) => Some(RetentionClass::Records),
             _ => schema::kind_of(self.schema, record).map(|at| self.schema[at].retention),
         }
+    }
+
+    /// Whether the position of a record in a file of its agent says that it is stored already. If not, the file advances.
+    pub(crate) fn is_repetition(&mut self, agent: &str, record: &Record) -> bool {
+        let position = schema::kind_of(self.schema, record).and_then(|at| self.schema[at].position);
+        let Some(LogPosition { file, end }) = position.and_then(|position| position(record)) else { return false };
+        !self.positions.advance(positions::key(self.number, agent, file), end)
     }
 
     /// Number of an agent; an unknown one gets the next.
@@ -274,10 +284,11 @@ impl Node {
                 state.block.stage(batch, node, open);
             }
         }
-        if let Some(open) = self.segments[RetentionClass::Records as usize].last() {
+        for open in RetentionClass::STREAMED.iter().filter_map(|class| self.segments[*class as usize].last()) {
             stage_segment(batch, node, open);
         }
         self.streams.stage(now_ns, batch);
+        self.positions.stage(batch);
         let next_id = |state: &KindState| NextId { table: state.kind.table.into(), next_id: state.next_id };
         self.meta.kinds = self.kinds.iter().map(next_id).collect();
         batch.put_with(&keys::state(node, keys::NODE, &[]), |out| encode(&self.meta, out));

@@ -23,6 +23,9 @@ pub(crate) fn block_of(id: u64) -> u64 {
 pub(crate) struct Bits([u64; BLOCK as usize / 64]);
 
 impl Bits {
+    /// Every id of a block.
+    pub(crate) const ALL: Self = Self([u64::MAX; BLOCK as usize / 64]);
+
     /// The ids from `from` (included) to `to` (excluded) that lie in `block`.
     pub(crate) fn between(block: u64, from: u64, to: u64) -> Self {
         let start = from.saturating_sub(block).min(BLOCK);

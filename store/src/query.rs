@@ -10,7 +10,7 @@ use std::{
 
 use chainscope_proto::v1::Record;
 
-use crate::{Error, kind::FactKind};
+use crate::{Error, TextQuery, kind::FactKind};
 
 /// The order of an answer. Ids follow arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub(crate) struct Query {
     pub(crate) limit: u64,
     pub(crate) order: Order,
     pub(crate) filters: Vec<Filter>,
+    /// What the text of a fact says, of a kind that has one.
+    pub(crate) text: Option<TextQuery>,
     /// Least time, included, nanoseconds since 1970.
     pub(crate) from_ns: Option<i64>,
     /// Greatest time, excluded.
@@ -81,6 +83,7 @@ impl From<&FactQuery> for Query {
             limit: query.limit,
             order: query.order,
             filters: Vec::new(),
+            text: None,
             from_ns: None,
             to_ns: None,
             budget: Budget::default(),
@@ -92,7 +95,9 @@ impl Query {
     /// Whether a row is an answer, bounds of ids aside.
     pub(crate) fn matches(&self, kind: &FactKind, record: &Record) -> bool {
         let time_ns = (kind.time)(record);
-        self.meets(time_ns, time_ns) && self.filters.iter().all(|filter| filter.matches(kind, record))
+        self.meets(time_ns, time_ns)
+            && self.filters.iter().all(|filter| filter.matches(kind, record))
+            && self.text.as_ref().is_none_or(|text| kind.text.is_some_and(|of| text.matches(&of(record))))
     }
 
     pub(crate) fn has_time(&self) -> bool {

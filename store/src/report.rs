@@ -8,7 +8,7 @@ const MAX_LISTED: usize = 100;
 pub struct Report {
     /// Nodes checked.
     pub nodes: u64,
-    /// Segments of records checked.
+    /// Segments of records and of log messages checked.
     pub segments: u64,
     /// Rows checked, of every kind that is found by id.
     pub rows: u64,

@@ -2,8 +2,8 @@
 //!
 //! A search goes through the segments in the order of its answer, and in each through the blocks that every filter's
 //! postings have in common: each filter is a list of (block, bits) that can be moved to a block, the lists leap after one
-//! another, and where they meet their bits are AND-ed. Time goes by the zone map. What is left is read, and the row itself
-//! decides.
+//! another, and where they meet their bits are AND-ed. A text query is one more filter ([`crate::text`]). Time goes by the zone
+//! map. What is left is read, and the row itself decides.
 
 use std::ops::{ControlFlow, Range};
 
@@ -19,6 +19,7 @@ use crate::{
     posting::{BLOCK, Bits, block_of},
     query::{Meter, Order, Query},
     rows::Rows,
+    text::TextIndexes,
     view::Reader,
 };
 
@@ -28,6 +29,7 @@ const MAX_ROWS_PER_READ: usize = 32;
 /// Gives the facts of a kind that a query asks for, one by one, until there are no more or `each` breaks off.
 pub(crate) fn run(
     reader: &Reader<'_>,
+    texts: &TextIndexes,
     kind: &FactKind,
     query: &Query,
     each: &mut dyn FnMut(u64, Record) -> ControlFlow<()>,
@@ -38,7 +40,7 @@ pub(crate) fn run(
         (Order::OldestFirst, Some(cursor)) => ids.start = ids.start.max(cursor),
         (Order::NewestFirst, Some(cursor)) => ids.end = ids.end.min(cursor.saturating_add(1)),
     }
-    let mut search = Search { reader, kind, query, meter: Meter::new(&query.budget), left: query.limit, each };
+    let mut search = Search { reader, texts, kind, query, meter: Meter::new(&query.budget), left: query.limit, each };
     let mut segments = reader.view.segments(kind.retention).iter();
     while search.left > 0 {
         let segment = match query.order {
@@ -69,6 +71,7 @@ pub(crate) fn one(reader: &Reader<'_>, kind: &FactKind, id: u64) -> Result<Optio
 
 struct Search<'a, 'e> {
     reader: &'a Reader<'e>,
+    texts: &'a TextIndexes,
     kind: &'a FactKind,
     query: &'a Query,
     meter: Meter<'a>,
@@ -79,6 +82,10 @@ struct Search<'a, 'e> {
 impl<'a> Search<'a, '_> {
     fn segment(&mut self, segment: &SegmentMeta, ids: Range<u64>) -> Result<ControlFlow<()>, Error> {
         let (snapshot, order, node) = (&*self.reader.snapshot, self.query.order, self.reader.view.number);
+        let candidates = match &self.query.text {
+            Some(text) => self.texts.candidates((node, segment.number), ids.clone(), text, &mut self.meter)?,
+            None => None,
+        };
         let mut filters = self.filters(segment);
         let mut zones = self.query.has_time().then(|| self.zones(segment));
         let mut rows = Rows::new(snapshot, node, segment.number, self.kind);
@@ -88,10 +95,19 @@ impl<'a> Search<'a, '_> {
         };
         loop {
             self.meter.step()?;
+            let found = match &candidates {
+                Some(candidates) => match candidates.seek(at, order) {
+                    Some(found) => found,
+                    None => return Ok(ControlFlow::Continue(())),
+                },
+                None => (at, &Bits::ALL),
+            };
+            at = found.0;
             let mut bits = Bits::between(at, ids.start, ids.end);
             if bits.is_empty() {
                 return Ok(ControlFlow::Continue(()));
             }
+            bits.and(found.1);
             match meet(&mut filters, at, &mut bits)? {
                 Meeting::Here => {}
                 Meeting::Later(block) => {

@@ -31,7 +31,8 @@ type Postings = BTreeMap<(usize, Vec<u8>, u64), Bits>;
 /// Checks one node.
 pub(crate) fn node(reader: &Reader<'_>, schema: Schema, report: &mut Report) -> Result<(), Error> {
     report.nodes += 1;
-    report.segments += reader.view.segments(RetentionClass::Records).len() as u64;
+    report.segments +=
+        RetentionClass::STREAMED.map(|class| reader.view.segments(class).len() as u64).iter().sum::<u64>();
     for class in RetentionClass::ALL {
         for kind in of_class(schema, class) {
             match kind.group {

@@ -119,9 +119,14 @@ impl Writer {
         Ok(self.nodes.len() - 1)
     }
 
-    pub(crate) fn set_retention(&mut self, name: &str, retention: Retention) -> Result<(), Error> {
+    pub(crate) fn set_retention(
+        &mut self,
+        name: &str,
+        class: RetentionClass,
+        retention: Retention,
+    ) -> Result<(), Error> {
         let at = self.find_or_add(name)?;
-        self.nodes[at].retention[RetentionClass::Records as usize] = retention;
+        self.nodes[at].retention[class as usize] = retention;
         Ok(())
     }
 
@@ -194,6 +199,10 @@ impl Writer {
         let node = &mut self.nodes[at.node];
         match &record.kind {
             Some(Kind::NetworkAccount(_)) => node.add_account(name.agent, name.epoch, record, &mut self.staged),
+            _ if node.is_repetition(name.agent, record) => {
+                node.meta.totals.duplicates += 1;
+                node.changed = true;
+            }
             kind => {
                 if let Some(class) = node.class_of(record) {
                     node.roll_if_due(class, &self.options, (self.options.clock)(), &mut self.staged);

@@ -11,7 +11,7 @@ use std::{
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::{
     VERSIONS,
-    v1::{CatalogNode, CatalogUpdate, MemorySnapshots},
+    v1::{CatalogNode, CatalogUpdate, LogRetention, MemorySnapshots},
 };
 use chainscope_store::{Retention, SnapshotLimits};
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,8 @@ pub(super) struct CatalogEntry {
     keep_seconds: Option<u64>,
     #[serde(default)]
     memory: Option<MemorySnapshotConfig>,
+    #[serde(default)]
+    logs: Option<LogLimits>,
 }
 
 /// Snapshots of a node's memory, as the operator configures them.
@@ -73,7 +75,21 @@ struct MemorySnapshotConfig {
     keep_seconds: Option<u64>,
 }
 
+/// Limits of a node's log messages.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct LogLimits {
+    keep_rows: Option<u64>,
+    keep_bytes: Option<u64>,
+    keep_seconds: Option<u64>,
+}
+
 impl CatalogEntry {
+    /// Limits of its log messages, if the operator configures them.
+    pub(super) fn log_retention(&self) -> Option<Retention> {
+        let LogLimits { keep_rows, keep_bytes, keep_seconds } = self.logs.as_ref()?;
+        Some(Retention { rows: *keep_rows, bytes: *keep_bytes, age: keep_seconds.map(Duration::from_secs) })
+    }
+
     /// Snapshots of its memory, if the operator configures them.
     pub(super) fn memory(&self) -> Option<SnapshotPolicy> {
         self.memory.as_ref().map(|memory| SnapshotPolicy {
@@ -97,10 +113,15 @@ impl From<CatalogNode> for CatalogEntry {
             keep_seconds,
             hosts,
             memory_snapshots,
-            log_retention: _,
+            log_retention,
         } = node;
         let memory = memory_snapshots.map(|MemorySnapshots { every_seconds, keep_bytes, keep_seconds }| {
             MemorySnapshotConfig { every_seconds, keep_bytes, keep_seconds }
+        });
+        let logs = log_retention.map(|LogRetention { keep_rows, keep_bytes, keep_seconds }| LogLimits {
+            keep_rows,
+            keep_bytes,
+            keep_seconds,
         });
         Self {
             aliases: aliases.into_iter().collect(),
@@ -109,6 +130,7 @@ impl From<CatalogNode> for CatalogEntry {
             keep_bytes,
             keep_seconds,
             memory,
+            logs,
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use chainscope_proto::v1::{CatalogNode, CatalogUpdate};
+use chainscope_proto::v1::{CatalogNode, CatalogUpdate, LogMessage, LogRetention, Record, record::Kind};
 use chainscope_store::{Retention, Store, StoreOptions};
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn node(name: &str, aliases: &[&str], hosts: &[&str]) -> CatalogNode {
         aliases: list(aliases),
         keep_rows: Some(7),
         memory_snapshots: None,
-        log_retention: None,
+        log_retention: Some(LogRetention { keep_rows: None, keep_bytes: Some(9), keep_seconds: Some(30) }),
         keep_bytes: None,
         keep_seconds: Some(60),
         hosts: list(hosts),
@@ -77,6 +77,8 @@ fn a_snapshot_replaces_the_catalog_and_changes_follow() {
     assert_eq!((all[1].1.configured, all[1].1.deleted_ns), (false, Some(5)));
     let wanted = Retention { rows: Some(7), bytes: None, age: Some(Duration::from_secs(60)) };
     assert_eq!(all[0].1.retention, Some(wanted));
+    let wanted = Retention { rows: None, bytes: Some(9), age: Some(Duration::from_secs(30)) };
+    assert_eq!(all[0].1.log_retention, Some(wanted));
 }
 
 #[test]
@@ -116,6 +118,25 @@ fn a_deleted_node_expires_unless_it_is_created_again() {
     assert_eq!(nodes.all()[0].1.deleted_ns, None);
     catalog.expire_deleted(9 * HOUR);
     assert!(nodes.knows("a/x"), "what the operator lists stays");
+}
+
+#[test]
+fn the_log_messages_of_a_deleted_node_are_evicted_before_it_is_removed() {
+    let fixture = Fixture::new();
+    let message = Record { kind: Some(Kind::LogMessage(LogMessage::default())), ..Record::default() };
+    fixture.store.append("a/x", "host", b"epoch", 0, &[message]).unwrap();
+    fixture.store.sync().unwrap();
+    let (catalog, nodes) = fixture.catalog();
+    catalog.apply(update(true, vec![node("a/x", &[], &[]), node("a/y", &[], &[])], &[]), 0).unwrap();
+    catalog.apply(update(false, vec![], &["a/x"]), HOUR).unwrap();
+    catalog.expire_deleted(2 * HOUR);
+    assert!(nodes.knows("a/x"));
+    assert_eq!(fixture.store.visible_logs("a/x"), (0, 1));
+    fixture.store.evict(i64::MAX).unwrap();
+    fixture.store.evict(i64::MAX).unwrap();
+    assert_eq!(fixture.store.visible_logs("a/x"), (1, 1));
+    catalog.expire_deleted(2 * HOUR);
+    assert!(!nodes.knows("a/x"));
 }
 
 #[test]

@@ -4,12 +4,14 @@
 //! listener ─▶ server ─▶ prefix: hosts, node prefixes, methods, CORS ─▶ router ─▶ app: authentication, authorization ─▶ handler
 //! ```
 //!
-//! `network` and `memory` have the routes of a pillar; a further pillar is a further directory with `routes()` and `Api`.
-//! What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any length), `response`,
-//! `problem` (errors), `app` (state, and the only ways to the store). This file has the wiring: no other file imports it.
+//! `network`, `memory` and `logs` have the routes of a pillar; a further pillar is a further directory with `routes()` and
+//! `Api`. What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any length), `rows` and
+//! `stream` (rows with ids, in pages and live), `response`, `problem` (errors), `app` (state, and the only ways to the store).
+//! This file has the wiring: no other file imports it.
 
 pub(crate) mod app;
 pub(crate) mod browser;
+mod compression;
 mod docs;
 pub(crate) mod in_flight;
 mod least_rate;
@@ -17,6 +19,7 @@ mod list;
 mod logs;
 mod memory;
 mod network;
+mod node_rpc;
 mod nodes;
 pub(crate) mod openapi;
 mod operations;
@@ -25,8 +28,10 @@ pub(crate) mod prefix;
 pub(crate) mod problem;
 mod request_target;
 pub(crate) mod response;
+mod rows;
 mod scrape;
 pub(crate) mod server;
+mod stream;
 mod time;
 
 use std::{sync::Arc, time::Instant};
@@ -53,6 +58,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(logs::routes())
         .route("/nodes", get(nodes::nodes))
         .route("/v2/version", get(operations::version))
+        .route(node_rpc::HEAD_HEADER, get(node_rpc::head_header))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), app::authenticate));
     Router::new()
         .merge(authenticated)
@@ -61,6 +67,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(prefix::not_found)
         .layer(CatchPanicLayer::custom(prefix::panicked))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), limit))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), compression::reserve))
+        .layer(compression::layer())
         .layer(middleware::from_fn_with_state(Arc::clone(&app), measure))
         .with_state(app)
 }

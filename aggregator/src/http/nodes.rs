@@ -69,7 +69,10 @@ pub(crate) struct LossView {
 }
 
 /// Every node that the caller may read, with its state, targets, last record and loss.
-#[utoipa::path(get, path = "/nodes", responses((status = 200, description = "The nodes, by name.", body = Vec<NodeView>)))]
+#[utoipa::path(get, path = "/nodes", responses(
+    (status = 200, description = "The nodes, by name.", body = Vec<NodeView>),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
+))]
 pub(crate) async fn nodes(nodes: AuthorizedNodes<ReadMessages>) -> Result<Response, Problem> {
     let connected = nodes.agents().into_values().filter(|agent| agent.sessions > 0);
     let mut delivering: BTreeSet<String> = connected.flat_map(|agent| agent.nodes).collect();

@@ -75,6 +75,7 @@ pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> 
 /// Counters and gauges for Prometheus, in its OpenMetrics text format.
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, description = "The metrics.", content_type = "application/openmetrics-text", body = String),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn metrics(access: OperationsAccess) -> Result<Response, Problem> {
     let text = access.read(|access, store, budget| {

@@ -7,6 +7,7 @@
 use std::{borrow::Cow, str::FromStr};
 
 use axum::{extract::FromRequestParts, http::request::Parts};
+use chainscope_store::Order;
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _},
@@ -49,6 +50,22 @@ pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
             None => Problem::parameter(&path, reason),
         }
     })
+}
+
+/// The order of a list: oldest first if the direction is `forward`.
+pub(crate) fn order(direction: Option<&str>) -> Order {
+    if direction == Some("forward") { Order::OldestFirst } else { Order::NewestFirst }
+}
+
+/// The value of a parameter with two names, of which one may be given.
+pub(crate) fn either<T>(
+    (name, value): (&str, Option<T>),
+    (old, other): (&str, Option<T>),
+) -> Result<Option<T>, Problem> {
+    match (value, other) {
+        (Some(_), Some(_)) => Err(Problem::parameter(old, format!("given beside {name}, which means the same"))),
+        (value, other) => Ok(value.or(other)),
+    }
 }
 
 /// Deserializes an unsigned decimal number, without a sign.

@@ -25,7 +25,7 @@ use super::{app::PinnedNode, browser::BrowserPolicy, problem::Problem};
 const MAX_URI: usize = 8 << 10;
 
 /// First parts of the paths that exist for each node.
-const ROOTS: [&str; 4] = ["v1", "v2", "v3", "openapi"];
+const ROOTS: [&str; 5] = ["v1", "v2", "v3", "openapi", "chains"];
 
 const ALLOWED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS");
 
@@ -130,9 +130,29 @@ pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use std::sync::Arc;
 
-    use super::{split, with_path};
+    use axum::{Router, body::Body, http::Request, routing::get};
+    use proptest::prelude::*;
+    use tower_http::catch_panic::CatchPanicLayer;
+
+    use super::{BrowserPolicy, panicked, respond, split, with_path};
+
+    #[tokio::test]
+    async fn pages_may_read_that_a_handler_panicked() {
+        let router = Router::new()
+            .route("/v2/panic", get(async || -> &'static str { panic!("a defect") }))
+            .layer(CatchPanicLayer::custom(panicked));
+        let policy = Arc::new(BrowserPolicy::new(&[], &[], true).unwrap());
+        let request = Request::builder().uri("/nodes/a/v2/panic/").header("origin", "http://localhost:4200");
+        let response = respond(router, policy, None, request.body(Body::empty()).unwrap()).await;
+        let headers = response.headers();
+        assert_eq!(
+            (response.status().as_u16(), &headers["content-type"]),
+            (500, &"application/problem+json".parse().unwrap())
+        );
+        assert_eq!(headers["access-control-allow-origin"], "http://localhost:4200");
+    }
 
     #[test]
     fn prefixes_name_nodes() {
@@ -152,6 +172,8 @@ mod tests {
         assert_eq!(node("/nodes/default/octez-0/v3/messages"), is("default/octez-0", "/v3/messages"));
         assert_eq!(node("/nodes/default%2Foctez-0/v2/p2p"), is("default/octez-0", "/v2/p2p"));
         assert_eq!(node("/nodes/a/openapi/x.json"), is("a", "/openapi/x.json"));
+        let head = "/chains/main/blocks/head/header";
+        assert_eq!(node(&format!("/nodes/default/octez-0{head}")), is("default/octez-0", head));
         assert_eq!(node("/nodes/v2/v2/p2p"), is("v2", "/v2/p2p"));
         assert_eq!(node("/nodes/a/v2/v2/p2p"), is("a/v2", "/v2/p2p"));
         assert_eq!(node("/nodes/%ff/v2/p2p"), is("\u{fffd}", "/v2/p2p"));

@@ -26,6 +26,9 @@ pub(crate) struct Problem {
     /// The malformed parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameter: Option<String>,
+    /// Where in the parameter, in characters from its start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) position: Option<usize>,
     /// Names of the nodes that the request may mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nodes: Option<Vec<String>>,
@@ -38,7 +41,7 @@ impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         let status = status.as_u16();
-        Self { kind: "about:blank", title, status, detail: detail.into(), parameter: None, nodes: None }
+        Self { kind: "about:blank", title, status, detail: detail.into(), parameter: None, position: None, nodes: None }
     }
 
     /// A malformed parameter: 400.

@@ -3,6 +3,10 @@
 //! Responses show whole milliseconds, so times are compared as whole milliseconds: a row is in `from..=to` exactly if the
 //! time that it shows is.
 
+use chainscope_store::Order;
+
+use super::params::order;
+
 /// Nanoseconds of a millisecond.
 pub(crate) const NS_PER_MS: i64 = 1_000_000;
 
@@ -10,6 +14,34 @@ pub(crate) const NS_PER_MS: i64 = 1_000_000;
 const SECONDS_BELOW: u64 = 100_000_000_000;
 /// Numbers below (that are not seconds) are milliseconds, others nanoseconds.
 const MILLIS_BELOW: u64 = 100_000_000_000_000;
+
+/// A `from` of at least this with an explicit direction is TezEdge Explorer's search by time.
+const EXPLORER_FROM: u64 = 1_000_000_000_000_000;
+
+/// The times that the parameters of a list select: from the first, included, to the second, excluded.
+///
+/// The Explorer searches messages by a time T with two requests, `from=<T in ns>` backward and forward, and means a pivot.
+pub(crate) fn range(
+    from: Option<u64>,
+    to: Option<u64>,
+    timestamp: Option<u64>,
+    direction: Option<&str>,
+) -> (Option<i64>, Option<i64>) {
+    let is_pivot = |from: u64| from >= EXPLORER_FROM && direction.is_some() && to.is_none() && timestamp.is_none();
+    let (from, pivot) = match from {
+        Some(from) if is_pivot(from) => (None, Some(from)),
+        from => (from, timestamp),
+    };
+    let mut start = from.map(nanoseconds).map(first_shown_at_least);
+    let mut end = to.map(nanoseconds).map(first_shown_after);
+    if let Some(edge) = pivot.map(nanoseconds).map(first_shown_after) {
+        match order(direction) {
+            Order::NewestFirst => end = Some(end.map_or(edge, |end| end.min(edge))),
+            Order::OldestFirst => start = Some(start.map_or(edge, |start| start.max(edge))),
+        }
+    }
+    (start, end)
+}
 
 /// A time in a unit that follows from its magnitude, as nanoseconds since 1970.
 pub(crate) fn nanoseconds(time: u64) -> i64 {

@@ -13,6 +13,8 @@ pub struct NodeConfig {
     pub aliases: Vec<String>,
     /// Limits of its stored records.
     pub retention: Retention,
+    /// Limits of its stored log messages.
+    pub log_retention: Retention,
     /// Snapshots of its memory.
     pub memory: SnapshotPolicy,
     /// Address of a listener whose API serves this node only.
@@ -20,13 +22,14 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// A node without aliases and without limits.
+    /// A node without aliases, and without limits but those of memory snapshots and log messages, the defaults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
             aliases: Vec::new(),
             retention: Retention::default(),
+            log_retention: default_log_retention(),
             memory: SnapshotPolicy::default(),
             listen: None,
         }
@@ -63,9 +66,16 @@ impl From<&chainscope_spec::NodeConfig> for NodeConfig {
         aliases.retain(|alias| *alias != node.name);
         let memory =
             node.observe.memory.as_ref().map_or_else(SnapshotPolicy::default, |memory| (&memory.snapshots).into());
+        let logs = node.observe.logs.as_ref();
+        let log_retention = logs.map_or_else(default_log_retention, |logs| retention_of(&logs.retention));
         let (name, retention) = (node.name.clone(), retention_of(&node.observe.retention));
-        Self { name, aliases, retention, memory, listen: node.listen }
+        Self { name, aliases, retention, log_retention, memory, listen: node.listen }
     }
+}
+
+/// Limits of log messages where none are configured: 5 GiB of a node.
+pub(crate) fn default_log_retention() -> Retention {
+    retention_of(&chainscope_spec::Logs::default().retention)
 }
 
 /// The limits as the store takes them.

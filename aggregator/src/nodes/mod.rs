@@ -15,7 +15,10 @@ use chainscope_store::{Retention, SnapshotLimits, Store};
 use parking_lot::{Mutex, RwLock};
 
 pub use self::config::{NodeConfig, SnapshotPolicy};
-pub(crate) use self::{config::retention_of, name::check_name};
+pub(crate) use self::{
+    config::{default_log_retention, retention_of},
+    name::check_name,
+};
 use crate::Error;
 
 /// Node of a request without `node_name`, if it exists: the default of the original.
@@ -49,6 +52,8 @@ pub(crate) struct NodeEntry {
     pub(crate) configured: bool,
     /// Limits of its records; none: the default retention.
     pub(crate) retention: Option<Retention>,
+    /// Limits of its log messages; none: the default retention of log messages.
+    pub(crate) log_retention: Option<Retention>,
     /// Snapshots of its memory; none: the default policy.
     pub(crate) memory: Option<SnapshotPolicy>,
     /// When its resource was found to be deleted, nanoseconds since 1970.
@@ -81,6 +86,7 @@ impl Nodes {
                 aliases: node.aliases.iter().cloned().collect(),
                 configured: true,
                 retention: Some(node.retention),
+                log_retention: Some(node.log_retention),
                 memory: Some(node.memory),
                 deleted_ns: None,
             };
@@ -102,8 +108,15 @@ impl Nodes {
     /// Sets the retention of the node in the store. Blocks.
     pub(crate) fn apply_retention(&self, store: &Store, name: &str) -> Result<(), chainscope_store::Error> {
         let _applying = self.applying.lock();
-        let own = self.known.read().get(name).and_then(|known| known.retention);
-        store.set_retention(name, own.unwrap_or(self.retention))
+        let known = self.known.read().get(name).map(|known| (known.retention, known.log_retention));
+        let (own, logs) = known.unwrap_or_default();
+        let retention = own.unwrap_or(self.retention);
+        let logs = match is_expired(&retention) {
+            true => retention,
+            false => logs.unwrap_or_else(default_log_retention),
+        };
+        store.set_retention(name, retention)?;
+        store.set_log_retention(name, logs)
     }
 
     /// Snapshot policy of the node; none if there is no such node. A node that is to be deleted keeps no snapshots.
@@ -112,8 +125,7 @@ impl Nodes {
         let node = known.get(name)?;
         let expired =
             SnapshotPolicy { every: Duration::ZERO, limits: SnapshotLimits { age: Some(EXPIRED_AGE), bytes: None } };
-        let is_expired = node.retention.is_some_and(|retention| retention.age == Some(EXPIRED_AGE));
-        Some(if is_expired { expired } else { node.memory.unwrap_or_default() })
+        Some(if node.retention.as_ref().is_some_and(is_expired) { expired } else { node.memory.unwrap_or_default() })
     }
 
     /// Adds the node unless it is known.
@@ -191,6 +203,11 @@ impl Nodes {
             }
         }
     }
+}
+
+/// Whether a retention is that of a node that is to be deleted.
+fn is_expired(retention: &Retention) -> bool {
+    retention.age == Some(EXPIRED_AGE)
 }
 
 /// Whether a node is selected by its name, the last part of it, or an alias.

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod fake;
+pub(crate) mod logs;
 
 use std::{
     io::{BufRead as _, BufReader, Read},
@@ -67,6 +68,15 @@ impl Server {
 
     pub(crate) fn http(&self) -> SocketAddr {
         self.running().http_addr()
+    }
+
+    /// Shuts down, closes the database, and starts again on it.
+    pub(crate) fn restart(mut self) -> Self {
+        self.shutdown();
+        let Self { runtime, store, dir, .. } = self;
+        drop((runtime, store));
+        let store = open(&dir);
+        Self::on(dir, store, |config| config.nodes.push(NodeConfig::new("9732")))
     }
 
     /// An in-process agent after its welcome.

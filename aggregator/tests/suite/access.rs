@@ -46,11 +46,14 @@ fn open_connections(server: &Server) -> u64 {
     line.unwrap().parse::<u64>().unwrap() - 1
 }
 
-const NODE_PATHS: [&str; 15] = [
+const NODE_PATHS: [&str; 18] = [
     "/v2/p2p",
     "/v2/p2p/0",
     "/v2/p2p/stream",
+    "/v2/log",
+    "/v2/log/stream",
     "/v2/stats",
+    "/v3/logs",
     "/v3/messages",
     "/v3/message/0",
     "/v3/connections",
@@ -67,7 +70,8 @@ const NODE_PATHS: [&str; 15] = [
 #[test]
 fn without_a_valid_token_only_the_description_is_served() {
     let (server, _) = guarded(|_| {});
-    let more = ["/nodes", "/v2/version", "/nodes/a/x/v2/p2p", "/nodes/none/none/v2/p2p"];
+    let more =
+        ["/nodes", "/v2/version", "/chains/main/blocks/head/header", "/nodes/a/x/v2/p2p", "/nodes/none/none/v2/p2p"];
     for path in NODE_PATHS.iter().chain(&more) {
         let bare = get(server.http(), "GET", path, &[]);
         assert_eq!(bare.status, 401, "{path}");
@@ -101,7 +105,7 @@ fn every_described_path_needs_a_permission_or_is_served_on_the_other_port() {
         assert_eq!(server.get(&url).status, if is_operation { 404 } else { 401 }, "{path}");
         // bob has the permission for statistics only: a handler without its own check would respond with 200.
         let of_bob = match path.as_str() {
-            "/nodes" | "/v2/version" | "/v2/stats" => 200,
+            "/nodes" | "/v2/version" | "/v2/stats" | "/chains/main/blocks/head/header" => 200,
             _ if is_operation => 404,
             _ => 403,
         };
@@ -116,7 +120,7 @@ fn a_permission_is_for_one_kind_of_data_of_one_node() {
         let is_messages = path.starts_with("/v2/p2p") || path.starts_with("/v3/message");
         let own = if is_messages { 200 } else { 403 };
         // A stream's body does not end: its status is enough, and is tested below.
-        if path != "/v2/p2p/stream" {
+        if !path.ends_with("/stream") {
             assert_eq!(server.get_as("alice-token", &format!("/nodes/a/x{path}")).status, own, "{path}");
             assert_eq!(server.get_as("root-token", &format!("/nodes/a/x{path}")).status, 200, "{path}");
         }

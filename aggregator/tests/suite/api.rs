@@ -22,11 +22,21 @@ fn every_response_is_readable_by_pages_of_loopback_and_listed_origins_only() {
     let server = Server::with(|config| {
         config.nodes.push(NodeConfig::new("9732"));
         config.cors_origins = vec![listed.into()];
+        config.limits.max_streams = 0;
     });
+    let too_long = format!("/v2/log?query={}", "x".repeat(9000));
     for (method, path, status) in [
         ("GET", "/v2/p2p", 200),
         ("GET", "/v2/p2p/", 200),
         ("GET", "/v2/version/?", 200),
+        ("GET", "/v2/log", 200),
+        ("GET", "/v2/log?query=(", 400),
+        ("GET", "/nodes/9732/v3/logs/", 200),
+        ("GET", "/nodes/9732/v1/tree", 200),
+        ("GET", "/nodes/9732/openapi/memory-profiler-openapi.json", 200),
+        ("GET", "/chains/main/blocks/head/header", 200),
+        ("GET", "/nodes/9732/chains/main/blocks/head/header", 200),
+        ("GET", "/chains/main/blocks/head/hash", 404),
         ("HEAD", "/v2/p2p", 200),
         ("GET", "/v2/p2p?limit=", 400),
         ("GET", "/v2/p2p?limit=\"5\"", 400),
@@ -41,6 +51,8 @@ fn every_response_is_readable_by_pages_of_loopback_and_listed_origins_only() {
         ("GET", "/healthz", 200),
         ("GET", "/readyz", 200),
         ("GET", "/docs", 308),
+        ("GET", "/v2/log/stream", 503),
+        ("GET", &too_long, 414),
     ] {
         let answer = get(server.http(), method, path, &[]);
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
@@ -118,6 +130,19 @@ fn an_oversized_head_and_other_protocols_are_refused() {
     std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 400"), "{text}");
     assert_eq!(server.get("/v2/p2p").status, 200);
+}
+
+#[test]
+fn a_client_that_does_not_finish_the_head_of_its_request_is_given_up() {
+    let server = Server::with(|config| config.limits.client_timeout = Duration::from_millis(50));
+    for begun in ["", "GET /v2/p2p HTTP/1.1\r\nhost:"] {
+        let mut stream = TcpStream::connect(server.http()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(begun.as_bytes()).unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+    }
 }
 
 #[test]

@@ -1,160 +1,198 @@
-//! The proxy for TezEdge Explorer, in front of an encrypted API that requires a token.
+//! Every request of TezEdge Explorer 1.14, as it is on the wire: `explorer.json` has each with the rows that it has to get.
+//!
+//! Message `n` has kind `n` modulo 23, side `n` modulo 2 and address `n` modulo 3; log message `n` has level `n` modulo 7 and
+//! text `n` modulo 5; both are `n` seconds after the start. A scenario's `ids` go from `first` to `last`, and are those whose
+//! remainders are listed, `limit` at most.
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Write as _},
-    net::{SocketAddr, TcpStream},
-    path::Path,
-    sync::Arc,
+use chainscope_aggregator::NodeConfig;
+use chainscope_logs::Level;
+use chainscope_proto::v1::{Initiator, Message, Record, record::Kind};
+use chainscope_store::Retention;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    common::{
+        Server, TIME, address, get,
+        logs::{START, line},
+        message, record,
+    },
+    memory::example,
 };
 
-use axum::{Router, extract::Request};
-use chainscope_aggregator::{
-    NodeConfig,
-    access::AccessConfig,
-    explorer_proxy::{Config, Proxy},
-};
-use chainscope_proto::v1::{Record, record::Kind};
-use chainscope_testing::wait::until_true;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tempfile::TempDir;
-use tokio_util::sync::CancellationToken;
+const ROWS: i64 = 2500;
 
-use crate::common::{LIMIT, Server, TIME, fake::Reviews, get, message, record};
+const KINDS: [&str; 23] = [
+    "metadata",
+    "connection_message",
+    "ack_message",
+    "bootstrap",
+    "advertise",
+    "swap_request",
+    "swap_ack",
+    "deactivate",
+    "get_protocols",
+    "protocol",
+    "get_operations",
+    "operation",
+    "get_current_head",
+    "current_head",
+    "get_current_branch",
+    "current_branch",
+    "get_block_headers",
+    "block_header",
+    "get_operations_for_blocks",
+    "operations_for_blocks",
+    "get_operation_hashes_for_blocks",
+    "operation_hashes_for_blocks",
+    "unknown",
+];
+const REMOTES: [&str; 3] = ["51.15.220.7:9732", "[::ffff:18.185.162.144]:9732", "[2001:db8::1]:9732"];
+const TEXTS: [&str; 5] = [
+    "peer connected from 10.0.0.1:9732",
+    "fetched 100% of the branch",
+    "größe der Mempool: a+b",
+    "say \"hello world\" to <all> & #1",
+    "validated block (BLock1)",
+];
 
-struct Setup {
-    server: Server,
-    proxy: SocketAddr,
-    files: TempDir,
-    reviews: Arc<Reviews>,
-    stop: CancellationToken,
+fn time_of(row: i64) -> i64 {
+    (START + row) * 1_000_000_000
 }
 
-impl Drop for Setup {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
+fn message_of(row: i64) -> Record {
+    let index = row as usize;
+    let message = Message {
+        initiator: if row % 2 == 0 { Initiator::Local } else { Initiator::Remote }.into(),
+        remote: Some(address(REMOTES[index % 3])),
+        preview: Some(format!("{{\"Row\":{row}}}")),
+        ..message(KINDS[index % 23])
+    };
+    record(time_of(row), Kind::Message(message))
 }
 
-/// Creates a CA in `ca.crt`, and a certificate of it in the directory `tls`.
-fn certify(dir: &Path) {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &ca).unwrap();
-    fs::create_dir_all(dir.join("tls")).unwrap();
-    fs::write(dir.join("ca.crt"), ca.pem()).unwrap();
-    fs::write(dir.join("tls/tls.crt"), certificate.pem()).unwrap();
-    fs::write(dir.join("tls/tls.key"), key.serialize_pem()).unwrap();
+fn log_of(row: i64) -> Record {
+    let index = row as usize;
+    line(Level::ALL[index % 7], TEXTS[index % 5], time_of(row))
 }
 
-fn setup() -> Setup {
-    let files = tempfile::tempdir().unwrap();
-    certify(files.path());
-    fs::write(files.path().join("token"), "explorer-token\n").unwrap();
-    let reviews = Arc::new(Reviews::default());
-    reviews.user("explorer-token", "explorer");
-    for name in ["x", "y"] {
-        reviews.allow("explorer", "messages", "a", name);
-    }
-    let access = AccessConfig::Kubernetes(Arc::clone(&reviews) as _);
+/// A node "default/octez-0" with alias 9732 of which this is kept, and another one.
+fn server(retention: Retention) -> Server {
     let server = Server::with(|config| {
-        for (name, alias) in [("a/x", "9732"), ("a/y", "9733"), ("a/z", "9734")] {
-            config.nodes.push(NodeConfig { aliases: vec![alias.into()], ..NodeConfig::new(name) });
+        let aliases = vec!["9732".to_owned()];
+        config.nodes.push(NodeConfig { aliases, ..NodeConfig::new("default/octez-0") });
+        config.nodes.push(NodeConfig::new("default/octez-1"));
+    });
+    let node = "default/octez-0";
+    server.store.set_retention(node, retention).unwrap();
+    server.store.set_log_retention(node, retention).unwrap();
+    let mut agent = server.agent(&[node]);
+    for first in (0..ROWS).step_by(500) {
+        let rows = (first..first + 500).flat_map(|row| [message_of(row), log_of(row)]);
+        agent.batch(node, 2 * first as u64, rows.collect());
+    }
+    agent.wait_for(node, 2 * ROWS as u64);
+    let mut memory = example();
+    memory.node = node.to_owned();
+    agent.memory([memory.keyframe()]);
+    drop(agent);
+    server
+}
+
+#[derive(Deserialize)]
+struct Scenario {
+    page: String,
+    action: String,
+    get: String,
+    #[serde(default = "ok")]
+    status: u16,
+    ids: Option<Ids>,
+    body: Option<String>,
+    /// Values at JSON pointers; null: absent or null.
+    #[serde(default)]
+    json: serde_json::Map<String, Value>,
+}
+
+fn ok() -> u16 {
+    200
+}
+
+#[derive(Deserialize)]
+struct Ids {
+    first: i64,
+    last: i64,
+    limit: usize,
+    /// Divisors, and the remainders that a row's number may have.
+    of: Vec<(i64, Vec<i64>)>,
+}
+
+impl Ids {
+    fn list(&self) -> Vec<u64> {
+        let fits = |row: &i64| self.of.iter().all(|(divisor, remainders)| remainders.contains(&(row % divisor)));
+        let mut rows: Vec<i64> = (self.first.min(self.last)..=self.first.max(self.last)).collect();
+        if self.first > self.last {
+            rows.reverse();
         }
-        config.access = access;
-        config.tls = Some(files.path().join("tls"));
-        config.api_tls = true;
-    });
-    let stop = CancellationToken::new();
-    let proxy = server.runtime.block_on(async {
-        let page = Router::new().fallback(async |request: Request| {
-            let authorization = request.headers().get("authorization").is_some();
-            format!("page {} {authorization}", request.uri())
-        });
-        let pages = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let explorer = format!("http://{}", pages.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(pages, page).await.unwrap() });
-        let config = Config {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            api: format!("https://localhost:{}", server.http().port()),
-            explorer,
-            token_file: Some(files.path().join("token")),
-            ca_file: Some(files.path().join("ca.crt")),
-            nodes: vec!["a/x".into()],
-            hosts: vec!["explorer.example".into()],
-        };
-        let proxy = Proxy::bind(config).await.unwrap();
-        let address = proxy.address().unwrap();
-        tokio::spawn(proxy.serve(stop.clone()));
-        address
-    });
-    Setup { server, proxy, files, reviews, stop }
+        rows.into_iter().filter(fits).take(self.limit).map(|row| row as u64).collect()
+    }
 }
 
-fn messages(count: usize) -> Vec<Record> {
-    (0..count).map(|_| record(TIME, Kind::Message(message("advertise")))).collect()
+/// The request with the node in the base URL instead of the parameter, as the Explorer can be configured.
+fn below_the_node(path: &str) -> String {
+    format!("/nodes/default/octez-0{}", path.replace("node_name=9732&", "").replace("?node_name=9732", ""))
 }
 
 #[test]
-fn pages_come_from_the_explorer_and_data_of_the_listed_node_from_the_api() {
-    let setup = setup();
-    setup.server.feed("a/x", messages(3));
-    setup.server.feed("a/y", messages(1));
-    let ask = |path: &str| get(setup.proxy, "GET", path, &[("authorization", "Bearer mine"), ("cookie", "c=1")]);
-    assert_eq!(ask("/").body, "page / false");
-    assert_eq!(ask("/assets/env.js?x=1").body, "page /assets/env.js?x=1 false");
-    assert_eq!(ask("/metrics").body, "page /metrics false", "the API's own is not behind it");
-    for path in
-        ["/v2/p2p", "/v2/p2p?node_name=9732", "/v2/p2p?node_name=a/x&limit=3", "/nodes/a/x/v2/p2p", "/nodes/x/v2/p2p"]
-    {
-        let answer = ask(path);
-        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        let rows: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
-        assert_eq!(rows.as_array().unwrap().len(), 3, "{path}");
-        assert_eq!(answer.header("access-control-allow-origin"), None, "pages of other origins may not read it");
-    }
-    // a/y could be read by the token, but is not listed here.
-    for path in
-        ["/v2/p2p?node_name=9733", "/nodes/a/y/v2/p2p", "/v2/p2p?node_name=a/z", "/nodes/a/x", "/nodes/a/x/v9/z"]
-    {
-        assert_eq!(ask(path).status, 404, "{path}");
-    }
-    let nodes: serde_json::Value = serde_json::from_str(&ask("/nodes").body).unwrap();
-    assert_eq!((nodes.as_array().unwrap().len(), &nodes[0]["name"]), (1, &"a/x".into()));
-    assert_eq!(ask("/v3/chunks").status, 403, "the token's rights hold");
-    for path in ["/", "/v2/p2p", "/nodes"] {
-        let rebound = get(setup.proxy, "GET", path, &[("host", "evil.example")]);
-        assert_eq!(rebound.status, 421, "{path}: {}", rebound.body);
-    }
-    for method in ["POST", "OPTIONS", "DELETE"] {
-        assert_eq!(get(setup.proxy, method, "/v2/p2p", &[]).status, 405, "{method}");
+fn every_request_gets_what_the_page_needs() {
+    let server = server(Retention::default());
+    let scenarios: Vec<Scenario> = serde_json::from_str(include_str!("explorer.json")).unwrap();
+    for Scenario { page, action, get: path, status, ids, body, json } in scenarios {
+        let of_node = below_the_node(&path);
+        let is_at_root = !path.starts_with("/v1");
+        for path in [&path, &of_node].into_iter().filter(|path| is_at_root || **path == of_node) {
+            if path.contains("node_name=9999") && *path == of_node {
+                continue;
+            }
+            let what = format!("{page}: {action}: {path}");
+            let answer = get(server.http(), "GET", path, &[("origin", "http://localhost:4200")]);
+            assert_eq!(answer.status, status, "{what}: {}", answer.body);
+            assert_eq!(answer.header("access-control-allow-origin"), Some("http://localhost:4200"), "{what}");
+            if let Some(ids) = &ids {
+                let rows: Vec<Value> = serde_json::from_str(&answer.body).unwrap();
+                let found: Vec<u64> = rows.iter().map(|row| row["id"].as_u64().unwrap()).collect();
+                assert_eq!(found, ids.list(), "{what}");
+                assert!(rows.iter().all(|row| row["timestamp"].as_i64().unwrap() % 1_000_000 == 0), "{what}");
+            }
+            if let Some(body) = &body {
+                assert_eq!(answer.body, *body, "{what}");
+            }
+            for (pointer, expected) in &json {
+                let value: Value = serde_json::from_str(&answer.body).unwrap();
+                assert_eq!(value.pointer(pointer).unwrap_or(&Value::Null), expected, "{what} {pointer}");
+            }
+        }
     }
 }
 
 #[test]
-fn live_streams_pass_and_new_certificates_and_tokens_are_loaded() {
-    let setup = setup();
-    let mut stream = TcpStream::connect(setup.proxy).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    write!(stream, "GET /v2/p2p/stream HTTP/1.1\r\nhost: explorer.example\r\naccept: text/event-stream\r\n\r\n")
-        .unwrap();
-    let mut lines = BufReader::new(stream).lines();
-    let mut wait_for = |text: &str| while !lines.next().expect("the stream goes on").unwrap().contains(text) {};
-    wait_for(": open");
-    setup.server.feed("a/x", messages(1));
-    wait_for("id: 0");
-
-    certify(setup.files.path());
-    fs::write(setup.files.path().join("token"), "next-token").unwrap();
-    let answer = get(setup.proxy, "GET", "/v2/p2p", &[]);
-    assert_eq!(answer.status, 502, "{}", answer.body);
-    assert!(answer.body.contains("401") && !answer.body.contains("next-token"), "{}", answer.body);
-    setup.reviews.user("next-token", "explorer");
-    fs::write(setup.files.path().join("ca.crt"), "none").unwrap();
-    assert_eq!(get(setup.proxy, "GET", "/v2/p2p", &[]).status, 502);
-    certify(setup.files.path());
-    // A refusal is cached for some seconds.
-    until_true("the new token is good", || get(setup.proxy, "GET", "/v2/p2p", &[]).status == 200);
+fn pages_end_at_the_oldest_row_that_is_kept() {
+    let node = "default/octez-0";
+    let server = server(Retention { rows: Some(1000), ..Retention::default() });
+    server.store.evict(TIME).unwrap();
+    for (list, (first, next)) in [("/v2/p2p", server.store.visible(node)), ("/v2/log", server.store.visible_logs(node))]
+    {
+        assert!(first > 998 && next == ROWS as u64, "{first}..{next}");
+        let path = |cursor: u64| format!("{list}?node_name=9732&cursor={cursor}&limit=1000");
+        assert_eq!(server.get(&path(998)).body, "[]", "first page");
+        assert_eq!(server.get(&path(first - 1)).body, "[]");
+        assert_eq!(server.ids(&path(first)), [first], "previous page, of the oldest row alone");
+        let ids = server.ids(&path(first + 500));
+        assert_eq!(ids, (first..=first + 500).rev().collect::<Vec<_>>(), "previous page across the edge");
+        let newest = server.ids(&format!("{list}?node_name=9732&limit=1000"));
+        assert_eq!(newest, (next.saturating_sub(1000).max(first)..next).rev().collect::<Vec<_>>());
+    }
+    assert_eq!(server.get("/v2/p2p/5?node_name=9732").body, "null", "a row that is still shown");
+    let searched = server.ids("/v2/log?node_name=9732&query=%22peer%22&limit=1000");
+    let (first, next) = server.store.visible_logs(node);
+    assert_eq!(searched, (first..next).rev().filter(|row| row % 5 == 0).collect::<Vec<_>>());
 }

@@ -7,16 +7,22 @@ mod common;
 
 mod access;
 mod api;
+mod browser;
 mod decoding;
 mod eviction;
 mod explorer;
+mod explorer_proxy;
 mod filters;
+mod gzip;
 mod ingest;
+mod log_pattern;
+mod logs;
 mod memory;
 mod messages;
 mod openapi;
 mod operation;
 #[cfg(feature = "kubernetes")]
 mod reviews;
+mod schemathesis;
 mod stream;
 mod trust;

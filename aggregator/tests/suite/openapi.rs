@@ -10,7 +10,7 @@ use chainscope_proto::v1::{
 use serde_json::Value;
 
 use crate::{
-    common::{CONNECTION, Server, TIME, event, identified, message, opened, record, with_chunks},
+    common::{CONNECTION, Server, TIME, event, identified, logs::lines, message, opened, record, with_chunks},
     memory::example,
 };
 
@@ -35,7 +35,7 @@ fn documents() -> [Value; 3] {
 fn every_path_is_described_once() {
     let [full, recorder, profiler] =
         documents().map(|document| document["paths"].as_object().unwrap().keys().cloned().collect::<Vec<_>>());
-    assert_eq!(full.len(), 20);
+    assert_eq!(full.len(), 24);
     assert!(recorder.iter().chain(&profiler).all(|path| full.contains(path)));
 }
 
@@ -52,18 +52,30 @@ fn each_object(value: &Value, each: &mut impl FnMut(&serde_json::Map<String, Val
 }
 
 #[test]
-fn references_resolve_and_schemas_are_those_of_json_schema_2020_12() {
-    for document in documents() {
-        assert!(document["openapi"].as_str().unwrap().starts_with("3.1."));
+fn references_resolve_and_the_documents_that_the_explorer_shows_are_of_version_3_0() {
+    for (document, version) in documents().into_iter().zip(["3.1.0", "3.0.3", "3.0.3"]) {
+        assert_eq!(document["openapi"], version);
         each_object(&document, &mut |object| {
             if let Some(Value::String(reference)) = object.get("$ref") {
                 let target = reference.strip_prefix('#').and_then(|pointer| document.pointer(pointer));
                 assert!(target.is_some(), "{reference} is not there");
             }
+            if version == "3.0.3" {
+                let is_type = |kind: &Value| kind.is_string() && kind != "null" || kind.is_object();
+                assert!(object.get("type").is_none_or(is_type), "{object:?}");
+                assert!(!object.contains_key("$ref") || object.len() == 1, "{object:?}");
+                let newer =
+                    ["prefixItems", "propertyNames", "const", "examples", "contentEncoding", "contentMediaType"];
+                assert!(!newer.iter().any(|name| object.contains_key(*name)), "{object:?}");
+            }
             if let Some(items) = object.get("items") {
                 assert!(items.is_object() || items.is_boolean(), "{items}");
             }
         });
+        let operations = document["paths"].as_object().unwrap().values().map(|item| &item["get"]["operationId"]);
+        let mut ids: Vec<_> = operations.map(|id| id.as_str().unwrap()).collect();
+        ids.sort_unstable();
+        assert!(ids.windows(2).all(|two| two[0] != two[1]), "{ids:?}");
         for (path, item) in document["paths"].as_object().unwrap() {
             for (status, response) in item["get"]["responses"].as_object().unwrap() {
                 let types: Vec<_> = response["content"].as_object().unwrap().keys().collect();
@@ -135,7 +147,7 @@ fn validate(document: &Value, schema: &Value, value: &Value) -> Result<(), Strin
 }
 
 /// A node with a record of every kind, and its memory.
-fn server() -> Server {
+pub(crate) fn server() -> Server {
     let server = Server::with(|config| {
         config.nodes.push(NodeConfig { aliases: vec!["main".into()], ..NodeConfig::new("9732") });
     });
@@ -152,6 +164,10 @@ fn server() -> Server {
         record(TIME, Kind::TargetEvent(TargetEvent { event: "identity error".into(), pid: 7, detail: String::new() })),
         record(TIME, Kind::Message(message("unknown"))),
     ]);
+    records.extend(lines(&[
+        "Nov 24 13:56:37.285 NOTICE │ read identity file",
+        "<005> 2025-10-10T12:33:27.197-00:00 [p2p] peer",
+    ]));
     server.feed("9732", records);
     let mut agent = server.agent(&[]);
     agent.memory([example().keyframe()]);
@@ -165,9 +181,15 @@ fn responses_are_as_described() {
     let key = server.json("/v3/chunks")[0][0].as_str().unwrap().to_owned();
     let more =
         ["/v2/p2p/1", "/v2/p2p/9", "/v3/chunk/1.1-local-0", "/v1/tree?threshold=0", "/v1/tree?kind=all&reverse=true"];
-    let wrong =
-        ["/v2/p2p?limit=x", "/v2/p2p?node_name=none", "/v1/tree?at=1", "/v3/chunks?cn=x", "/v1/flamegraph?at=1"];
-    let described = document["paths"].as_object().unwrap().keys().filter(|path| *path != "/v2/p2p/stream");
+    let wrong = [
+        "/v2/p2p?limit=x",
+        "/v2/p2p?node_name=none",
+        "/v1/tree?at=1",
+        "/v3/chunks?cn=x",
+        "/v1/flamegraph?at=1",
+        "/v2/log?query=(",
+    ];
+    let described = document["paths"].as_object().unwrap().keys().filter(|path| !path.ends_with("/stream"));
     let described = described.map(|path| path.replace("{id}", "0").replace("{key}", &key));
     for path in described.chain(more.into_iter().chain(wrong).map(str::to_owned)) {
         let answer = server.get(&path);

@@ -4,12 +4,14 @@ mod query;
 
 use std::ops::ControlFlow;
 
-use chainscope_proto::v1::{LogMessage, Record, record::Kind};
+use chainscope_logs::{Encoding, Message};
+use chainscope_proto::v1::{LogEncoding, LogMessage, LogPosition, Record, record::Kind};
 pub use query::LogQuery;
 
 use crate::{
-    Error, Store,
+    Error, Store, TextIndexState,
     kind::{FactKind, Index, RetentionClass},
+    meta::SegmentMeta,
 };
 
 /// Log messages of nodes.
@@ -19,10 +21,12 @@ pub(crate) static LOG_MESSAGES: FactKind = FactKind {
     accepts: |record| matches!(record.kind, Some(Kind::LogMessage(_))),
     time: |record| record.time_ns,
     indexes: &[BY_LEVEL, BY_TARGET],
+    text: Some(text),
+    position: Some(position),
     group: None,
-    retention: RetentionClass::Records,
+    retention: RetentionClass::Logs,
     counted: true,
-    total: |_, _| {},
+    total: |totals, _| totals.log_messages += 1,
 };
 
 /// Positions in the list of indexes of [`LOG_MESSAGES`].
@@ -33,6 +37,22 @@ mod index {
 
 const BY_LEVEL: Index = Index { values: |record, add| with(record, |message| add(&[message.level() as u8])) };
 const BY_TARGET: Index = Index { values: |record, add| add(record.target.as_bytes()) };
+
+/// Section and text.
+fn text(record: &Record) -> String {
+    let Some(Kind::LogMessage(message)) = &record.kind else { return String::new() };
+    let encoding = match message.encoding() {
+        LogEncoding::Syslog => Encoding::Syslog,
+        LogEncoding::Plain | LogEncoding::Unspecified => Encoding::Plain,
+    };
+    let Message { section, text, .. } = Message::parse(encoding, &message.raw, message.received_ns);
+    if section.is_empty() { text } else { format!("{section} {text}") }
+}
+
+fn position(record: &Record) -> Option<LogPosition> {
+    let Some(Kind::LogMessage(message)) = &record.kind else { return None };
+    message.position
+}
 
 fn with(record: &Record, add: impl FnOnce(&LogMessage)) {
     if let Some(Kind::LogMessage(message)) = &record.kind {
@@ -47,6 +67,24 @@ impl Store {
     /// The query's budget is used up or its deadline passed: nothing is cut silently. Damage.
     pub fn log_messages(&self, node: &str, query: &LogQuery) -> Result<Vec<(u64, Record)>, Error> {
         self.facts(node, &LOG_MESSAGES, &query.query())
+    }
+
+    /// How far the full-text index of a node's log messages is.
+    pub fn text_index(&self, node: &str) -> TextIndexState {
+        let Some(view) = self.0.views.get(node) else { return TextIndexState::default() };
+        let ids = |segment: &SegmentMeta| segment.ids(LOG_MESSAGES.table);
+        let segments = view.segments(RetentionClass::Logs).iter();
+        let (mut rows, mut pending) = (0, 0);
+        for (number, ids) in segments.map(|segment| (segment.number, ids(segment))) {
+            rows += ids.end - ids.start;
+            pending += self.0.texts.pending((view.number, number), &ids);
+        }
+        TextIndexState { rows, pending }
+    }
+
+    /// Failures of writing or reading full-text indexes; each is tried again.
+    pub fn text_index_errors(&self) -> u64 {
+        self.0.texts.errors()
     }
 
     /// As [`Self::log_messages`], one by one, until `each` breaks off.

@@ -3,7 +3,10 @@
 use chainscope_proto::v1::LogLevel;
 
 use super::index;
-use crate::query::{Budget, Filter, Order, Query};
+use crate::{
+    TextQuery,
+    query::{Budget, Filter, Order, Query},
+};
 
 /// Which log messages, in which order. Filters are AND-ed.
 #[derive(Clone, Debug)]
@@ -18,6 +21,8 @@ pub struct LogQuery {
     pub levels: Vec<LogLevel>,
     /// The observed process or pod.
     pub target: Option<String>,
+    /// What the text and the section say.
+    pub text: Option<TextQuery>,
     /// Least time, included, nanoseconds since 1970.
     pub from_ns: Option<i64>,
     /// Greatest time, excluded.
@@ -34,6 +39,7 @@ impl Default for LogQuery {
             order: Order::NewestFirst,
             levels: Vec::new(),
             target: None,
+            text: None,
             from_ns: None,
             to_ns: None,
             budget: Budget::default(),
@@ -57,6 +63,7 @@ impl LogQuery {
             limit: self.limit,
             order: self.order,
             filters,
+            text: self.text.clone(),
             from_ns: self.from_ns,
             to_ns: self.to_ns,
             budget: self.budget.clone(),

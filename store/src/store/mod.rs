@@ -23,6 +23,7 @@ use crate::{
     memory,
     schema::Schema,
     streams::StreamName,
+    text::{Indexer, TextIndexes},
     view::{Reader, Views},
     watch::Watch,
     writer::{Urgency, Writer},
@@ -35,6 +36,9 @@ use crate::{
 pub struct Store(Arc<Inner>);
 
 struct Inner {
+    /// Ends before the engine is closed.
+    _indexer: Indexer,
+    texts: Arc<TextIndexes>,
     engine: Arc<dyn Engine>,
     writer: Mutex<Writer>,
     views: Arc<Views>,

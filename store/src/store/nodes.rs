@@ -1,7 +1,9 @@
 //! The nodes, and how much is kept of each.
 
+use std::ops::Range;
+
 use super::Store;
-use crate::{Totals, keys, kind::RetentionClass, network::MESSAGES, view::NodeView};
+use crate::{Totals, keys, kind::RetentionClass, logs::LOG_MESSAGES, network::MESSAGES, view::NodeView};
 
 /// A node and what is kept of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +16,11 @@ pub struct NodeInfo {
     pub next_id: u64,
     /// Messages kept.
     pub rows: u64,
-    /// Bytes kept, before compression.
+    /// Ids of the log messages that are kept, up to the next one to be given.
+    pub log_ids: Range<u64>,
+    /// Bytes of the log messages that are kept, before compression.
+    pub log_bytes: u64,
+    /// Bytes kept besides log messages, before compression.
     pub bytes: u64,
     /// Segments kept.
     pub segments: u64,
@@ -38,6 +44,12 @@ impl Store {
         (ids.start, ids.end)
     }
 
+    /// As [`Self::visible`], of log messages.
+    pub fn visible_logs(&self, node: &str) -> (u64, u64) {
+        let ids = self.0.views.get(node).map_or(0..0, |view| view.ids(&LOG_MESSAGES));
+        (ids.start, ids.end)
+    }
+
     /// Approximate bytes on disk of all segments of a node; what is only in memory counts as 0.
     pub fn disk_bytes(&self, node: &str) -> u64 {
         let (Some(view), Some(disk)) = (self.0.views.get(node), self.0.engine.disk()) else { return 0 };
@@ -56,6 +68,8 @@ impl NodeInfo {
             first_id: ids.start,
             next_id: ids.end,
             rows: ids.end - ids.start,
+            log_ids: view.ids(&LOG_MESSAGES),
+            log_bytes: view.segments(RetentionClass::Logs).iter().map(|segment| segment.bytes).sum(),
             bytes: segments.iter().map(|segment| segment.bytes).sum(),
             segments: segments.len() as u64,
             first_time_ns: with_facts().map(|segment| segment.least_ns).min(),

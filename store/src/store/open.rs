@@ -7,10 +7,11 @@ use parking_lot::Mutex;
 use super::{Inner, Store};
 use crate::{
     Error, StoreOptions,
-    engine::{Batch, Engine, memory::MemoryEngine},
+    engine::{Batch, Engine, LocalDisk, memory::MemoryEngine},
     keys,
     load::load,
     schema::{KINDS, Schema, VERSION},
+    text::{Indexer, TextIndexes},
     view::Views,
     writer::Writer,
 };
@@ -60,9 +61,13 @@ impl Store {
     /// A store of these kinds of fact on an engine whose schema version was checked.
     pub(crate) fn with_engine(engine: Arc<dyn Engine>, options: StoreOptions, schema: Schema) -> Result<Self, Error> {
         let nodes = load(&*engine.snapshot(), schema)?;
-        let views = Arc::new(Views::new());
+        let (views, watch) = (Arc::new(Views::new()), Arc::default());
+        let min_free_bytes = options.min_free_bytes;
         let writer = Writer::new(Arc::clone(&engine), Arc::clone(&views), options, schema, nodes)?;
-        Ok(Self(Arc::new(Inner { engine, writer: Mutex::new(writer), views, schema, watch: Arc::default() })))
+        let texts = Arc::new(TextIndexes::new(engine.disk().map(LocalDisk::dir)));
+        let indexed = (Arc::clone(&engine), Arc::clone(&views), Arc::clone(&texts));
+        let indexer = Indexer::start(indexed, &watch, schema, min_free_bytes)?;
+        Ok(Self(Arc::new(Inner { _indexer: indexer, texts, engine, writer: Mutex::new(writer), views, schema, watch })))
     }
 }
 

@@ -37,7 +37,7 @@ impl Store {
         query: &Query,
         each: &mut dyn FnMut(u64, Record) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        self.reader(node).map_or(Ok(()), |reader| search::run(&reader, kind, query, each))
+        self.reader(node).map_or(Ok(()), |reader| search::run(&reader, &self.0.texts, kind, query, each))
     }
 
     /// As [`Self::messages`], one by one, until `each` breaks off.

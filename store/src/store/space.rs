@@ -26,12 +26,21 @@ pub struct Disk {
 }
 
 impl Store {
-    /// Sets how much of a node is kept, from now on and in this process. A node that is not known yet is created.
+    /// Sets how much of a node is kept, log messages aside, from now on and in this process. A node that is not known yet is
+    /// created.
     ///
     /// # Errors
     /// The name is too long.
     pub fn set_retention(&self, node: &str, retention: Retention) -> Result<(), Error> {
-        self.0.writer.lock().set_retention(node, retention)
+        self.0.writer.lock().set_retention(node, RetentionClass::Records, retention)
+    }
+
+    /// As [`Self::set_retention`], of the log messages; they are what its `rows` counts.
+    ///
+    /// # Errors
+    /// As [`Self::set_retention`].
+    pub fn set_log_retention(&self, node: &str, retention: Retention) -> Result<(), Error> {
+        self.0.writer.lock().set_retention(node, RetentionClass::Logs, retention)
     }
 
     /// Evicts what retention no longer allows; `now_ns` is nanoseconds since 1970. To be called every few seconds.
@@ -43,7 +52,8 @@ impl Store {
         self.write(|writer| writer.evict(now_ns))
     }
 
-    /// Evicts the oldest segment of the node that takes the most bytes, within its retention or not: for a full disk.
+    /// Evicts the oldest segment of what takes the most bytes, the records or the log messages of a node, within its retention or
+    /// not: for a full disk.
     ///
     /// # Errors
     /// The engine's.
@@ -73,7 +83,7 @@ impl Store {
             Some(disk) => disk
                 .approximate_bytes(&keys::segment(keys::DATABASE + 1, 0)..&[u8::MAX; 8])
                 .saturating_sub(bytes(RetentionClass::Snapshots)),
-            None => bytes(RetentionClass::Records),
+            None => RetentionClass::STREAMED.into_iter().map(bytes).sum(),
         };
         Ok(stored >= missing)
     }

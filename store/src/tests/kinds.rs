@@ -31,6 +31,8 @@ static NOTES: FactKind = FactKind {
         },
         Index { values: |record, add| add(record.target.as_bytes()) },
     ],
+    text: None,
+    position: None,
     group: None,
     retention: RetentionClass::Records,
     counted: true,
@@ -66,7 +68,7 @@ fn query(filters: &[(usize, &[&str])], order: Order, cursor: Option<u64>, limit:
         values: values.iter().map(|value| value.as_bytes().to_vec()).collect(),
     };
     let filters = filters.iter().map(filter).collect();
-    Query { cursor, limit, order, filters, from_ns: None, to_ns: None, budget: Budget::default() }
+    Query { cursor, limit, order, filters, text: None, from_ns: None, to_ns: None, budget: Budget::default() }
 }
 
 fn ids(store: &Store, query: &Query) -> Vec<u64> {

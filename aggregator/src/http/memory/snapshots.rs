@@ -66,6 +66,7 @@ impl From<&MemorySnapshot> for SnapshotView {
     (status = 200, description = "The snapshots; possibly none.", body = Vec<SnapshotView>),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn snapshots(
     Params(parameters): Params<SnapshotParameters>,

@@ -121,6 +121,7 @@ fn by_reason(counts: &[ReasonCount]) -> BTreeMap<String, u64> {
     (status = 200, description = "A process id in the PID namespace of its host.", body = u32, content_type = "application/json"),
     (status = 400, description = "Several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn pid(node: AuthorizedNode<ReadMemory>) -> Result<Response, Problem> {
     let targets = node.memory().targets(node.name());
@@ -135,6 +136,7 @@ pub(crate) async fn pid(node: AuthorizedNode<ReadMemory>) -> Result<Response, Pr
     (status = 200, description = "The processes; possibly none.", body = Vec<ProcessView>),
     (status = 400, description = "Several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn targets(node: AuthorizedNode<ReadMemory>) -> Result<Response, Problem> {
     let memory = node.memory();

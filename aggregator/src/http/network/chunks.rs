@@ -29,6 +29,7 @@ const PAGE: u64 = 4;
      body = Vec<(String, ChunkView)>),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn chunks(
     Params(parameters): Params<ChunksParameters>,
@@ -94,6 +95,7 @@ async fn page(
     (status = 200, description = "The chunk, or null.", body = Option<ChunkView>),
     (status = 400, description = "The key is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn chunk(Path(key): Path<String>, node: AuthorizedNode<ReadChunks>) -> Result<Response, Problem> {
     let (connection, incoming, counter) = require_chunk_key("key", &key)?;

@@ -21,6 +21,7 @@ use crate::access::permission::ReadConnections;
      body = Vec<(String, ConnectionView)>),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn connections(
     Params(parameters): Params<ConnectionsParameters>,

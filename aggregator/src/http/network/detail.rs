@@ -69,6 +69,7 @@ pub(crate) struct Detail {
     (status = 200, description = "The message, or null.", body = Option<Detail>),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn message(
     Path(id): Path<String>,
@@ -95,7 +96,9 @@ fn parse_id(text: &str) -> Result<u64, Problem> {
 /// One message: the same as `/v2/p2p/{id}`.
 #[utoipa::path(get, path = "/v3/message/{id}", params(("id" = u64, Path, description = "Id of the message."), NodeParameters), responses(
     (status = 200, description = "The message, or null.", body = Option<Detail>),
+    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn message_v3(
     path: Path<String>,

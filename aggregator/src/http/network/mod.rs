@@ -7,7 +7,6 @@ mod messages;
 mod params;
 mod scrape;
 mod stats;
-mod stream;
 mod wire;
 
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::{app::App, problem::Problem};
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/v2/p2p", get(messages::messages))
-        .route("/v2/p2p/stream", get(stream::messages))
+        .route("/v2/p2p/stream", get(messages::stream_messages))
         .route("/v2/p2p/{id}", get(detail::message))
         .route("/v2/stats", get(stats::stats))
         .route("/v3/connections", get(connections::connections))
@@ -38,7 +37,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
     paths(
         messages::messages,
         detail::message,
-        stream::messages,
+        messages::stream_messages,
         stats::stats,
         messages::messages_v3,
         detail::message_v3,

@@ -3,20 +3,17 @@
 use std::{borrow::Cow, net::SocketAddr};
 
 use chainscope_proto::v1::Initiator;
-use chainscope_store::{MessageQuery, Order};
+use chainscope_store::MessageQuery;
 use chainscope_tezos::message::{KINDS, canonical_kind};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::{
     list::DEFAULT_LIMIT,
-    params::{boolean, from_str, number, shown},
+    params::{boolean, either, from_str, number, order, shown},
     problem::Problem,
-    time::{first_shown_after, first_shown_at_least, nanoseconds},
+    time::range,
 };
-
-/// A `from` of at least this with an explicit direction is TezEdge Explorer's search by time.
-const EXPLORER_FROM: u64 = 1_000_000_000_000_000;
 
 /// Which messages.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -75,17 +72,11 @@ pub(crate) enum SourceType {
 impl MessageParameters {
     /// The query of the store, without a budget.
     pub(crate) fn query(self) -> Result<MessageQuery, Problem> {
-        let order = if self.direction.as_deref() == Some("forward") { Order::OldestFirst } else { Order::NewestFirst };
-        let cursor = match (self.cursor, self.cursor_id) {
-            (Some(_), Some(_)) => {
-                return Err(Problem::parameter("cursor_id", "given beside cursor, which means the same"));
-            }
-            (cursor, old) => cursor.or(old),
-        };
-        let mut query = MessageQuery {
-            cursor,
+        let (from_ns, to_ns) = range(self.from, self.to, self.timestamp, self.direction.as_deref());
+        Ok(MessageQuery {
+            cursor: either(("cursor", self.cursor), ("cursor_id", self.cursor_id))?,
             limit: self.limit.unwrap_or(DEFAULT_LIMIT),
-            order,
+            order: order(self.direction.as_deref()),
             kinds: self.types,
             incoming: self.incoming,
             initiator: self.source_type.map(|source| match source {
@@ -95,25 +86,10 @@ impl MessageParameters {
             remote: self.remote_addr,
             peer_id: self.peer_id,
             target: self.target,
+            from_ns,
+            to_ns,
             ..MessageQuery::default()
-        };
-        // The Explorer searches by a time T with two requests, `from=<T in ns>` backward and forward, and means a pivot.
-        let is_pivot = |from: u64| {
-            from >= EXPLORER_FROM && self.direction.is_some() && self.to.is_none() && self.timestamp.is_none()
-        };
-        let (from, pivot) = match self.from {
-            Some(from) if is_pivot(from) => (None, Some(from)),
-            from => (from, self.timestamp),
-        };
-        query.from_ns = from.map(nanoseconds).map(first_shown_at_least);
-        query.to_ns = self.to.map(nanoseconds).map(first_shown_after);
-        if let Some(edge) = pivot.map(nanoseconds).map(first_shown_after) {
-            match order {
-                Order::NewestFirst => query.to_ns = Some(query.to_ns.map_or(edge, |to| to.min(edge))),
-                Order::OldestFirst => query.from_ns = Some(query.from_ns.map_or(edge, |from| from.max(edge))),
-            }
-        }
-        Ok(query)
+        })
     }
 }
 

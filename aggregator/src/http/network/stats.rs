@@ -191,6 +191,7 @@ pub(crate) struct Finding {
 #[utoipa::path(get, path = "/v2/stats", params(NodeParameters), responses(
     (status = 200, description = "All nodes, or the one that is named.", body = Stats),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn stats(SelectedNodes(nodes): SelectedNodes<ReadStats>) -> Result<Response, Problem> {
     Ok(response::json_of(&nodes.read(gather).await?))

@@ -1,4 +1,4 @@
-//! `/v2/p2p/stream`: messages as they are recorded, as server-sent events whose `id:` is the cursor.
+//! The live twins of lists: rows as they are recorded, as server-sent events whose `id:` is the cursor.
 //!
 //! A stream is a list without an end, oldest first: it reads a page, sends it, and waits for new rows when there are none.
 //! Rows are read only as fast as the client takes them, so that a slow client costs nothing but its connection. After a
@@ -17,57 +17,42 @@ use axum::{
         sse::{Event, KeepAlive, Sse},
     },
 };
-use chainscope_proto::v1::record::Kind;
-use chainscope_store::{MessageQuery, Order};
+use chainscope_store::Order;
 use futures::{StreamExt as _, stream};
 use prometheus_client::metrics::gauge::Gauge;
-use serde::Serialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::{Instant, sleep, timeout},
 };
 
 use super::{
-    super::{
-        app::AuthorizedNode,
-        params::{NodeParameters, Params, is_decimal, shown},
-        problem::Problem,
-    },
-    params::MessageParameters,
-    wire::Row,
+    app::AuthorizedNode,
+    params::{is_decimal, shown},
+    problem::Problem,
+    rows::{Part, Rows},
 };
-use crate::{
-    access::{Refusal, permission::ReadMessages},
-    json,
-};
+use crate::{access::Refusal, json};
 
 /// Rows read at a time.
 const PAGE: u64 = 256;
+/// Bytes of JSON after which no more rows are read at a time.
+const PAGE_BYTES: usize = 64 << 10;
 
 /// Time between two attempts to check the permission while the reviewer is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Messages of a node as they are recorded.
-///
-/// Server-sent events: `id` is the message's, `data` a row as in `/v2/p2p`. Begins with the next message, or at `cursor`; the
-/// header `Last-Event-ID` resumes after that message. `limit` ends the stream after that number of events. A last event called
-/// `error`, whose data is a problem, says why a stream cannot go on.
-#[utoipa::path(get, path = "/v2/p2p/stream", params(NodeParameters, MessageParameters), responses(
-    (status = 200, description = "The events.", content_type = "text/event-stream", body = String),
-    (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
-    (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
-    (status = 503, description = "Too many streams are open.", body = Problem, content_type = Problem::MEDIA_TYPE),
-))]
-pub(crate) async fn messages(
-    headers: HeaderMap,
-    Params(parameters): Params<MessageParameters>,
-    node: AuthorizedNode<ReadMessages>,
+/// Responds with the rows that the query selects, oldest first, from its cursor, the last event of the client or now on; ends
+/// after `limit` of them.
+pub(crate) async fn respond<R: Rows>(
+    headers: &HeaderMap,
+    node: AuthorizedNode<R::Policy>,
+    rows: R,
+    limit: Option<u64>,
 ) -> Result<Response, Problem> {
-    let left = parameters.limit.unwrap_or(u64::MAX);
-    let query = MessageQuery { order: Order::OldestFirst, ..parameters.query()? };
-    let next = match last_event_id(&headers)?.map(|id| id.saturating_add(1)).or(query.cursor) {
+    let left = limit.unwrap_or(u64::MAX);
+    let next = match last_event_id(headers)?.map(|id| id.saturating_add(1)).or(rows.cursor()) {
         Some(cursor) => cursor,
-        None => node.read(|store, node, _| Ok(store.visible(node).1)).await?,
+        None => node.read(|store, node, _| Ok(R::next_id(store, node))).await?,
     };
     let permit = node.app().streams().clone().try_acquire_owned().map_err(|_| {
         node.app().metrics().http.refused.inc();
@@ -76,7 +61,8 @@ pub(crate) async fn messages(
     let heartbeat = node.app().limits().heartbeat_interval;
     let open = OpenStream::new(node.app().metrics().http.streams.clone(), permit);
     let visible = node.app().visible();
-    let feed = Feed { node, query, next, left, visible, authorized: Instant::now(), has_ended: false, _open: open };
+    let authorized = Instant::now();
+    let feed = Feed { node, rows, next, left, visible, authorized, has_ended: false, held: None, _open: open };
     // The first bytes are sent at once: the client sees that the stream is open before there is an event.
     let opened = stream::iter([Event::default().comment("open")]);
     let events = stream::unfold(feed, |mut feed| async move { feed.next().await.map(|events| (events, feed)) });
@@ -99,7 +85,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
         return Ok(None);
     }
     let id = is_decimal(text).then(|| text.parse().ok()).flatten();
-    id.map(Some).ok_or_else(|| Problem::parameter("Last-Event-ID", format!("{} is no message's id", shown(text))))
+    id.map(Some).ok_or_else(|| Problem::parameter("Last-Event-ID", format!("{} is no row's id", shown(text))))
 }
 
 /// An open stream, counted as long as this exists.
@@ -122,10 +108,10 @@ impl Drop for OpenStream {
 }
 
 /// The source of a stream's events.
-struct Feed {
-    node: AuthorizedNode<ReadMessages>,
-    query: MessageQuery,
-    /// Id of the first message that was not read.
+struct Feed<R: Rows> {
+    node: AuthorizedNode<R::Policy>,
+    rows: R,
+    /// Id of the first row that was not read.
     next: u64,
     /// Events that are still to be sent.
     left: u64,
@@ -134,10 +120,12 @@ struct Feed {
     authorized: Instant,
     /// The last event was sent.
     has_ended: bool,
+    /// Memory of the events that are being sent, if it is much.
+    held: Option<OwnedSemaphorePermit>,
     _open: OpenStream,
 }
 
-impl Feed {
+impl<R: Rows> Feed<R> {
     /// The next events, at least one; none at the end.
     async fn next(&mut self) -> Option<Vec<Event>> {
         let stop = self.node.app().stop().clone();
@@ -206,29 +194,31 @@ impl Feed {
 
     /// Reads the next events; none if there are no new ones.
     async fn read(&mut self) -> Result<Vec<Event>, Problem> {
-        let limit = self.left.min(PAGE);
-        let mut query = MessageQuery { cursor: Some(self.next), limit, ..self.query.clone() };
-        let (events, next) = self
+        self.held = None;
+        let (rows, cursor, limit) = (self.rows.clone(), self.next, self.left.min(PAGE));
+        let (events, bytes, next) = self
             .node
             .read(move |store, node, budget| {
-                query.budget = budget;
                 // Before the read, so that rows that become visible meanwhile are read next time.
-                let (_, end) = store.visible(node);
-                let (mut events, mut rows, mut last) = (Vec::new(), 0, None);
-                store.each_message(node, &query, &mut |id, record| {
-                    if let Some(Kind::Message(message)) = &record.kind {
-                        events.push(with_data(Event::default().id(id.to_string()), &Row::new(id, &record, message)));
-                    }
-                    rows += 1;
+                let end = R::next_id(store, node);
+                let (mut events, mut bytes, mut last) = (Vec::new(), 0, None);
+                let part = Part { cursor: Some(cursor), limit, order: Order::OldestFirst, budget };
+                rows.each(store, node, part, &mut |id, row| {
+                    bytes += row.len();
+                    // JSON is UTF-8.
+                    events.push(Event::default().id(id.to_string()).data(String::from_utf8_lossy(row)));
                     last = Some(id);
-                    ControlFlow::Continue(())
+                    if bytes < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
                 })?;
                 let seen = last.map_or(0, |id| id.saturating_add(1));
-                // Fewer rows than the limit: everything up to the end was read.
-                let next = if rows < limit { seen.max(end) } else { seen };
-                Ok((events, next))
+                // Fewer rows than the limits: everything up to the end was read.
+                let is_complete = (events.len() as u64) < limit && bytes < PAGE_BYTES;
+                Ok((events, bytes, if is_complete { seen.max(end) } else { seen }))
             })
             .await?;
+        if bytes > 2 * PAGE_BYTES {
+            self.held = Some(self.node.app().in_flight().hold(bytes)?);
+        }
         let sent = events.len() as u64;
         self.next = self.next.max(next);
         self.left = self.left.saturating_sub(sent);
@@ -237,15 +227,10 @@ impl Feed {
     }
 }
 
-/// Adds the JSON of a value.
-fn with_data(event: Event, value: &impl Serialize) -> Event {
-    let mut text = Vec::new();
-    // Writing to memory does not fail, and the JSON is UTF-8 without line breaks.
-    let _ = json::write(&mut text, value);
-    event.data(String::from_utf8(text).unwrap_or_default())
-}
-
 /// The end of a stream that cannot go on.
 fn error_event(problem: &Problem) -> Event {
-    with_data(Event::default().event("error"), problem)
+    let mut text = Vec::new();
+    // Writing to memory does not fail.
+    let _ = json::write(&mut text, problem);
+    Event::default().event("error").data(String::from_utf8_lossy(&text))
 }
