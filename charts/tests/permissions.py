@@ -56,7 +56,9 @@ def excess_of_agent(pod, spec):
 
 def pod_logs(objects, wanted):
     """The agent's arguments and mounts against the values `agent.podLogs` (`wanted`) of the rendering."""
-    paths = [wanted.get("path", "/var/log/pods"), *wanted.get("linkTargets", [])] if wanted.get("enabled", True) else []
+    paths = [wanted.get("path", "/var/log/pods")] if wanted.get("enabled", True) else []
+    if paths and wanted.get("docker"):
+        paths.append("/var/lib/docker/containers")
     for item in objects:
         if item["kind"] != "DaemonSet":
             continue
