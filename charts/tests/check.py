@@ -59,6 +59,7 @@ def taken(case, rendered, seen):
     for problem in (
         *manifests.problems(objects, seen),
         *permissions.problems(objects, NAMESPACE),
+        *permissions.pod_logs(objects, case["values"].get("agent", {}).get("podLogs", {})),
     ):
         fail(name, problem)
 

@@ -54,6 +54,33 @@ def excess_of_agent(pod, spec):
         yield f"{pod}: no seccomp profile"
 
 
+def pod_logs(objects, wanted):
+    """The agent's arguments and mounts against the values `agent.podLogs` (`wanted`) of the rendering."""
+    paths = [wanted.get("path", "/var/log/pods")] if wanted.get("enabled", True) else []
+    if paths and wanted.get("docker"):
+        paths.append("/var/lib/docker/containers")
+    for item in objects:
+        if item["kind"] != "DaemonSet":
+            continue
+        spec = item["spec"]["template"]["spec"]
+        agent = spec["containers"][0]
+        arguments = [each for each in agent["args"] if each.startswith("--pod-logs")]
+        if arguments != [f"--pod-logs={path}" for path in paths[:1]]:
+            yield f"{label(item)}: {arguments}, not {paths[:1]}"
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        logs = [mount for mount in agent["volumeMounts"] if mount["name"].startswith("pod-logs")]
+        if [mount["mountPath"] for mount in logs] != paths:
+            yield f"{label(item)}: logs mounted at {logs}, not {paths}"
+        for mount in logs:
+            if not mount.get("readOnly"):
+                yield f"{label(item)}: {mount['mountPath']} is writable"
+            source = volumes[mount["name"]]["hostPath"]
+            if source != {"path": mount["mountPath"], "type": "Directory"}:
+                yield f"{label(item)}: {mount['mountPath']} is {source}"
+        if len([name for name in volumes if name.startswith("pod-logs")]) != len(logs):
+            yield f"{label(item)}: a volume of logs that is not mounted"
+
+
 def excess_of_role(item, namespace):
     name = label(item)
     for rule in item["rules"]:

@@ -72,7 +72,7 @@ fn a_resource_is_shown_and_explained() {
     let explained = wait::until("the fields to be explained", || {
         cluster.try_kubectl_output(&["explain", "tezosnode.spec", "--recursive"])
     });
-    for field in ["podSelector", "identity", "secretRef", "retention", "aliases"] {
+    for field in ["podSelector", "identity", "secretRef", "logs", "redact", "retention", "aliases"] {
         assert!(explained.contains(field), "{field} is not explained:\n{explained}");
     }
     cluster.apply(

@@ -4,7 +4,7 @@ use std::{borrow::Cow, net::SocketAddr, path::PathBuf};
 
 use bytesize::ByteSize;
 use regex::bytes::{NoExpand, Regex, RegexBuilder};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, NodeConfig, Retention};
@@ -16,8 +16,10 @@ pub struct Logs {
     /// Whether log messages are recorded.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Regular expressions. What they match is replaced by "[redacted]" before it leaves the host.
+    /// Regular expressions, in a syntax like that of RE2. What they match is replaced by "[redacted]" before it leaves the
+    /// host. If one is invalid, no log messages are recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "patterns")]
     pub redact: Vec<String>,
     /// Retention of the log messages; the first limit that is reached applies. Defaults to 5 GiB; an empty object means no
     /// limit.
@@ -30,6 +32,16 @@ impl Default for Logs {
     fn default() -> Self {
         Self { enabled: true, redact: Vec::new(), retention: five_gibibytes() }
     }
+}
+
+/// Bounds for a resource, which anyone in its namespace may write and each agent of its pods compiles.
+fn patterns(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 16,
+        "items": { "type": "string", "minLength": 1, "maxLength": 512 },
+        "x-kubernetes-list-type": "atomic",
+    })
 }
 
 /// Patterns whose matches are replaced before a log message leaves the host.

@@ -23,7 +23,7 @@ mod syslog;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, thread::JoinHandle, time::Duration};
 
 use crossbeam_channel::{Sender, unbounded};
 use emit::LogSink;
@@ -41,7 +41,7 @@ use crate::{
     config::ContainerLogs,
     folder::Folder,
     pillar::{Pillar, PillarStatus},
-    targets::{Assignment, Inbox, StartedTarget, TargetChange},
+    targets::{Assignment, ContainerLocation, Inbox, TargetChange},
     thread::{AsyncThread, Heartbeat, spawn},
 };
 
@@ -93,7 +93,8 @@ impl LogsPillar {
                 let _ = commands.send(Command::Follow { pid: None, source });
             }
         }
-        let inbox = LogsInbox { commands: commands.clone(), dirs: config.container_logs.clone() };
+        let (commands_of_inbox, dirs) = (commands.clone(), config.container_logs.clone());
+        let inbox = LogsInbox { commands: commands_of_inbox, dirs, containers: BTreeMap::new() };
         Ok((Self { figures, commands, reader: Some(reader), syslog }, Box::new(inbox)))
     }
 }
@@ -127,14 +128,16 @@ impl fmt::Debug for LogsPillar {
 struct LogsInbox {
     commands: Sender<Command>,
     dirs: ContainerLogs,
+    /// Containers of the observed processes. The log of one may be asked for while it runs.
+    containers: BTreeMap<u32, ContainerLocation>,
 }
 
 impl LogsInbox {
-    /// The output of a target's container; none outside of containers.
-    fn source(&self, target: &StartedTarget) -> Option<SourceSpec> {
-        let Assignment { node, label, observe, .. } = &target.assignment;
+    /// The output of a process's container; none outside of containers.
+    fn source(&self, pid: u32, assignment: &Assignment) -> Option<SourceSpec> {
+        let Assignment { node, label, observe, .. } = assignment;
         let logs = observe.logs.as_ref()?;
-        let location = target.facts.location.as_ref()?;
+        let location = self.containers.get(&pid)?;
         let place = match (&logs.pod_dir, &location.pod) {
             (Some(dir), _) => Place::pod(&self.dirs, dir),
             (None, None) => Place::docker(&self.dirs, &location.container.to_string()),
@@ -158,19 +161,30 @@ impl Inbox for LogsInbox {
                 let pid = target.facts.pid;
                 // The number of a process whose exit was not noticed yet.
                 self.send(Command::Exited(pid));
-                if let Some(source) = self.source(target) {
+                match target.facts.location.clone() {
+                    Some(location) => self.containers.insert(pid, location),
+                    None => self.containers.remove(&pid),
+                };
+                if let Some(source) = self.source(pid, &target.assignment) {
                     self.send(Command::Follow { pid: Some(pid), source });
                 }
                 if target.has_exited {
+                    self.containers.remove(&pid);
                     self.send(Command::Exited(pid));
                 }
             }
-            TargetChange::Changed(pid, assignment) => {
-                let redact = assignment.observe.logs.as_ref().map(|logs| logs.redact.clone());
-                self.send(Command::Changed(*pid, redact));
+            TargetChange::Changed(pid, assignment) => match self.source(*pid, assignment) {
+                Some(source) => self.send(Command::Follow { pid: Some(*pid), source }),
+                None => self.send(Command::Released(*pid)),
+            },
+            TargetChange::Released(pid) => {
+                self.containers.remove(pid);
+                self.send(Command::Released(*pid));
             }
-            TargetChange::Released(pid) => self.send(Command::Released(*pid)),
-            TargetChange::Exited(pid) => self.send(Command::Exited(*pid)),
+            TargetChange::Exited(pid) => {
+                self.containers.remove(pid);
+                self.send(Command::Exited(*pid));
+            }
             _ => {}
         }
         Ok(())

@@ -203,6 +203,16 @@ secret:
     - {key: {{ $key }}, path: ca.crt}
 {{- end -}}
 
+{{/* Directories of the host with logs of pods, by name of the volume, as JSON. They are mounted under the same paths, because
+     links have absolute targets. */}}
+{{- define "chainscope.podLogs" -}}
+{{- $logs := .Values.agent.podLogs -}}
+{{- $paths := dict -}}
+{{- if $logs.enabled }}{{ $_ := set $paths "pod-logs" $logs.path }}{{ end -}}
+{{- if and $logs.enabled $logs.docker }}{{ $_ := set $paths "pod-logs-docker" "/var/lib/docker/containers" }}{{ end -}}
+{{- toJson $paths -}}
+{{- end -}}
+
 {{/* Volume of a server certificate. Takes (list $ "operator" or "aggregator"). */}}
 {{- define "chainscope.tlsSecret" -}}
 {{- $root := index . 0 -}}

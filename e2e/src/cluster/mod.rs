@@ -62,13 +62,14 @@ pub struct Setup {
     level: Level,
     audit: bool,
     images: Vec<PathBuf>,
+    log_size: Option<&'static str>,
 }
 
 impl Setup {
     /// A cluster of that level.
     #[must_use]
     pub fn new(level: Level) -> Self {
-        Self { level, audit: false, images: Vec::new() }
+        Self { level, audit: false, images: Vec::new(), log_size: None }
     }
 
     /// Enables the audit log of the API server: [`Cluster::audit`].
@@ -82,6 +83,13 @@ impl Setup {
     #[must_use]
     pub fn images(mut self, archives: impl IntoIterator<Item = PathBuf>) -> Self {
         self.images.extend(archives);
+        self
+    }
+
+    /// Rotates the log file of a container when it has this size, such as `64Ki`.
+    #[must_use]
+    pub fn rotate_logs_at(mut self, size: &'static str) -> Self {
+        self.log_size = Some(size);
         self
     }
 
@@ -117,7 +125,7 @@ impl Setup {
             cluster.start_control_plane();
         }
         if hosts > 0 {
-            cluster.start_hosts(&self.images);
+            cluster.start_hosts(&self.images, self.log_size);
         }
         cluster
     }
@@ -199,7 +207,7 @@ impl Cluster {
         });
     }
 
-    fn start_hosts(&mut self, images: &[PathBuf]) {
+    fn start_hosts(&mut self, images: &[PathBuf], log_size: Option<&str>) {
         let mut archives = vec![pause(&self.folder)];
         archives.extend_from_slice(images);
         for number in 0..self.hosts.len() {
@@ -215,7 +223,7 @@ impl Cluster {
             for archive in &archives {
                 run(&mut worker::import(host, archive));
             }
-            let (kubelet, proxy) = (worker::kubelet(&self.plan, host), worker::proxy(&self.plan, host));
+            let (kubelet, proxy) = (worker::kubelet(&self.plan, host, log_size), worker::proxy(&self.plan, host));
             let coredns = (number == 0).then(|| self.plan.coredns(host));
             self.start(&format!("{name}-kubelet"), kubelet);
             self.start(&format!("{name}-kube-proxy"), proxy);

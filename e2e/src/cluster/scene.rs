@@ -48,9 +48,18 @@ impl Scene {
     /// If something does not become ready in time.
     #[must_use]
     pub fn prepared(hosts: u8, values: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
+        Self::on(Setup::new(Level::Hosts(hosts)), values, prepare)
+    }
+
+    /// As [`Scene::prepared`], on a cluster with these options.
+    ///
+    /// # Panics
+    /// If something does not become ready in time.
+    #[must_use]
+    pub fn on(setup: Setup, values: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
         let images = tempfile::tempdir().expect("a folder for images");
         let archives = ours::write_all(&programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
-        let cluster = Setup::new(Level::Hosts(hosts)).audit().images(archives).start();
+        let cluster = setup.audit().images(archives).start();
         cluster.kubectl("create namespace tezos");
         cluster.make_namespace();
         prepare(&cluster);

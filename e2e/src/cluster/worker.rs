@@ -51,9 +51,9 @@ pub fn containerd(host: &Host) -> Command {
     command
 }
 
-/// kubelet. Image garbage collection is off: images are imported once.
+/// kubelet. Image garbage collection is off: images are imported once. Log files are rotated at `log_size`.
 #[must_use]
-pub fn kubelet(plan: &Plan, host: &Host) -> Command {
+pub fn kubelet(plan: &Plan, host: &Host, log_size: Option<&str>) -> Command {
     let name = &host.name;
     let server = plan.ca.server(&format!("{name}-kubelet"), &[name, &host.address.to_string()]);
     let client = plan.component_kubeconfig(
@@ -83,6 +83,7 @@ pub fn kubelet(plan: &Plan, host: &Host) -> Command {
         // Changed Secrets and ConfigMaps reach running pods within seconds.
         "syncFrequency": "5s", "nodeStatusUpdateFrequency": "4s",
         "shutdownGracePeriod": "0s",
+        "containerLogMaxSize": log_size.unwrap_or("10Mi"), "containerLogMonitorInterval": "3s",
     });
     write(&file, &content.to_string());
     let mut command = plan.command(Some(host), "kubelet");

@@ -115,7 +115,11 @@ impl Api {
     /// If the response is not a list.
     #[must_use]
     pub fn page(&self, node: &str, query: &str) -> Vec<Value> {
-        match self.get(&format!("/v2/p2p?node_name={node}&{query}")) {
+        self.page_of("/v2/p2p", node, query)
+    }
+
+    fn page_of(&self, path: &str, node: &str, query: &str) -> Vec<Value> {
+        match self.get(&format!("{path}?node_name={node}&{query}")) {
             Value::Array(rows) => rows,
             other => panic!("not a list: {other}"),
         }
@@ -136,10 +140,24 @@ impl Api {
     /// If ids are not ascending.
     #[must_use]
     pub fn rows_from(&self, node: &str, filters: &str, first: u64) -> Vec<Value> {
+        self.rows_of("/v2/p2p", node, filters, first)
+    }
+
+    /// Every log message, oldest first, from all pages.
+    ///
+    /// # Panics
+    /// If ids are not ascending.
+    #[must_use]
+    pub fn log(&self, node: &str) -> Vec<Value> {
+        self.rows_of("/v2/log", node, "", 0)
+    }
+
+    fn rows_of(&self, path: &str, node: &str, filters: &str, first: u64) -> Vec<Value> {
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor = first;
         loop {
-            let page = self.page(node, &format!("direction=forward&limit={PAGE_ROWS}&cursor={cursor}&{filters}"));
+            let query = format!("direction=forward&limit={PAGE_ROWS}&cursor={cursor}&{filters}");
+            let page = self.page_of(path, node, &query);
             let more = page.len() == PAGE_ROWS;
             for row in page {
                 let id = id(&row);

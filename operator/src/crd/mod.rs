@@ -9,7 +9,7 @@ mod status;
 
 use std::fmt::Write as _;
 
-use chainscope_spec::{Memory, ObserveSpec, PodIdentity, PodNetwork, PodTarget, Retention};
+use chainscope_spec::{Logs, Memory, ObserveSpec, PodIdentity, PodNetwork, PodTarget, Redaction, Retention};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, ValidationRule};
 use kube::{CustomResource, CustomResourceExt as _};
 use schemars::JsonSchema;
@@ -81,9 +81,10 @@ pub struct TezosNodeSpec {
     /// Profiling of the resident memory by call stack. Absent: disabled. An empty object enables it with the defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// Recording of log messages: the output of the container. Absent: disabled. An empty object enables it with the defaults.
+    /// Recording of log messages, from the output of the container. Absent: disabled. An empty object enables it with the
+    /// defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logs: Option<chainscope_spec::Logs>,
+    pub logs: Option<Logs>,
     /// Retention of the records; the first limit that is reached applies. Defaults to 20 GiB; an empty object means no
     /// limit.
     #[serde(default)]
@@ -105,6 +106,17 @@ impl TezosNodeSpec {
             logs: self.logs.clone(),
             retention: self.retention.clone(),
         }
+    }
+
+    /// Whether anything but network traffic is recorded.
+    pub(crate) fn records_beside_network(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.enabled) || self.logs.as_ref().is_some_and(|logs| logs.enabled)
+    }
+
+    /// Why the log messages cannot be recorded as specified.
+    pub(crate) fn logs_error(&self) -> Option<String> {
+        let logs = self.logs.as_ref().filter(|logs| logs.enabled)?;
+        Redaction::new(&logs.redact).err().map(|error| format!("no log messages are recorded: logs.redact: {error}"))
     }
 
     /// Path of the identity file in the container, if the identity is not in a Secret.

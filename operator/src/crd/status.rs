@@ -99,7 +99,7 @@ pub enum PodState {
     WaitingForProcess,
     /// The process is recorded.
     Recording,
-    /// Network recording is disabled; the memory is profiled.
+    /// Network recording is disabled; the memory is profiled or the log recorded.
     Profiling,
     /// The process cannot be recorded.
     Failed,

@@ -88,14 +88,18 @@ impl ConditionSummary {
         let recording = or_no_pods(self.recording, ConditionStatus::False);
         let process = or_no_pods(self.process, ConditionStatus::Unknown);
         let plan_error = self.plan_error.map(with_count);
+        let logs_error = plan.logs_error.as_ref();
+        let logs_error =
+            logs_error.map(|error| Condition::new(ConditionStatus::False, Reason::LogPatternInvalid, error));
         // Network recording that is disabled by the specification does not make the node unready.
-        let has_memory = node.spec.as_ref().is_ok_and(|spec| spec.memory.as_ref().is_some_and(|memory| memory.enabled));
+        let records_more = node.spec.as_ref().is_ok_and(|spec| spec.records_beside_network());
         let required = match recording.reason {
-            Reason::NetworkDisabled if has_memory => vec![&process],
+            Reason::NetworkDisabled if records_more => vec![&process],
             Reason::NetworkDisabled => vec![],
             _ => vec![&recording, &identity, &process],
         };
-        let mut worst: Vec<&Condition> = required.into_iter().chain(&plan_error).chain(&conflict).collect();
+        let mut worst: Vec<&Condition> =
+            required.into_iter().chain(&logs_error).chain(&plan_error).chain(&conflict).collect();
         worst.sort_by_key(|condition| (condition.status == ConditionStatus::True, condition.reason));
         let any_false = worst.iter().any(|condition| condition.status == ConditionStatus::False);
         let mut ready = match worst.first() {

@@ -27,6 +27,8 @@ pub(super) struct Plan {
     pub(super) conflict: Option<(Key, Key)>,
     /// Source of the identity.
     pub(super) identity: IdentityPlan,
+    /// Why no log messages are recorded although the specification asks for them.
+    pub(super) logs_error: Option<String>,
 }
 
 /// The plan of one pod.
@@ -105,13 +107,7 @@ impl IdentityPlan {
 }
 
 impl PodPlan {
-    pub(super) fn of(
-        node: &NodeInput,
-        spec: &TezosNodeSpec,
-        key: &Key,
-        pod: &PodInput,
-        identity: &IdentityPlan,
-    ) -> Self {
+    pub(super) fn of(node: &NodeInput, spec: &TezosNodeSpec, key: &Key, pod: &PodInput, node_plan: &Plan) -> Self {
         let target = &spec.target;
         let mut plan = Self { uid: pod.uid.clone(), host: pod.host.clone(), observed: None, error: None };
         let Some(container) = pod.container(&target.container) else {
@@ -140,13 +136,16 @@ impl PodPlan {
             container_ids: container.ids.iter().map(ToString::to_string).collect(),
             process: target.process.clone(),
             p2p_port: p2p_port.map(u32::from),
-            identity: Some(identity.to_proto(spec)),
+            identity: Some(node_plan.identity.to_proto(spec)),
             network: Some(NetworkOptions {
                 enabled: spec.network.enabled,
                 plain_only: spec.network.store == Stored::Plain,
             }),
             memory: spec.memory.as_ref().map(|memory| MemoryOptions { enabled: memory.enabled }),
-            logs: spec.logs.as_ref().map(|logs| LogsOptions { enabled: logs.enabled, redact: logs.redact.clone() }),
+            // Rather no messages than unredacted ones.
+            logs: (spec.logs.as_ref())
+                .filter(|_| node_plan.logs_error.is_none())
+                .map(|logs| LogsOptions { enabled: logs.enabled, redact: logs.redact.clone() }),
         }));
         plan
     }

@@ -5,6 +5,8 @@
 pub enum Reason {
     /// This version of the operator cannot parse the specification.
     SpecInvalid,
+    /// A pattern of `logs.redact` is not a valid regular expression.
+    LogPatternInvalid,
     /// No pod matches the selector.
     NoPodsSelected,
     /// The pod has no container of the configured name.
@@ -60,6 +62,7 @@ impl Reason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SpecInvalid => "SpecInvalid",
+            Self::LogPatternInvalid => "LogPatternInvalid",
             Self::NoPodsSelected => "NoPodsSelected",
             Self::ContainerNotFound => "ContainerNotFound",
             Self::PodUnscheduled => "PodUnscheduled",

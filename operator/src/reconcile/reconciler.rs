@@ -51,6 +51,8 @@ pub struct Reconciler {
 #[derive(Debug)]
 struct Node {
     input: NodeInput,
+    /// [`crate::crd::TezosNodeSpec::logs_error`], computed once for each specification.
+    logs_error: Option<String>,
     /// The referenced Secret, if the operator may read it.
     secret: Option<Key>,
     /// Pods that match the selector, including those of older nodes.
@@ -74,6 +76,10 @@ struct Pod {
 struct Secret {
     input: SecretInput,
     users: BTreeSet<Key>,
+}
+
+fn logs_error(input: &NodeInput) -> Option<String> {
+    input.spec.as_ref().ok()?.logs_error()
 }
 
 /// Numbers of objects, for metrics.
@@ -133,6 +139,7 @@ impl Reconciler {
                 selected: BTreeSet::new(),
                 restarts: BTreeMap::new(),
                 drops: DropTracker::default(),
+                logs_error: logs_error(&input),
                 input,
             };
             self.nodes.insert(key.clone(), node);
@@ -145,6 +152,7 @@ impl Reconciler {
             node.input.status = input.status;
             return;
         }
+        node.logs_error = logs_error(&input);
         if old.selector() == input.selector() {
             node.input = input;
             self.stale_plans.insert(key);

@@ -6,6 +6,7 @@ mod structural;
 use std::{collections::BTreeSet, fs, path::Path};
 
 use chainscope_operator::crd::{TezosNode, definition, yaml};
+use chainscope_spec::{Logs, Retention};
 use kube::core::cel::{Validator, apply_defaults};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -120,6 +121,15 @@ fn accepted_resources_can_be_parsed() {
         }
         if case.name == "no limit at all" {
             assert_eq!((retention.rows, retention.bytes, retention.age), (None, None, None));
+        }
+        let logs = node.spec.observe().logs;
+        match &*case.name {
+            "logs with everything by default" => assert_eq!(logs, Some(Logs::default())),
+            "logs without a limit, switched off for now" => {
+                let retention = Retention { rows: None, bytes: None, age: None };
+                assert_eq!(logs, Some(Logs { enabled: false, redact: Vec::new(), retention }));
+            }
+            name => assert_eq!(logs.is_some(), name.contains("logs"), "{name}"),
         }
     }
 }

@@ -48,14 +48,12 @@ pub(crate) struct SourceSpec {
 /// What the reader is told.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Follow a source, as long as the process runs if there is one.
+    /// Follow a source with these options, as long as the process runs if there is one.
     Follow {
         pid: Option<u32>,
         source: SourceSpec,
     },
-    /// The options of the process changed; none: its log is not recorded any more.
-    Changed(u32, Option<Redaction>),
-    /// The process is not observed any more.
+    /// The log of the process is not recorded any more.
     Released(u32),
     /// The process exited: what it has written is read to the end.
     Exited(u32),
@@ -155,12 +153,7 @@ impl<S: LogSink> Reader<S> {
     fn apply(&mut self, command: Command) {
         match command {
             Command::Follow { pid, source } => self.follow(pid, source),
-            Command::Changed(pid, Some(redact)) => {
-                for slot in self.slots.values().filter(|slot| slot.pids.contains(&pid)) {
-                    *slot.redact.lock() = redact.clone();
-                }
-            }
-            Command::Changed(pid, None) | Command::Released(pid) => self.leave(pid, State::Released),
+            Command::Released(pid) => self.leave(pid, State::Released),
             Command::Exited(pid) => self.leave(pid, State::Draining),
             Command::Stop => {}
         }

@@ -99,6 +99,7 @@ impl Reconciler {
         });
         let Some(spec) = spec else { return plan };
         plan.identity = IdentityPlan::of(key, spec, input, allowed);
+        plan.logs_error.clone_from(&node.logs_error);
         for pod_key in &node.selected {
             let Some(pod) = self.pods.get(pod_key) else { continue };
             match pod.claims.first() {
@@ -107,7 +108,7 @@ impl Reconciler {
                     plan.conflict.get_or_insert_with(|| (pod_key.clone(), owner.clone()));
                 }
                 _ => {
-                    let pod_plan = PodPlan::of(&node.input, spec, pod_key, &pod.input, &plan.identity);
+                    let pod_plan = PodPlan::of(&node.input, spec, pod_key, &pod.input, &plan);
                     plan.pods.insert(pod_key.name.clone(), pod_plan);
                 }
             }

@@ -265,6 +265,57 @@ fn memory_profiling_alone_requires_the_process() {
 }
 
 #[test]
+fn logs_alone_require_the_process() {
+    let mut cluster = TestCluster::new();
+    cluster.reconciler.apply_node(node("main", 0, json!({ "network": { "enabled": false }, "logs": {} })));
+    cluster.reconciler.apply_pod(&key("p"), octez("u0", "host-1"));
+    let exited = PodReport { state: Reported::WaitingForProcess.into(), pid: 0, ..recording("u0", "tezos/main") };
+    cluster.step().report("host-1", host_status([exited])).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("False", "ProcessExited"));
+    let observed = PodReport { state: Reported::Profiling.into(), ..recording("u0", "tezos/main") };
+    cluster.report("host-1", host_status([observed])).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+}
+
+#[test]
+fn an_invalid_pattern_stops_the_log_messages_and_nothing_else() {
+    let mut cluster = cluster();
+    let generation = |generation: i64, redact: &[&str]| NodeInput {
+        generation,
+        ..node("main", 0, json!({ "memory": {}, "logs": { "redact": redact } }))
+    };
+    let report = |generation| host_status([PodReport { node_generation: generation, ..recording("u0", "tezos/main") }]);
+    let logs = |cluster: &TestCluster| cluster.observed("host-1", "u0").unwrap().logs.clone();
+    for (redact, message) in [
+        (&["a", "(b"], "invalid pattern \"(b\": error: unclosed group"),
+        (&["a", "b*"], "the pattern \"b*\" matches empty text"),
+        (&["a", "\\w{200}"], "invalid pattern \"\\\\w{200}\": Compiled regex exceeds size limit of 1048576 bytes."),
+    ] {
+        cluster.reconciler.apply_node(generation(2, redact));
+        cluster.step().report("host-1", report(2)).wait(2);
+        assert_eq!(logs(&cluster), None, "{redact:?}");
+        let pod = cluster.observed("host-1", "u0").unwrap();
+        assert!(pod.network.is_some_and(|network| network.enabled) && pod.memory.is_some_and(|memory| memory.enabled));
+        let conditions = conditions(&cluster);
+        assert_eq!(conditions[0], "Ready False LogPatternInvalid");
+        assert!(conditions[1..].iter().all(|one| one.ends_with(" True Available")), "{conditions:?}");
+        let expected = format!("no log messages are recorded: logs.redact: {message}");
+        assert_eq!(cluster.condition("tezos/main", "Ready").message, expected);
+
+        cluster.reconciler.apply_node(generation(3, &["a", "b"]));
+        cluster.step().report("host-1", report(3)).wait(2);
+        assert_eq!(logs(&cluster).unwrap().redact, ["a", "b"]);
+        assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+    }
+    // A pattern that is not used does no harm.
+    let unused = json!({ "logs": { "enabled": false, "redact": ["("] } });
+    cluster.reconciler.apply_node(NodeInput { generation: 4, ..node("main", 0, unused) });
+    cluster.step().report("host-1", report(4)).wait(2);
+    assert_eq!(cluster.ready("tezos/main"), ("True", "Available"));
+    assert!(logs(&cluster).is_some_and(|logs| !logs.enabled));
+}
+
+#[test]
 fn the_worst_pod_is_named_and_the_others_counted() {
     let mut cluster = cluster();
     for at in 1..5 {

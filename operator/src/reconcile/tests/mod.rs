@@ -9,7 +9,7 @@ mod writes;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use chainscope_proto::v1::{HostStatus, ObservedPod, PodReport, PodState as Reported};
+use chainscope_proto::v1::{HostStatus, LogRetention, LogsOptions, ObservedPod, PodReport, PodState as Reported};
 use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Condition};
 use serde_json::{Value, json};
 
@@ -176,7 +176,10 @@ fn secret(key: &str, value: &[u8]) -> SecretInput {
 fn a_node_and_its_pod_appear_in_the_desired_state() {
     let mut cluster = TestCluster::new();
     cluster.reconciler.apply_pod(&key("rolling-node-0"), octez("u0", "host-1"));
-    let spec = json!({ "retention": { "rows": 5, "bytes": "1GiB", "age": "2d" }, "aliases": ["9732"], "network": { "store": "plain" } });
+    let spec = json!({
+        "retention": { "rows": 5, "bytes": "1GiB", "age": "2d" }, "aliases": ["9732"], "network": { "store": "plain" },
+        "logs": { "redact": ["edsk\\w+"], "retention": { "rows": 7, "bytes": "2GiB", "age": "1d" } },
+    });
     cluster.reconciler.apply_node(node("main", 0, spec));
     cluster.step();
     let pod = cluster.observed("host-1", "u0").unwrap();
@@ -193,9 +196,31 @@ fn a_node_and_its_pod_appear_in_the_desired_state() {
         ))
     );
     assert!(pod.network.is_some_and(|network| network.enabled && network.plain_only));
+    assert_eq!(pod.logs, Some(LogsOptions { enabled: true, redact: vec!["edsk\\w+".to_owned()] }));
     let catalog = &cluster.desired.catalog["tezos/main"];
     assert_eq!((catalog.keep_rows, catalog.keep_bytes, catalog.keep_seconds), (Some(5), Some(1 << 30), Some(172_800)));
     assert_eq!((&catalog.aliases[..], &catalog.hosts[..]), (&["9732".to_owned()][..], &["host-1".to_owned()][..]));
+    let limits = LogRetention { keep_rows: Some(7), keep_bytes: Some(2 << 30), keep_seconds: Some(86_400) };
+    assert_eq!(catalog.log_retention, Some(limits));
+}
+
+#[test]
+fn log_messages_are_recorded_as_the_specification_says() {
+    let five_gibibytes = LogRetention { keep_bytes: Some(5 << 30), ..LogRetention::default() };
+    let options = |enabled| Some(LogsOptions { enabled, redact: Vec::new() });
+    for (spec, logs, retention) in [
+        (json!({}), None, None),
+        (json!({ "logs": {} }), options(true), Some(five_gibibytes)),
+        (json!({ "logs": { "enabled": false } }), options(false), Some(five_gibibytes)),
+        (json!({ "logs": { "retention": {} } }), options(true), Some(LogRetention::default())),
+    ] {
+        let mut cluster = TestCluster::new();
+        cluster.reconciler.apply_pod(&key("p"), octez("u0", "host-1"));
+        cluster.reconciler.apply_node(node("main", 0, spec.clone()));
+        cluster.step();
+        assert_eq!(cluster.observed("host-1", "u0").unwrap().logs, logs, "{spec}");
+        assert_eq!(cluster.desired.catalog["tezos/main"].log_retention, retention, "{spec}");
+    }
 }
 
 #[test]
