@@ -16,6 +16,7 @@ mod run;
 mod standalone;
 mod support_bundle;
 mod terminal;
+mod tracepoints;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::P2p(args) => p2p::run(args),
         Command::Memory(args) => memory::run(args),
+        Command::Tracepoints(args) => tracepoints::run(&args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions { shell } => {
             let mut text = Vec::new();
