@@ -51,6 +51,7 @@ mod status;
 mod symbols;
 mod targets;
 mod thread;
+pub mod trace;
 mod unsupported;
 
 pub use agent::{Agent, Running, Status};

@@ -19,6 +19,7 @@ mod standalone;
 mod support_bundle;
 mod terminal;
 mod time;
+mod tracepoints;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Messages(args) => messages::run(args),
         Command::Logs(args) => logs::run(args),
         Command::Memory(args) => memory::run(args),
+        Command::Tracepoints(args) => tracepoints::run(&args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -91,6 +91,18 @@ fn main() -> io::Result<()> {
         write("symbols", "true", &program)?;
     }
 
+    // A note of a tracepoint with a semaphore.
+    let mut note = [8_u32, 72, 3].map(u32::to_le_bytes).concat();
+    note.extend(b"stapsdt\0");
+    note.extend([0x1000_u64, 0x2000, 0x3000].map(u64::to_le_bytes).concat());
+    note.extend(b"net\0inbound_message\0-8@%r12 8@8+g(%rip) 4@(%rax,%rbx,4)");
+    note.resize(20 + 72, 0);
+    write("tracepoints", "note", &note)?;
+    let contracts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../usdt/contracts");
+    for node in ["bitcoin-core", "rippled", "tapyrus"] {
+        write("contract", node, &fs::read(contracts.join(format!("{node}.toml")))?)?;
+    }
+
     write("spool_segment", "records", &segment(7, 9, &records(&[b'r'; 100])))?;
     // Segments that were sent and ones that were not, then each damage in turn.
     for damage in 5..8_u8 {

@@ -13,7 +13,7 @@
 mod cgroup;
 mod change;
 pub(crate) mod discovery;
-mod docker;
+pub(crate) mod docker;
 mod entries;
 mod entry_match;
 pub(crate) mod identity;

@@ -15,7 +15,7 @@ const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLO
 ///
 /// # Errors
 /// The reason as text.
-pub(crate) fn open(pid: u32, mapping: &CodeMapping) -> Result<File, String> {
+pub fn open(pid: u32, mapping: &CodeMapping) -> Result<File, String> {
     let mut failed = None;
     let root = format!("/proc/{pid}/root");
     let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);

@@ -39,7 +39,9 @@ mod programs;
 mod reading;
 mod vmemmap;
 
+pub use mapped_file::open as open_mapped_file;
 pub use probe::{MemoryOptions, MemoryProbe};
+pub use proc_maps::{CodeMapping, code_of};
 pub(crate) use programs::tracepoints;
 pub use reading::{
     Count, Frame, Health, Kind, MappingKind, MappingShare, MemoryEvent, Module, ModuleId, Node, NodeId, Reading,

@@ -7,21 +7,28 @@ use std::path::PathBuf;
 
 /// An executable mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CodeMapping {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+pub struct CodeMapping {
+    /// First address.
+    pub start: u64,
+    /// Address after the last one.
+    pub end: u64,
     /// Offset in the file.
-    pub(crate) offset: u64,
-    pub(crate) device: (u32, u32),
+    pub offset: u64,
+    /// Major and minor number of the file's device.
+    pub device: (u32, u32),
     /// 0: not a file.
-    pub(crate) inode: u64,
+    pub inode: u64,
     /// Path without ` (deleted)`, or a name such as `[vdso]`.
-    pub(crate) path: PathBuf,
-    pub(crate) deleted: bool,
+    pub path: PathBuf,
+    /// Whether the file was deleted or replaced.
+    pub deleted: bool,
 }
 
 /// The executable mappings of a process, by address.
-pub(crate) fn code_of(pid: u32) -> io::Result<Vec<CodeMapping>> {
+///
+/// # Errors
+/// Those of reading `/proc/<pid>/maps`.
+pub fn code_of(pid: u32) -> io::Result<Vec<CodeMapping>> {
     let mut lines = BufReader::with_capacity(64 << 10, std::fs::File::open(format!("/proc/{pid}/maps"))?);
     let mut line = Vec::new();
     let mut found = Vec::new();

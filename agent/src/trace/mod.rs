@@ -1,0 +1,25 @@
+//! Tracepoints of files and of running processes: the ELF images that a process executes, wherever their files are, and the
+//! semaphores in its memory.
+
+mod process;
+
+use std::{fs::File, io, path::Path};
+
+use chainscope_usdt::{Image, ReadCache};
+use rustix::fs::{Mode, OFlags};
+
+pub use process::{MappedImage, ProcessError, images_of, processes_of_container, semaphore};
+
+/// Reads the tracepoints of a file.
+///
+/// # Errors
+/// The file cannot be opened, is not a regular file, or not an ELF file.
+pub fn image_of_file(path: &Path) -> io::Result<Image> {
+    // Non-blocking and without a terminal: the path may lead to a pipe or a device.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    Image::read(&ReadCache::new(file)).map_err(io::Error::other)
+}

@@ -1,0 +1,124 @@
+//! The images of a running process.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, ErrorKind},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use chainscope_ebpf::memory::{CodeMapping, code_of, open_mapped_file};
+use chainscope_unwind::ElfSegments;
+use chainscope_usdt::{Image, ReadCache};
+
+use crate::targets::{docker, proc::Proc};
+
+/// An ELF file that a process has mapped as code.
+#[derive(Debug)]
+pub struct MappedImage {
+    /// Path as the process sees it.
+    pub path: PathBuf,
+    /// Whether the file was deleted or replaced since it was mapped.
+    pub is_deleted: bool,
+    /// Device and inode of the file.
+    pub identity: ((u32, u32), u64),
+    /// Its tracepoints, or why they cannot be read.
+    pub image: Result<Image, String>,
+    /// What is added to an address of the image to get the address in the process; `None` if it cannot be read.
+    pub bias: Option<u64>,
+}
+
+/// A process cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// There is no process with this id.
+    #[error("there is no process {0}")]
+    Missing(u32),
+    /// It ended meanwhile.
+    #[error("process {0} ended while it was read")]
+    Ended(u32),
+    /// Its mappings cannot be read.
+    #[error("the mappings of process {pid} cannot be read: {cause}")]
+    Maps {
+        /// Process id.
+        pid: u32,
+        /// The error of the system.
+        cause: io::Error,
+    },
+}
+
+/// Reads every file that a process has mapped as code: executable, shared libraries, and those that it loaded later. Files
+/// are found in the process's own mount namespace, and when they were deleted or replaced.
+///
+/// # Errors
+/// See [`ProcessError`]. A file that cannot be read is not an error.
+pub fn images_of(pid: u32) -> Result<Vec<MappedImage>, ProcessError> {
+    let proc = Proc::default();
+    let start = proc.start_of(pid).ok_or(ProcessError::Missing(pid))?;
+    let mappings = code_of(pid);
+    let mut known = BTreeSet::new();
+    let mut images = Vec::new();
+    if let Ok(mappings) = &mappings {
+        let files = mappings.iter().filter(|mapping| mapping.inode != 0);
+        images.extend(files.filter(|file| known.insert((file.device, file.inode))).map(|file| image(pid, file)));
+    }
+    // Otherwise some of it may be of a later process with the same id.
+    if proc.start_of(pid) != Some(start) {
+        return Err(ProcessError::Ended(pid));
+    }
+    mappings.map_err(|cause| ProcessError::Maps { pid, cause })?;
+    Ok(images)
+}
+
+fn image(pid: u32, mapping: &CodeMapping) -> MappedImage {
+    let (image, bias) = match open_mapped_file(pid, mapping) {
+        Err(cause) => (Err(cause), None),
+        Ok(file) => {
+            let data = ReadCache::new(file);
+            let segments = ElfSegments::read(&data).ok();
+            let bias = segments.and_then(|segments| segments.load_bias(mapping.start, mapping.offset));
+            (Image::read(&data).map_err(|cause| cause.to_string()), bias)
+        }
+    };
+    MappedImage {
+        path: mapping.path.clone(),
+        is_deleted: mapping.deleted,
+        identity: (mapping.device, mapping.inode),
+        image,
+        bias,
+    }
+}
+
+/// Reads a semaphore, the number of tracers that are attached, from the memory of a process.
+///
+/// # Errors
+/// The process is gone or not accessible, or nothing is mapped at the address.
+pub fn semaphore(pid: u32, address: u64) -> io::Result<u16> {
+    let mut bytes = [0; 2];
+    File::open(Proc::default().path(pid, "mem"))?.read_exact_at(&mut bytes, address)?;
+    Ok(u16::from_ne_bytes(bytes))
+}
+
+/// The processes of a container, by its id (at least its first 12 digits) or its name in Docker; the oldest first.
+///
+/// # Errors
+/// There is none, or Docker cannot be asked.
+pub fn processes_of_container(wanted: &str) -> io::Result<Vec<u32>> {
+    let processes = Proc::default().scan(&BTreeSet::new(), &|_, _| String::new());
+    let mut contained: Vec<_> =
+        processes.into_iter().filter_map(|process| Some((process.start, process.pid, process.container?))).collect();
+    contained.sort_by_key(|(start, pid, _)| (*start, *pid));
+    let mut pids: Vec<u32> =
+        contained.iter().filter(|(_, _, container)| container.is_named(wanted)).map(|(_, pid, _)| *pid).collect();
+    if pids.is_empty() {
+        let named = docker::containers_named(Path::new(docker::SOCKET), wanted)
+            .map_err(|cause| io::Error::new(cause.kind(), format!("no such container id, and Docker: {cause}")))?;
+        pids.extend(contained.iter().filter(|(_, _, container)| named.contains(container)).map(|(_, pid, _)| *pid));
+    }
+    if pids.is_empty() {
+        return Err(io::Error::new(ErrorKind::NotFound, "no process runs in such a container"));
+    }
+    Ok(pids)
+}
