@@ -93,7 +93,9 @@ impl Writer {
     pub(crate) fn evict_for_space(&mut self) -> Result<Evicted, Error> {
         self.commit_before_eviction(true)?;
         let now_ns = (self.options.clock)();
-        let bytes = |node: &Node, class| node.segments[class as usize].iter().map(|segment| segment.bytes).sum::<u64>();
+        let bytes = |node: &Node, class: RetentionClass| {
+            node.segments[class as usize].iter().map(|segment| segment.bytes).sum::<u64>()
+        };
         let all = (0..self.nodes.len()).flat_map(|at| RetentionClass::STREAMED.map(|class| (at, class)));
         let Some((at, class)) = all.max_by_key(|(at, class)| bytes(&self.nodes[*at], *class)) else {
             return Ok(Evicted::default());

@@ -6,6 +6,7 @@ mod disk;
 mod durability;
 mod kinds;
 mod life;
+mod logs;
 mod memory;
 mod restarts;
 mod streams;

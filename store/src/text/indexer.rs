@@ -34,7 +34,7 @@ use crate::{
 /// Time between two rounds over the nodes, if all is indexed.
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time until something that failed is tried again.
+/// Time until something that failed is tried again, and until an index that a query could not read is noticed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Indexes that are open for writing.
@@ -75,15 +75,12 @@ impl Signal {
         self.state.lock().is_stopping
     }
 
-    /// Waits for a time, then for news, at most until `timeout`. Gives whether to go on.
-    fn wait(&self, pause: Duration, timeout: Option<Duration>) -> bool {
+    /// Waits for [`INTERVAL`], then for news, at most for [`RETRY_INTERVAL`]. Gives whether to go on.
+    fn wait(&self) -> bool {
         let mut state = self.state.lock();
-        self.changed.wait_while_for(&mut state, |state| !state.is_stopping, pause);
+        self.changed.wait_while_for(&mut state, |state| !state.is_stopping, INTERVAL);
         let is_idle = |state: &mut SignalState| !state.is_stopping && !state.has_news;
-        match timeout {
-            Some(timeout) => drop(self.changed.wait_while_for(&mut state, is_idle, timeout)),
-            None => self.changed.wait_while(&mut state, is_idle),
-        }
+        self.changed.wait_while_for(&mut state, is_idle, RETRY_INTERVAL);
         state.has_news = false;
         !state.is_stopping
     }
@@ -113,6 +110,7 @@ impl Indexer {
             min_free_bytes,
             writers: Vec::new(),
             signal: Arc::clone(&signal),
+            is_swept: false,
             is_failing: false,
         };
         let thread = thread::Builder::new()
@@ -154,6 +152,8 @@ struct Rounds {
     /// The one that was used last is the last one.
     writers: Vec<(SegmentKey, Writer)>,
     signal: Arc<Signal>,
+    /// What an earlier process left over is removed.
+    is_swept: bool,
     /// The last round failed, and it was logged.
     is_failing: bool,
 }
@@ -184,8 +184,7 @@ impl Rounds {
         loop {
             let goes_on = match self.round() {
                 Round::More => !self.signal.is_stopping(),
-                Round::Done => self.signal.wait(INTERVAL, None),
-                Round::Failed => self.signal.wait(INTERVAL, Some(RETRY_INTERVAL)),
+                Round::Done | Round::Failed => self.signal.wait(),
             };
             if !goes_on {
                 return;
@@ -214,7 +213,7 @@ impl Rounds {
                     if self.signal.is_stopping() {
                         return Round::Done;
                     }
-                    match self.turn(&view.name, kind, *key, ids.clone()) {
+                    match self.turn(view, kind, *key, ids.clone()) {
                         Ok(Turn::Stuck) => {}
                         Ok(Turn::Complete) if pending.len() <= 2 => {}
                         Ok(Turn::Partial | Turn::Complete) => has_more = true,
@@ -241,7 +240,7 @@ impl Rounds {
         segments(view, kind).filter(|(key, ids)| self.indexes.pending(*key, ids) > 0).collect()
     }
 
-    /// Drops the indexes whose segment is gone.
+    /// Drops the indexes whose segment is gone; at the beginning, those that an earlier process left, too.
     fn remove_evicted(&mut self, views: &[Arc<NodeView>]) -> Result<(), IndexError> {
         let of_view = |view: &Arc<NodeView>| {
             let segments = self.kinds.iter().flat_map(|kind| view.segments(kind.retention));
@@ -253,8 +252,7 @@ impl Rounds {
         for key in self.indexes.known().into_iter().filter(|key| !is_live(key)) {
             self.indexes.remove(key)?;
         }
-        // What an earlier process left.
-        let Some(dir) = &self.indexes.dir else { return Ok(()) };
+        let Some(dir) = self.indexes.dir.as_ref().filter(|_| !self.is_swept) else { return Ok(()) };
         for node in numbered(dir)? {
             let of_node = dir.join(node.to_string());
             for segment in numbered(&of_node)?.into_iter().filter(|segment| !is_live(&(node, *segment))) {
@@ -264,16 +262,18 @@ impl Rounds {
                 remove_dir(&of_node)?;
             }
         }
+        self.is_swept = true;
         Ok(())
     }
 
     /// Indexes some rows of a segment.
-    fn turn(&mut self, node: &str, kind: &FactKind, key: SegmentKey, ids: Range<u64>) -> Result<Turn, IndexError> {
+    fn turn(&mut self, view: &NodeView, kind: &FactKind, key: SegmentKey, ids: Range<u64>) -> Result<Turn, IndexError> {
         let engine = Arc::clone(&self.engine);
-        let Some(reader) = self.views.reader(&*engine, node) else { return Ok(Turn::Stuck) };
+        let Some(reader) = self.views.reader(&*engine, &view.name) else { return Ok(Turn::Stuck) };
+        let is_open = || segments(view, kind).last().is_some_and(|(last, _)| last == key);
         let indexed = match self.indexes.indexed(key) {
             Some(indexed) => indexed,
-            None => self.adopt(key, &ids)?,
+            None => self.adopt(key, &ids, is_open())?,
         };
         if indexed >= ids.end {
             return Ok(Turn::Complete);
@@ -282,15 +282,17 @@ impl Rounds {
         let next_id = add_rows(&reader, kind, key, indexed..ids.end, writer)?;
         writer.commit(next_id)?;
         self.indexes.publish(key, next_id, None)?;
-        Ok(match next_id {
-            _ if next_id == indexed => Turn::Stuck,
-            _ if next_id < ids.end => Turn::Partial,
-            _ => Turn::Complete,
+        Ok(if next_id == ids.end {
+            Turn::Complete
+        } else if next_id > indexed {
+            Turn::Partial
+        } else {
+            Turn::Stuck
         })
     }
 
     /// Takes over the index that an earlier process left, or begins one; gives the id up to which it has the rows.
-    fn adopt(&mut self, key: SegmentKey, ids: &Range<u64>) -> Result<u64, IndexError> {
+    fn adopt(&mut self, key: SegmentKey, ids: &Range<u64>, is_open: bool) -> Result<u64, IndexError> {
         self.writers.retain(|(open, _)| *open != key);
         let Some(dir) = self.indexes.dir_of(key) else {
             self.indexes.remove(key)?;
@@ -301,7 +303,8 @@ impl Rounds {
         let indexed = found.and_then(|(index, end)| {
             let indexed = index::indexed(&index, ids.start).filter(|indexed| (ids.start..=end).contains(indexed))?;
             // One that was being written when its process ended is read whole.
-            (indexed == ids.end || index::is_intact(&index)).then_some(indexed)
+            let is_complete = indexed == ids.end && !is_open;
+            (is_complete || index::is_intact(&index)).then_some(indexed)
         });
         if indexed.is_none() {
             self.indexes.remove(key)?;
