@@ -7,6 +7,8 @@
 //!
 //!  query ──▶ view + snapshot ──▶ segments ──▶ blocks of 1,024 ids: postings AND-ed, zones ──▶ rows
 //!
+//!                                      ╰─ text/: full-text index of a segment, follows the rows, narrows text queries
+//!
 //!  evict ──▶ view without the oldest segments ──▶ one range delete ──▶ files deleted after the last reader
 //! ```
 //!
@@ -14,14 +16,15 @@
 //!   that a resend is recognised whatever crashed.
 //! - A kind of fact is declared (`kind.rs`, `schema.rs`). Ids are dense from 0 for each node and kind, given in order of
 //!   arrival, never used again.
+//! - A record of a file that its agent reads again is recognised by its position, whatever became of the stream.
 //! - What can be read is durable. A batch reaches the engine only with its log synced.
 //! - A node's facts lie in *segments*, and a segment holds everything that is needed to read it: a message's chunks are
 //!   in its own segment, and a segment begins with a summary of each live connection. So the oldest can be evicted whole.
 //!
 //! Shared by all pillars: the engine (`engine`), the layout on disk (`keys.rs`, drawn there), the writing side
-//! (`writer.rs`, `node.rs`, `streams.rs`, `block.rs`, `load.rs`), eviction (`evict.rs`), what readers see (`view.rs`), and
-//! queries (`query.rs`, `search.rs`, `entries.rs`, `rows.rs`). Of a pillar: `network`, `memory`. Nothing here knows HTTP,
-//! gRPC or any protocol; calls block.
+//! (`writer.rs`, `node.rs`, `streams.rs`, `positions.rs`, `block.rs`, `load.rs`), eviction (`evict.rs`), what readers see
+//! (`view.rs`), queries (`query.rs`, `search.rs`, `entries.rs`, `rows.rs`), and full-text search (`text`). Of a pillar:
+//! `network`, `memory`, `logs`. Nothing here knows HTTP, gRPC or any protocol; calls block.
 
 #[cfg(feature = "rocksdb")]
 mod backup;

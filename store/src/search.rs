@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 use chainscope_proto::v1::Record;
 
 use crate::{
-    Error,
+    Error, TextQuery,
     engine::Snapshot,
     entries::BlockEntries,
     keys,
@@ -34,6 +34,9 @@ pub(crate) fn run(
     query: &Query,
     each: &mut dyn FnMut(u64, Record) -> ControlFlow<()>,
 ) -> Result<(), Error> {
+    if query.text.as_ref().is_some_and(TextQuery::is_empty) {
+        return Ok(());
+    }
     let mut ids = reader.view.ids(kind);
     match (query.order, query.cursor) {
         (_, None) => {}

@@ -9,9 +9,8 @@ use chainscope_proto::v1::{LogEncoding, LogMessage, LogPosition, Record, record:
 pub use query::LogQuery;
 
 use crate::{
-    Error, Store, TextIndexState,
+    Error, Store,
     kind::{FactKind, Index, RetentionClass},
-    meta::SegmentMeta,
 };
 
 /// Log messages of nodes.
@@ -67,24 +66,6 @@ impl Store {
     /// The query's budget is used up or its deadline passed: nothing is cut silently. Damage.
     pub fn log_messages(&self, node: &str, query: &LogQuery) -> Result<Vec<(u64, Record)>, Error> {
         self.facts(node, &LOG_MESSAGES, &query.query())
-    }
-
-    /// How far the full-text index of a node's log messages is.
-    pub fn text_index(&self, node: &str) -> TextIndexState {
-        let Some(view) = self.0.views.get(node) else { return TextIndexState::default() };
-        let ids = |segment: &SegmentMeta| segment.ids(LOG_MESSAGES.table);
-        let segments = view.segments(RetentionClass::Logs).iter();
-        let (mut rows, mut pending) = (0, 0);
-        for (number, ids) in segments.map(|segment| (segment.number, ids(segment))) {
-            rows += ids.end - ids.start;
-            pending += self.0.texts.pending((view.number, number), &ids);
-        }
-        TextIndexState { rows, pending }
-    }
-
-    /// Failures of writing or reading full-text indexes; each is tried again.
-    pub fn text_index_errors(&self) -> u64 {
-        self.0.texts.errors()
     }
 
     /// As [`Self::log_messages`], one by one, until `each` breaks off.

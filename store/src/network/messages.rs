@@ -84,6 +84,7 @@ impl MessageQuery {
             limit: self.limit,
             order: self.order,
             filters,
+            text: None,
             from_ns: self.from_ns,
             to_ns: self.to_ns,
             budget: self.budget.clone(),

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::Store;
-use crate::{Totals, keys, kind::RetentionClass, logs::LOG_MESSAGES, network::MESSAGES, view::NodeView};
+use crate::{
+    TextIndexState, Totals, keys, kind::RetentionClass, logs::LOG_MESSAGES, network::MESSAGES, view::NodeView,
+};
 
 /// A node and what is kept of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,23 @@ impl Store {
     pub fn visible_logs(&self, node: &str) -> (u64, u64) {
         let ids = self.0.views.get(node).map_or(0..0, |view| view.ids(&LOG_MESSAGES));
         (ids.start, ids.end)
+    }
+
+    /// How far the full-text index of a node's log messages is.
+    pub fn text_index(&self, node: &str) -> TextIndexState {
+        let mut state = TextIndexState::default();
+        let Some(view) = self.0.views.get(node) else { return state };
+        for segment in view.segments(RetentionClass::Logs) {
+            let ids = segment.ids(LOG_MESSAGES.table);
+            state.pending += self.0.texts.pending((view.number, segment.number), &ids);
+            state.rows += ids.end - ids.start;
+        }
+        state
+    }
+
+    /// Failures of writing or reading full-text indexes; each is tried again.
+    pub fn text_index_errors(&self) -> u64 {
+        self.0.texts.errors()
     }
 
     /// Approximate bytes on disk of all segments of a node; what is only in memory counts as 0.

@@ -44,6 +44,11 @@ impl TextQuery {
         parse::parse(text).map(Self)
     }
 
+    /// Whether it has no word, so that nothing matches.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether a text is an answer.
     pub(crate) fn matches(&self, text: &str) -> bool {
         self.0.as_ref().is_some_and(|expr| expr.matches(&words(text)))
