@@ -97,13 +97,13 @@ impl Agent {
         let machine = Machine::new(proc.clone());
         let exec = configuration.plan.exec_interest();
         let (memory, memory_inbox) = MemoryPillar::start(&proc)?;
-        let logs = LogsPillar::start(&config.nodes, sink.clone())?;
+        let (logs, logs_inbox) = LogsPillar::start(&config, &folder, sink.clone())?;
         let mut network = network::Setup::load(&config, folder.clone(), sink.clone(), exec, notices.clone())?;
         let mode = network.mode();
         tracing::info!(%mode, nodes = config.nodes.len(), "capturing");
 
         let opener = StreamInbox(streams.clone());
-        let inboxes: Vec<Box<dyn Inbox>> = vec![Box::new(opener), network.inbox(), memory_inbox, logs.inbox()];
+        let inboxes: Vec<Box<dyn Inbox>> = vec![Box::new(opener), network.inbox(), memory_inbox, logs_inbox];
         let mut heartbeats = vec![machine.heartbeat()];
         let mut discovery = Discovery::new(machine, configuration.plan, inboxes, noticed, configuration.maps);
         // Ports first: a process that begins to listen from here on is seen by the kernel, one that listens already by the

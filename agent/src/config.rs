@@ -35,6 +35,29 @@ pub struct Config {
     pub cluster: Option<ClusterConfig>,
     /// The host's proc file system.
     pub host_proc: PathBuf,
+    /// Where container runtimes write what containers print.
+    pub container_logs: ContainerLogs,
+}
+
+/// Directories of the host in which container runtimes write what containers print. Symbolic links lead from one to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerLogs {
+    /// Of pods: `NAMESPACE_NAME_UID/CONTAINER/*.log`.
+    pub pods: PathBuf,
+    /// Of Docker: `ID/ID-json.log`.
+    pub docker: PathBuf,
+    /// The kubelet's links to the files of containers.
+    pub links: PathBuf,
+}
+
+impl Default for ContainerLogs {
+    fn default() -> Self {
+        Self {
+            pods: "/var/log/pods".into(),
+            docker: "/var/lib/docker/containers".into(),
+            links: "/var/log/containers".into(),
+        }
+    }
 }
 
 /// How the agent gets its configuration from an operator.
@@ -115,10 +138,23 @@ pub struct NodeConfig {
 /// How the log of a node is recorded. The output of its container is always read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLogs {
-    /// Regular expressions; what they match is replaced by `[redacted]`.
-    pub redact: Vec<String>,
+    /// What is replaced by `[redacted]`.
+    pub redact: spec::Redaction,
     /// Further sources.
     pub sources: spec::LogSources,
+}
+
+impl NodeLogs {
+    /// None if a pattern is invalid: nothing is recorded that would have to be redacted.
+    fn new(logs: &spec::Logs, node: &spec::NodeConfig) -> Option<Self> {
+        match spec::Redaction::new(&logs.redact) {
+            Ok(redact) => Some(Self { redact, sources: node.log_sources.clone() }),
+            Err(cause) => {
+                tracing::error!(node = node.name, %cause, "no log messages of this node are recorded");
+                None
+            }
+        }
+    }
 }
 
 impl NodeConfig {
@@ -143,6 +179,7 @@ impl Config {
             nodes,
             cluster: None,
             host_proc: "/proc".into(),
+            container_logs: ContainerLogs::default(),
         }
     }
 
@@ -228,12 +265,7 @@ impl From<&spec::NodeConfig> for NodeConfig {
             identity: node.identity.clone(),
             store: node.observe.network.store,
             memory: node.observe.memory.as_ref().is_some_and(|memory| memory.enabled),
-            logs: node
-                .observe
-                .logs
-                .as_ref()
-                .filter(|logs| logs.enabled)
-                .map(|logs| NodeLogs { redact: logs.redact.clone(), sources: node.log_sources.clone() }),
+            logs: node.observe.logs.as_ref().filter(|logs| logs.enabled).and_then(|logs| NodeLogs::new(logs, node)),
         }
     }
 }

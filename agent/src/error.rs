@@ -1,6 +1,6 @@
 //! Errors of an agent.
 
-use std::{io, path::PathBuf};
+use std::{io, net::SocketAddr, path::PathBuf};
 
 /// An error that prevents an agent from running.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,14 @@ pub enum Error {
         path: PathBuf,
         /// The fault.
         what: String,
+    },
+    /// A syslog server cannot listen.
+    #[error("syslog on {address}: {source}")]
+    Syslog {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
     },
     /// The address of an aggregator cannot be used.
     #[error("aggregator address {uri:?}: {cause}")]

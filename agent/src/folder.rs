@@ -7,6 +7,7 @@
 //! | `streams` | nodes that have had a record stream in this epoch, one a line: any other stream begins at sequence 0 |
 //! | `journal` | the session journal, `chainscope.v1.Journal` |
 //! | `configuration` | the last configuration of the operator, without identities |
+//! | `log_positions` | positions up to which log files are recorded, JSON |
 //! | `settled` | nanoseconds since 1970, decimal: every earlier record is acknowledged or in the spool |
 //! | `spool/` | records that are not acknowledged, where there is a spool |
 //!
@@ -117,6 +118,15 @@ impl Folder {
 
     pub(crate) fn set_configuration(&self, bytes: &[u8]) -> Result<(), Error> {
         self.write("configuration", bytes, Durability::Synced)
+    }
+
+    /// Positions in log files.
+    pub(crate) fn log_positions(&self) -> Result<Option<Vec<u8>>, Error> {
+        self.read("log_positions")
+    }
+
+    pub(crate) fn set_log_positions(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.write("log_positions", bytes, Durability::Renamed)
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {

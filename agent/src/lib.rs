@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   kernel ── ring ──▶ network: reader ─▶ worker ─▶ interpreter ── records ──▶ delivery: streams, spool ─▶ uplink ─▶
+//!   files, containers, syslog ──▶ logs ───── records ──────────────────▶ delivery
 //!   kernel ── maps ──▶ memory: watcher ─▶ naming ─▶ profiles ── states ───────────────────────────────────▲
 //! ```
 //!
@@ -20,7 +21,7 @@
 //!   pillars, discovery ── tallies, figures ──▶ status thread ── Report ──▶ operator client
 //! ```
 //!
-//! `targets` decides which processes are observed; `network` and `memory` are pillars (trait `Pillar`) that get its changes
+//! `targets` decides which processes are observed; `network`, `memory` and `logs` are pillars (trait `Pillar`) that get its changes
 //! in their inboxes; `symbols` names code for `memory`; `delivery` keeps records until they are acknowledged; `operator`
 //! is the client of the operator. [`Agent::start`] wires them, [`Running::shutdown`] stops them. Modules below these
 //! (`blocking`, `config`, `clock`, `figures`, `folder`, `thread`, `openmetrics`) know none of them.
@@ -54,7 +55,7 @@ mod unsupported;
 pub use agent::{Agent, Running, Status};
 pub use chainscope_ebpf::{Finding, network::CaptureMode};
 pub use check::{require_supported, self_check};
-pub use config::{ClusterConfig, Config, NodeConfig, Store, TargetLimits, Watch};
+pub use config::{ClusterConfig, Config, ContainerLogs, NodeConfig, NodeLogs, Store, TargetLimits, Watch};
 pub use delivery::uplink::{Link, Remote, Uplink};
 pub use delivery::{Dropped, StreamStatus};
 pub use error::Error;

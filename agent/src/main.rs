@@ -42,6 +42,9 @@ struct Arguments {
     /// The host's proc file system.
     #[arg(long, value_name = "DIR", env = "CHAINSCOPE_HOST_PROC", default_value = "/proc")]
     host_proc: PathBuf,
+    /// Directory with the log files of pods, NAMESPACE_NAME_UID/CONTAINER/*.log.
+    #[arg(long, value_name = "DIR", env = "CHAINSCOPE_POD_LOGS", default_value = "/var/log/pods")]
+    pod_logs: PathBuf,
     /// Name of this host in the records; default: the kernel's host name. On a cluster: the Kubernetes node's name.
     #[arg(long, value_name = "NAME", env = "CHAINSCOPE_HOST")]
     host: Option<String>,
@@ -157,6 +160,7 @@ fn configure(arguments: &Arguments) -> anyhow::Result<Config> {
         }
     };
     config.host_proc.clone_from(&arguments.host_proc);
+    config.container_logs.pods.clone_from(&arguments.pod_logs);
     if let Some(data_dir) = &arguments.data_dir {
         config.data_dir.clone_from(data_dir);
     }

@@ -13,6 +13,19 @@ use chainscope_proto::v1::{
 use chainscope_tezos::{generate::Generator, message::PEER_KINDS};
 use prost::Message as _;
 
+/// A line of each form.
+const LOG_LINES: [&str; 9] = [
+    "Nov 24 13:56:38.469   WARN │ protocol\nNov 24 13:56:38.469   WARN │   PsGXQ",
+    "\u{1b}[1mNov 24 13:56:37.285\u{1b}[0m NOTICE | read identity file edsk3abc",
+    "Apr 27 08:29:09.000: message\n  continued",
+    "Apr  8 16:49:28.172 - light_mode: message",
+    "<005> 2025-10-10T12:33:27.197-00:00 [section.event] message",
+    r#"{"fd-sink-item.v0":{"level":"info","hostname":"h","time_stamp":1759939740.311383,"section":["p2p"],"event":{"name.v0":{}}}}"#,
+    "Mar 31 16:10:22.937 INFO Loading identity..., peer: idr",
+    r#"{"pid":1,"hostname":"h","time":"2025-03-31T16:10:22.937Z","level":30,"module":"m","line":3,"msg":"Applied"}"#,
+    "1 2021-07-14T12:00:00Z wsvl eb3fdbc716e5 665 eb3fdbc716e5 - Jul 14 12:00:00.000 ERROR some",
+];
+
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
     let (Some(vectors), Some(corpus)) = (arguments.next(), arguments.next()) else {
@@ -107,6 +120,16 @@ fn main() -> io::Result<()> {
     for (choice, query) in (0..11).flat_map(|choice| queries.map(|query| (choice, query))) {
         write("query", &format!("{choice}-{}", query.len()), &with_choice(choice, query.as_bytes()))?;
     }
+    for (number, line) in LOG_LINES.iter().enumerate() {
+        write("log_message", &number.to_string(), line.as_bytes())?;
+        let framed = format!("{} <27>{line}\n<27>{line}\n", line.len() + 4);
+        write("syslog_frames", &number.to_string(), &with_choice(7, framed.as_bytes()))?;
+        let container =
+            format!("2016-10-06T00:17:09.669794202Z stdout P {line}\n2016-10-06T00:17:09.669794202Z stderr F {line}\n");
+        write("container_lines", &number.to_string(), container.as_bytes())?;
+    }
+    let docker = r#"{"log":"line\n","stream":"stderr","time":"2016-10-06T00:17:09.669794202Z"}"#;
+    write("container_lines", "docker", docker.as_bytes())?;
     write("config", "example", &fs::read(vectors.join("../docs/chainscope.example.toml"))?)?;
     let legacy =
         "http_v3 = 17732\n[[nodes]]\nname = \"a\"\naliases = [\"b\"]\np2p = { port = 9732 }\nlog = {}\ndb = \"/db\"\n";

@@ -48,7 +48,7 @@ fn cri(line: &[u8]) -> Option<ContainerLine> {
         b"P" => true,
         _ => return None,
     };
-    Some(ContainerLine { time, stream, is_partial, text: parts.next()?.to_vec() })
+    Some(ContainerLine { time, stream, is_partial, text: parts.next().unwrap_or_default().to_vec() })
 }
 
 #[derive(Deserialize)]
@@ -91,6 +91,12 @@ impl PartJoiner {
         }
         self.time = None;
         Some((time, std::mem::take(&mut self.text)))
+    }
+
+    /// Whether a line waits for its next part.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.time.is_some()
     }
 
     /// Ends a line whose last part never came: the container has exited.

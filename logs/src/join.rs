@@ -1,6 +1,6 @@
 //! Lines that make up one message.
 
-use crate::form::{self, Line};
+use crate::form::{self, Form, Line};
 use crate::message::without_colours;
 
 /// Joins the lines of one source into messages. The end of a message is known when the next one begins: the caller flushes
@@ -13,7 +13,7 @@ pub struct MessageJoiner {
     lines: usize,
 }
 
-/// Greatest length of a joined message; a longer one is continued by a message of its own.
+/// Greatest length of a message; a longer one is continued by further messages.
 pub const MAX_MESSAGE_BYTES: usize = 256 << 10;
 /// Greatest number of joined lines.
 const MAX_LINES: usize = 4096;
@@ -38,6 +38,13 @@ impl MessageJoiner {
         self.lines > 0
     }
 
+    /// Whether a line can continue the message: not one of unknown form, and JSON objects are one line.
+    #[must_use]
+    pub fn may_continue(&self) -> bool {
+        let first = String::from_utf8_lossy(&self.raw[..self.first]);
+        self.is_pending() && form::parse(&without_colours(&first)).form != Form::Unknown
+    }
+
     /// Ends the message. Returns `None` if there is none.
     pub fn flush(&mut self) -> Option<Vec<u8>> {
         let is_pending = self.is_pending();
@@ -54,4 +61,21 @@ impl MessageJoiner {
         let first: Line<'_> = form::parse(&first);
         form::parse(&line).continues(&first)
     }
+}
+
+/// A message in pieces of at most [`MAX_MESSAGE_BYTES`], divided between characters. An empty message is one empty piece.
+pub fn pieces(message: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(message);
+    std::iter::from_fn(move || {
+        let whole = rest.take()?;
+        if whole.len() <= MAX_MESSAGE_BYTES {
+            return Some(whole);
+        }
+        // A character has at most four bytes; what is not UTF-8 is divided anywhere.
+        let is_start = |end: &usize| whole[*end] & 0xc0 != 0x80;
+        let end = (MAX_MESSAGE_BYTES - 3..=MAX_MESSAGE_BYTES).rev().find(is_start).unwrap_or(MAX_MESSAGE_BYTES);
+        let (piece, after) = whole.split_at(end);
+        rest = Some(after);
+        Some(piece)
+    })
 }

@@ -19,6 +19,6 @@ pub mod syslog;
 mod time;
 
 pub use form::Form;
-pub use join::{MAX_MESSAGE_BYTES, MessageJoiner};
+pub use join::{MAX_MESSAGE_BYTES, MessageJoiner, pieces};
 pub use level::{Level, UnknownLevel};
 pub use message::{Encoding, Message};

@@ -1,6 +1,6 @@
 //! Every line form of Octez and TezEdge, and whatever else arrives.
 
-use chainscope_logs::{Encoding, Form, Level, Message, MessageJoiner};
+use chainscope_logs::{Encoding, Form, Level, MAX_MESSAGE_BYTES, Message, MessageJoiner};
 
 /// 2026-01-01T00:00:00Z.
 const RECEIVED: i64 = 1_767_225_600_000_000_000;
@@ -168,7 +168,7 @@ fn joined_messages_are_bounded() {
     let (mut split, mut bytes) = (0, 0);
     for _ in 0..10_000 {
         if let Some(message) = joiner.push(&[b' '; 1000]) {
-            assert!(message.len() <= 1 << 20);
+            assert!(message.len() <= MAX_MESSAGE_BYTES);
             split += 1;
             bytes += message.len();
         }
@@ -203,6 +203,22 @@ fn syslog_headers() {
             Some("2025-11-24T13:56:37.285Z"),
             "no priority",
         ),
+        (
+            "<14>Nov 24 13:56:37.285   WARN │ a node\'s line",
+            Some(Level::Warning),
+            Some("2025-11-24T13:56:37.285Z"),
+            "a node\'s line",
+        ),
+        ("<11>Segmentation fault", Some(Level::Error), None, "Segmentation fault"),
+        ("<27>", Some(Level::Error), None, ""),
+        ("<30>Dec 31 23:59:58 host app: [p2p] hello", Some(Level::Info), Some("2025-12-31T23:59:58Z"), "[p2p] hello"),
+        (
+            "<30>1 2021-07-14T12:00:00Z h a 1 m [x y=\"z\"] \u{feff}[p2p] hello",
+            Some(Level::Info),
+            Some("2021-07-14T12:00:00Z"),
+            "[p2p] hello",
+        ),
+        ("<192>text", None, None, "<192>text"),
         ("<9999>1 text", None, None, "<9999>1 text"),
         ("<>text", None, None, "<>text"),
     ];

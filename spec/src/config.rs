@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, HostTarget, LogSources, Memory, Network, ObserveSpec, Retention,
     legacy::{LegacyNode, LegacyTop, Log, P2p},
-    logs::FileLogs,
+    logs::{self, FileLogs},
 };
 
 /// Default paths of the file; the first that exists is used.
@@ -206,6 +206,7 @@ impl Config {
         }
         for (index, node) in self.nodes.iter().enumerate() {
             node.validate(index)?;
+            logs::validate(index, node, &self.nodes[..index])?;
             if self.nodes[..index].iter().any(|earlier| earlier.name == node.name) {
                 return Err(Error::DuplicateName { index, name: node.name.clone() });
             }
@@ -224,14 +225,16 @@ impl NodeConfig {
         if self.target.p2p_port == Some(0) {
             return Err(Error::ZeroPort { index, key: "p2p_port" });
         }
-        let retention = &self.observe.retention;
-        for (key, is_zero) in [
-            ("rows", retention.rows == Some(0)),
-            ("bytes", retention.bytes == Some(ByteSize::b(0))),
-            ("age", retention.age.is_some_and(|age| age.is_zero())),
-        ] {
-            if is_zero {
-                return Err(Error::ZeroLimit { index, key });
+        let of_logs = self.observe.logs.as_ref().map(|logs| ("logs.retention", &logs.retention));
+        for (table, retention) in [("retention", &self.observe.retention)].into_iter().chain(of_logs) {
+            for (key, is_zero) in [
+                ("rows", retention.rows == Some(0)),
+                ("bytes", retention.bytes == Some(ByteSize::b(0))),
+                ("age", retention.age.is_some_and(|age| age.is_zero())),
+            ] {
+                if is_zero {
+                    return Err(Error::ZeroLimit { index, key: format!("{table}.{key}") });
+                }
             }
         }
         let Some(Memory { snapshots, .. }) = &self.observe.memory else { return Ok(()) };
@@ -268,7 +271,6 @@ impl FileNode {
             log: self.log,
         };
         legacy.data_dir(data_dir, warnings);
-        legacy.warn_logs(warnings);
         let target = HostTarget {
             p2p_port: legacy.port(self.p2p_port, warnings)?,
             pid: self.pid,
@@ -279,7 +281,7 @@ impl FileNode {
         if !target.is_specified() {
             return Err(Error::NoTarget { index });
         }
-        let (logs, log_sources) = self.logs.map(FileLogs::split).unzip();
+        let (logs, log_sources) = legacy.logs(self.logs, warnings)?.map(FileLogs::split).unzip();
         let name = self.name.or_else(|| target.default_name()).ok_or(Error::NoTarget { index })?;
         Ok(NodeConfig {
             name,

@@ -1,5 +1,9 @@
 //! Errors of the configuration; each names the position and the value.
 
+use std::{net::SocketAddr, path::PathBuf};
+
+use crate::RedactionError;
+
 /// Error of parsing or validating a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -43,12 +47,12 @@ pub enum Error {
         key: &'static str,
     },
     /// A retention limit of 0, which would keep nothing.
-    #[error("nodes[{index}]: retention.{key} must not be 0; leave it out for no limit")]
+    #[error("nodes[{index}]: {key} must not be 0; leave it out for no limit")]
     ZeroLimit {
         /// Index of the entry, from 0.
         index: usize,
         /// Name of the key.
-        key: &'static str,
+        key: String,
     },
     /// A snapshot interval or limit of 0.
     #[error("nodes[{index}]: memory.snapshots.{key} must not be 0")]
@@ -57,6 +61,44 @@ pub enum Error {
         index: usize,
         /// Name of the key.
         key: &'static str,
+    },
+    /// A pattern of `logs.redact`.
+    #[error("nodes[{index}]: logs.redact: {cause}")]
+    Redaction {
+        /// Index of the entry, from 0.
+        index: usize,
+        /// The fault.
+        cause: RedactionError,
+    },
+    /// Two nodes with the same log file.
+    #[error("nodes[{index}]: logs.file {path:?} is the file of nodes[{earlier}], too")]
+    SameLogFile {
+        /// Index of the entry, from 0.
+        index: usize,
+        /// Index of the other one.
+        earlier: usize,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A log file whose path depends on the working directory.
+    #[error("nodes[{index}]: logs.file {path:?} must be an absolute path")]
+    RelativeLogFile {
+        /// Index of the entry, from 0.
+        index: usize,
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two nodes whose syslog messages cannot be told apart.
+    #[error(
+        "nodes[{index}]: logs.syslog listens on {listen} as nodes[{earlier}] does: give both an app, or both a host, that differ"
+    )]
+    SameSyslog {
+        /// Index of the entry, from 0.
+        index: usize,
+        /// Index of the other one.
+        earlier: usize,
+        /// The address.
+        listen: SocketAddr,
     },
     /// A legacy key together with its replacement.
     #[error("{place}: both {old} and {new} are given; remove {old}")]

@@ -2,13 +2,14 @@
 //! Each is accepted with a warning that contains the new spelling.
 
 use std::{
+    fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Retention};
+use crate::{Error, Retention, logs::FileLogs};
 
 /// `p2p = { identity = "…", port = 9732, store_limit = 1_000_000 }`
 #[derive(Debug, Clone, Deserialize)]
@@ -22,7 +23,6 @@ pub(crate) struct P2p {
 /// `log = { port = 10000, store_limit = 1_000_000, disable_search = false }`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "parsed for validation; logs are not recorded yet")]
 pub(crate) struct Log {
     port: u16,
     store_limit: Option<u64>,
@@ -121,13 +121,45 @@ impl LegacyNode {
         Ok(listen)
     }
 
-    /// Warns that logs are not recorded.
-    pub(crate) fn warn_logs(&self, warnings: &mut Vec<String>) {
-        if self.log.is_some() {
-            warnings.push(format!("{}: log = {{ … }}: logs are not recorded by this version", self.place()));
+    /// Log messages: a syslog server on a port.
+    pub(crate) fn logs(&self, new: Option<FileLogs>, warnings: &mut Vec<String>) -> Result<Option<FileLogs>, Error> {
+        let place = self.place();
+        let mut logs = new;
+        if let (Some(log), None) = (&self.log, &logs)
+            && log.disable_search
+        {
+            warnings
+                .push(format!("{place}: log.disable_search is no longer used: log messages can always be searched"));
         }
-        if let Some(port) = self.syslog_port {
-            warnings.push(format!("{}: syslog_port = {port}: logs are not recorded by this version", self.place()));
+        let of_table = self.log.as_ref().map(|log| (log.port, log.store_limit));
+        for (key, old) in [("log", of_table), ("syslog_port", self.syslog_port.map(|port| (port, None)))] {
+            if let (Some((port, _)), None) = (old, &logs) {
+                warnings.push(format!(
+                    "{place}: {key} received syslog on all interfaces, this version on loopback: with syslog = {{ listen = \
+                     \"0.0.0.0:{port}\" }} everyone who reaches the port can write into the node's log"
+                ));
+            }
+            let old = old.map(|(port, rows)| Shown { port, store_limit: rows });
+            let meaning = |old: Shown| {
+                FileLogs::legacy(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), old.port), old.store_limit)
+            };
+            logs = replace(&place, (key, old), ("logs", logs), meaning, warnings)?;
+        }
+        Ok(logs)
+    }
+}
+
+/// A legacy syslog port with its limit, shown as it was written.
+struct Shown {
+    port: u16,
+    store_limit: Option<u64>,
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.store_limit {
+            Some(limit) => write!(f, "{{ port = {}, store_limit = {limit} }}", self.port),
+            None => write!(f, "{}", self.port),
         }
     }
 }

@@ -19,7 +19,7 @@ mod tests;
 
 pub use config::{Capture, Config, NodeConfig, SEARCH_PATHS};
 pub use error::Error;
-pub use logs::{LogSources, Logs, Syslog};
+pub use logs::{LogSources, Logs, Redaction, RedactionError, Syslog};
 pub use observe::{Memory, MemorySnapshots, Network, ObserveSpec, Retention, Stored};
 pub use pod::{
     PodIdentity, PodNetwork, PodOperator, PodPorts, PodRequirement, PodSelector, PodTarget, PortRef, SecretRef,

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use bytesize::ByteSize;
 use proptest::prelude::*;
 
-use crate::{Capture, Config, Error, Memory, Stored};
+use crate::{Capture, Config, Error, Logs, Memory, Redaction, Stored};
 
 fn parse(text: &str) -> Config {
     let (config, warnings) = Config::parse(text).unwrap();
@@ -39,6 +39,7 @@ fn every_key_of_the_example_file_is_read() {
     assert_eq!(node.observe.retention.bytes, Some(ByteSize::gib(20)));
     assert_eq!(node.observe.retention.age, Some(Duration::from_secs(14 * 86_400)));
     assert_eq!(node.observe.network.store, Stored::Both);
+    assert_eq!(node.observe.logs.as_ref().unwrap().retention, Logs::default().retention);
 }
 
 #[test]
@@ -105,7 +106,8 @@ fn a_tezedge_debugger_file_is_accepted_with_warnings() {
         "identity = \"/tmp/volume/tezedge/identity.json\"",
         "p2p_port = 9732",
         "retention = { rows = 1000000 }",
-        "logs are not recorded",
+        "log received syslog on all interfaces",
+        "logs = { retention = { rows = 1000000 }, syslog = { listen = \"127.0.0.1:10000\" } }",
     ] {
         assert!(text.contains(spelling), "{spelling} is missing in\n{text}");
     }
@@ -128,7 +130,12 @@ fn a_file_of_before_1_6_is_accepted_with_warnings() {
     .unwrap();
     assert_eq!(config.nodes[0].name, "9733");
     assert_eq!(config.nodes[0].identity.as_deref(), Some(Path::new("/tmp/identity.json")));
-    assert_eq!(warnings.len(), 8, "{warnings:#?}");
+    assert_eq!(warnings.len(), 9, "{warnings:#?}");
+    let spelled = "syslog_port = 10000 is now spelled logs = { syslog = { listen = \"127.0.0.1:10000\" } }";
+    assert!(warnings.iter().any(|warning| warning.contains(spelled)), "{warnings:#?}");
+    let syslog = config.nodes[0].log_sources.syslog.as_ref().unwrap();
+    assert_eq!(syslog.listen.to_string(), "127.0.0.1:10000");
+    assert_eq!(config.nodes[0].observe.logs, Some(Logs::default()));
 }
 
 #[test]
@@ -162,6 +169,65 @@ fn memory_is_disabled_without_its_table_and_enabled_by_an_empty_one() {
     let one = Config::for_memory_of(4711);
     assert_eq!((one.nodes[0].name.as_str(), one.nodes[0].target.pid), ("pid-4711", Some(4711)));
     assert_eq!(one.nodes[0].observe.memory, Some(Memory::default()));
+}
+
+#[test]
+fn logs_are_disabled_without_their_table() {
+    let node = |table: &str| {
+        let (config, _) = Config::parse(&format!("[[nodes]]\np2p_port = 1\n{table}")).unwrap();
+        config.nodes.into_iter().next().unwrap()
+    };
+    assert_eq!(node("").observe.logs, None);
+    assert_eq!(node("logs = {}").observe.logs, Some(Logs::default()));
+    let all = node(
+        "logs = { enabled = false, redact = [\"edpk[a-z]+\"], retention = { rows = 7 }, file = \"/var/log/node\", \
+         syslog = { listen = \"[::]:10000\", app = \"octez\", host = \"h\" } }",
+    );
+    let (logs, sources) = (all.observe.logs.unwrap(), all.log_sources);
+    assert_eq!((logs.enabled, logs.redact, logs.retention.rows), (false, vec!["edpk[a-z]+".to_owned()], Some(7)));
+    assert_eq!(sources.file.as_deref(), Some(Path::new("/var/log/node")));
+    let syslog = sources.syslog.unwrap();
+    assert_eq!(
+        (syslog.app.as_deref(), syslog.host.as_deref(), syslog.listen.port()),
+        (Some("octez"), Some("h"), 10000)
+    );
+}
+
+#[test]
+fn logs_that_cannot_be_recorded_are_rejected_with_their_entry() {
+    let two = |one: &str, two: &str| {
+        Config::parse(&format!("[[nodes]]\np2p_port = 1\nlogs = {one}\n[[nodes]]\np2p_port = 2\nlogs = {two}"))
+            .map_err(|error| error.to_string())
+    };
+    let syslog = |rest: &str| format!("{{ syslog = {{ listen = \"127.0.0.1:10000\"{rest} }} }}");
+    for (one, other, expected) in [
+        ("{}", "{ redact = [\"a\", \"(b\"] }", "nodes[1]: logs.redact: invalid pattern \"(b\": error: unclosed group"),
+        ("{ redact = [\"a*\"] }", "{}", "nodes[0]: logs.redact: the pattern \"a*\" matches empty text"),
+        ("{ redact = [\"\\\\w{9999}\"] }", "{}", "nodes[0]: logs.redact: invalid pattern"),
+        ("{}", "{ retention = { rows = 0 } }", "nodes[1]: logs.retention.rows must not be 0"),
+        ("{}", "{ file = \"node.log\" }", "nodes[1]: logs.file \"node.log\" must be an absolute path"),
+        ("{ file = \"/n\" }", "{ file = \"/n\" }", "nodes[1]: logs.file \"/n\" is the file of nodes[0], too"),
+        ("{}", "{ syslog = { listen = \"127.0.0.1:0\" } }", "nodes[1]: logs.syslog.listen must not be 0"),
+        (&syslog(""), &syslog(""), "nodes[1]: logs.syslog listens on 127.0.0.1:10000 as nodes[0] does"),
+        (&syslog(", app = \"a\""), &syslog(""), "nodes[1]: logs.syslog listens on"),
+        (&syslog(", app = \"a\""), &syslog(", host = \"a\""), "nodes[1]: logs.syslog listens on"),
+        (&syslog(", app = \"a\""), &syslog(", app = \"a\""), "nodes[1]: logs.syslog listens on"),
+    ] {
+        let error = two(one, other).unwrap_err();
+        assert!(error.contains(expected), "{one} {other}: {error}");
+    }
+    two(&syslog(", app = \"a\""), &syslog(", app = \"b\"")).unwrap();
+    two(&syslog(", host = \"a\""), &syslog(", app = \"a\", host = \"b\"")).unwrap();
+    two("{ file = \"/n\", enabled = false }", "{ file = \"/n\" }").unwrap();
+}
+
+#[test]
+fn every_match_of_every_pattern_is_redacted() {
+    let redaction = Redaction::new(&["edsk\\w+".to_owned(), "(?-u)\\xff+".to_owned(), "^secret".to_owned()]).unwrap();
+    let redacted = |message: &[u8]| redaction.apply(message.to_vec());
+    assert_eq!(redacted(b"key edsk3abc, edsk4 $0"), b"key [redacted], [redacted] $0");
+    assert_eq!(redacted(b"secret \xff\xff\xfe"), b"[redacted] [redacted]\xfe");
+    assert_eq!(redacted(b"a secret"), b"a secret");
 }
 
 proptest! {

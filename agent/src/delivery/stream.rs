@@ -6,7 +6,7 @@ use std::{
     ops::Bound,
 };
 
-use chainscope_proto::v1::{Batch, HighWaterMark};
+use chainscope_proto::v1::{Batch, HighWaterMark, Record, record::Kind};
 
 /// Records of the streams of one agent that the aggregator has not acknowledged.
 ///
@@ -41,6 +41,14 @@ pub(crate) trait StreamBuffer {
 
     /// The streams, by node.
     fn status(&self) -> Vec<StreamStatus>;
+}
+
+/// When a record came to this agent, nanoseconds since 1970. The time of a log message is its sender's.
+pub(super) fn arrival_ns(record: &Record) -> i64 {
+    match &record.kind {
+        Some(Kind::LogMessage(message)) => message.received_ns,
+        _ => record.time_ns,
+    }
 }
 
 /// Records that were dropped since the process started.

@@ -135,6 +135,22 @@ impl RecordStreams {
         is_accepted
     }
 
+    /// Adds a fact that can be offered again, if less than half of the node's share of memory and spool is in use. Returns how
+    /// many records the stream was given until now, or the record.
+    pub(crate) fn offer(&self, node: &str, record: Record) -> Result<u64, Box<Record>> {
+        if self.0.buffers.spool.as_ref().is_some_and(|spool| !spool.lock().has_room(node)) {
+            return Err(Box::new(record));
+        }
+        let accepted = self.0.buffers.queue.lock().offer(node, record)?;
+        self.0.buffers.notify_queued();
+        Ok(accepted)
+    }
+
+    /// How many of the records that a stream was given no kill of this process would lose.
+    pub(crate) fn durable(&self, node: &str) -> u64 {
+        self.0.buffers.queue.lock().durable(node)
+    }
+
     /// Adds a state record, which replaces an unsent one of the same target.
     pub(crate) fn merge(&self, node: &str, record: Record) {
         self.0.buffers.queue.lock().merge(node, record);

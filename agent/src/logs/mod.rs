@@ -1,64 +1,176 @@
-//! The logs pillar: knows its targets, and records nothing yet.
+//! The logs pillar: log messages of nodes, from files, from what their containers print, and from syslog.
+//!
+//! ```text
+//!   inbox ── Command ──▶ reader: schedules ──▶ pool: one call of a source at a time
+//!                                                 follower ── lines ──▶ assembler ── messages ─┐
+//!   syslog: UDP datagrams, TCP frames ── messages ── routed to a node ─────────────────────────┤
+//!                                                                                              ▼
+//!                                                                      redacted ──▶ LogSink: record streams
+//! ```
+//!
+//! **Exactly once, for files.** A message carries the position of its end in its file. An aggregator drops what ends at or
+//! before the last one that it stored of the file, so the agent may read again. It must then find the same messages: their
+//! boundaries follow from the file, except where a message was ended because no further line came. Such a boundary is on disk
+//! before its message is sent ([`files::positions`]).
+//!
+//! **Waiting.** A file is not read on while its messages do not fit into the record stream. Syslog cannot wait: what does not
+//! fit is counted by the stream, and what the kernel dropped is recorded as a loss.
 
-use std::{collections::BTreeSet, sync::Arc};
+mod emit;
+mod figures;
+pub(crate) mod files;
+mod syslog;
+#[cfg(test)]
+mod tests;
 
-use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
+use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
+
+use crossbeam_channel::{Sender, unbounded};
+use emit::LogSink;
+use figures::Figures;
+use files::{
+    place::Place,
+    positions::Positions,
+    reader::{Command, Reader, SourceSpec},
+};
+use tokio::sync::watch;
 
 use crate::{
-    Error,
-    config::NodeConfig,
-    openmetrics::gauge,
+    Config, Error,
+    blocking::BlockingPool,
+    config::ContainerLogs,
+    folder::Folder,
     pillar::{Pillar, PillarStatus},
-    status::ActiveSink,
-    targets::{Inbox, TargetChange},
+    targets::{Assignment, Inbox, StartedTarget, TargetChange},
+    thread::{AsyncThread, Heartbeat, spawn},
 };
 
-/// The running logs pillar.
-#[derive(Debug, Default)]
-pub(crate) struct LogsPillar(Arc<Targets>);
+/// How long the syslog server may take to read what has arrived when the pillar ends.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// Process ids of the targets.
-#[derive(Debug, Default)]
-struct Targets(Mutex<BTreeSet<u32>>);
+/// The running logs pillar.
+pub(crate) struct LogsPillar {
+    figures: Arc<Figures>,
+    commands: Sender<Command>,
+    reader: Option<JoinHandle<()>>,
+    syslog: Option<(watch::Sender<bool>, AsyncThread)>,
+}
 
 impl LogsPillar {
-    pub(crate) fn start(_nodes: &[NodeConfig], _sink: ActiveSink) -> Result<Self, Error> {
-        Ok(Self::default())
-    }
-
-    pub(crate) fn inbox(&self) -> Box<dyn Inbox> {
-        Box::new(LogsInbox(Arc::clone(&self.0)))
+    /// Binds the syslog servers, and follows the files of the configured nodes.
+    pub(crate) fn start(config: &Config, folder: &Folder, sink: impl LogSink) -> Result<(Self, Box<dyn Inbox>), Error> {
+        let pool = BlockingPool::new("chainscope-logfile", "log files");
+        let reading = Heartbeat::new("log reader");
+        let mut heartbeats = vec![reading.clone(), pool.heartbeat()];
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "one command per change of a target; discovery must not wait for a pillar"
+        )]
+        let (commands, commanded) = unbounded();
+        let servers = syslog::bind(&config.nodes)?;
+        let (stop, stopped) = watch::channel(false);
+        let figures = Arc::<Figures>::default();
+        let syslog = if servers.is_empty() {
+            None
+        } else {
+            let (sink, figures) = (sink.clone(), Arc::clone(&figures));
+            let serve = move || syslog::serve(servers, sink, figures, stopped);
+            let thread = AsyncThread::spawn("chainscope-syslog", "syslog", serve)?;
+            heartbeats.push(thread.heartbeat());
+            Some((stop, thread))
+        };
+        figures.set_heartbeats(heartbeats);
+        let reader =
+            Reader::new(sink, Positions::load(folder.clone())?, Arc::clone(&figures), pool, commanded, reading);
+        let reader = spawn("chainscope-logs", move || reader.run())?;
+        for node in &config.nodes {
+            let Some(logs) = &node.logs else { continue };
+            if let Some(path) = &logs.sources.file {
+                let node = node.name.as_str().into();
+                let place = Place::File(path.clone());
+                let source = SourceSpec { node, target: "".into(), place, redact: logs.redact.clone() };
+                // The reader runs until it is told to stop.
+                let _ = commands.send(Command::Follow { pid: None, source });
+            }
+        }
+        let inbox = LogsInbox { commands: commands.clone(), dirs: config.container_logs.clone() };
+        Ok((Self { figures, commands, reader: Some(reader), syslog }, Box::new(inbox)))
     }
 }
 
 impl Pillar for LogsPillar {
     fn status(&self) -> Arc<dyn PillarStatus> {
-        Arc::<Targets>::clone(&self.0)
+        Arc::clone(&self.figures) as Arc<dyn PillarStatus>
+    }
+
+    fn drain(&mut self) -> Result<(), Error> {
+        if let Some((stop, mut thread)) = self.syslog.take() {
+            stop.send_replace(true);
+            thread.wait(SHUTDOWN_GRACE);
+        }
+        // A reader that ended has panicked; the panic hook has logged it.
+        let _ = self.commands.send(Command::Stop);
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        Ok(())
     }
 }
 
-impl PillarStatus for Targets {
-    fn register(&self, registry: &mut Registry) {
-        gauge(registry, "logs_targets", "Processes whose log is recorded", self.0.lock().len() as u64);
+impl fmt::Debug for LogsPillar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogsPillar").finish_non_exhaustive()
     }
 }
 
-struct LogsInbox(Arc<Targets>);
+/// Translates target changes into commands of the reader.
+struct LogsInbox {
+    commands: Sender<Command>,
+    dirs: ContainerLogs,
+}
+
+impl LogsInbox {
+    /// The output of a target's container; none outside of containers.
+    fn source(&self, target: &StartedTarget) -> Option<SourceSpec> {
+        let Assignment { node, label, observe, .. } = &target.assignment;
+        let logs = observe.logs.as_ref()?;
+        let location = target.facts.location.as_ref()?;
+        let place = match (&logs.pod_dir, &location.pod) {
+            (Some(dir), _) => Place::pod(&self.dirs, dir),
+            (None, None) => Place::docker(&self.dirs, &location.container.to_string()),
+            // A pod that the operator did not name: the directory is not known.
+            (None, Some(_)) => return None,
+        };
+        let (node, target) = (Arc::clone(node), Arc::clone(label));
+        Some(SourceSpec { node, target, place, redact: logs.redact.clone() })
+    }
+
+    fn send(&self, command: Command) {
+        // A reader that ended has logged the cause.
+        let _ = self.commands.send(command);
+    }
+}
 
 impl Inbox for LogsInbox {
     fn put(&mut self, change: &TargetChange) -> Result<(), Error> {
-        let mut targets = self.0.0.lock();
         match change {
-            TargetChange::Started(target) if target.assignment.observe.logs.is_some() => {
-                targets.insert(target.facts.pid);
+            TargetChange::Started(target) => {
+                let pid = target.facts.pid;
+                // The number of a process whose exit was not noticed yet.
+                self.send(Command::Exited(pid));
+                if let Some(source) = self.source(target) {
+                    self.send(Command::Follow { pid: Some(pid), source });
+                }
+                if target.has_exited {
+                    self.send(Command::Exited(pid));
+                }
             }
-            TargetChange::Changed(pid, assignment) if assignment.observe.logs.is_some() => {
-                targets.insert(*pid);
+            TargetChange::Changed(pid, assignment) => {
+                let redact = assignment.observe.logs.as_ref().map(|logs| logs.redact.clone());
+                self.send(Command::Changed(*pid, redact));
             }
-            TargetChange::Changed(pid, _) | TargetChange::Released(pid) | TargetChange::Exited(pid) => {
-                targets.remove(pid);
-            }
+            TargetChange::Released(pid) => self.send(Command::Released(*pid)),
+            TargetChange::Exited(pid) => self.send(Command::Exited(*pid)),
             _ => {}
         }
         Ok(())

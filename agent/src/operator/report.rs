@@ -83,6 +83,7 @@ impl Ledger {
         }
         let is_refused = history.refused.as_ref().is_some_and(|(starts, _)| *starts >= processes.starts);
         let fault = pod.fault.clone().unwrap_or_default();
+        let last_error = [&fault, &history.last_error].into_iter().find(|error| !error.is_empty()).cloned();
         let state = match processes.pids.first() {
             _ if !fault.is_empty() => PodState::Failed,
             _ if !pod.is_observed() => PodState::Unspecified,
@@ -105,7 +106,7 @@ impl Ledger {
             bytes_seen: total.bytes_seen,
             bytes_lost: total.bytes_lost,
             records_lost: total.records_lost,
-            last_error: if fault.is_empty() { history.last_error.clone() } else { fault },
+            last_error: last_error.or_else(|| pod.logs_fault.clone()).unwrap_or_default(),
             process_starts: processes.starts,
             process_started_ns: processes.started_ns,
             last_record_ns: total.last_record_ns,

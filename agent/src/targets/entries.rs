@@ -194,7 +194,7 @@ impl EntryPlan {
             observe: Observe {
                 network: Some(Network { store: entry.store }),
                 memory: entry.memory,
-                logs: entry.logs.map(|logs| Logs { redact: logs.redact.into() }),
+                logs: entry.logs.map(|logs| Logs { redact: logs.redact, pod_dir: None }),
             },
         };
         MatchResult::Observe(Owner::Entry(index), assignment)

@@ -33,6 +33,7 @@ pub(crate) mod proc;
 use std::sync::Arc;
 
 pub(crate) use cgroup::{ContainerId, ContainerLocation, PodUid};
+use chainscope_spec::Redaction;
 pub(crate) use change::{Inbox, Notice, StartCause, StartedTarget, TargetChange, WatchList};
 use identity::Source;
 pub(crate) use plan::{ExecInterest, Plan};
@@ -73,8 +74,10 @@ pub(crate) struct Network {
 /// Options of the logs pillar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Logs {
-    /// Regular expressions; what they match is replaced by `[redacted]`.
-    pub(crate) redact: Arc<[String]>,
+    /// What is replaced by `[redacted]`.
+    pub(crate) redact: Redaction,
+    /// Directory of the container's log files below that of all pods; none outside of Kubernetes.
+    pub(crate) pod_dir: Option<Arc<str>>,
 }
 
 impl Observe {

@@ -8,7 +8,7 @@ use std::{
 
 use chainscope_hygiene::EscapedTruncated;
 use chainscope_proto::v1::{HostUpdate, ObservedPod, observed_pod};
-use chainscope_spec::Stored;
+use chainscope_spec::{Redaction, Stored};
 use chainscope_tezos::Identity;
 use zeroize::Zeroize as _;
 
@@ -31,6 +31,8 @@ pub(crate) struct Pod {
     pub(crate) assignment: Assignment,
     /// Why it cannot be observed as it is described.
     pub(crate) fault: Option<String>,
+    /// Why its log messages cannot be recorded; the rest is observed.
+    pub(crate) logs_fault: Option<String>,
     /// Its identity is in a Secret, and the operator has not sent it since the agent started.
     pub(crate) awaits_identity: bool,
     path_uid: Option<PodUid>,
@@ -193,6 +195,10 @@ impl Pod {
             faulty(format!("{port} is no port"));
         }
         let network = pod.network.unwrap_or(chainscope_proto::v1::NetworkOptions { enabled: true, plain_only: false });
+        let (logs, logs_fault) = match logs(&pod) {
+            Ok(logs) => (logs, None),
+            Err(cause) => (None, Some(format!("no log messages are recorded: {cause}"))),
+        };
         let awaits_identity = matches!(&source, Source::Missing(reason) if reason == AWAY);
         Some(Self {
             uid: pod.uid.clone(),
@@ -209,14 +215,11 @@ impl Pod {
                         .enabled
                         .then_some(Network { store: if network.plain_only { Stored::Plain } else { Stored::Both } }),
                     memory: pod.memory.is_some_and(|memory| memory.enabled),
-                    logs: pod
-                        .logs
-                        .as_ref()
-                        .filter(|logs| logs.enabled)
-                        .map(|logs| Logs { redact: logs.redact.as_slice().into() }),
+                    logs,
                 },
             },
             fault,
+            logs_fault,
             awaits_identity,
             path_uid: PodUid::parse(&pod.uid),
             bare: pod,
@@ -227,6 +230,18 @@ impl Pod {
     pub(crate) fn is_observed(&self) -> bool {
         !self.assignment.observe.is_empty()
     }
+}
+
+/// Options of the logs pillar. The error is what cannot be used: nothing is recorded that would have to be redacted.
+fn logs(pod: &ObservedPod) -> Result<Option<Logs>, String> {
+    let Some(options) = pod.logs.as_ref().filter(|logs| logs.enabled) else { return Ok(None) };
+    let redact = Redaction::new(&options.redact).map_err(|cause| EscapedTruncated(&cause.to_string()).to_string())?;
+    let parts = [&pod.namespace, &pod.name, &pod.uid, &pod.container];
+    if parts.iter().any(|part| part.is_empty() || part.contains(['/', '\0'])) || pod.container.starts_with('.') {
+        return Err(format!("{:?} is no container of a pod", EscapedTruncated(&pod.container).to_string()));
+    }
+    let pod_dir = format!("{}_{}_{}/{}", pod.namespace, pod.name, pod.uid, pod.container);
+    Ok(Some(Logs { redact, pod_dir: Some(pod_dir.into()) }))
 }
 
 /// The source of the identity; leaves no secret in `bare`.

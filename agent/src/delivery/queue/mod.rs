@@ -67,6 +67,21 @@ impl MemoryQueue {
         self.streams.get_mut(node).is_some_and(|stream| stream.push(record, quota))
     }
 
+    /// Adds a fact that can be offered again. Returns how many records the stream was given until now, or the record.
+    pub(crate) fn offer(&mut self, node: &str, record: Record) -> Result<u64, Box<Record>> {
+        self.streams.expect_also(node);
+        let quota = self.quota();
+        match self.streams.get_mut(node) {
+            Some(stream) => stream.offer(record, quota),
+            None => Err(Box::new(record)),
+        }
+    }
+
+    /// How many of the records that a stream was given are durable: acknowledged, or in the spool.
+    pub(crate) fn durable(&self, node: &str) -> u64 {
+        self.streams.by_node.get(node).map_or(0, QueuedStream::durable)
+    }
+
     /// Adds a state record. It replaces the one of the same target that is not in a batch yet.
     pub(crate) fn merge(&mut self, node: &str, record: Record) {
         if let Some(stream) = self.streams.get_mut(node) {

@@ -8,7 +8,7 @@ use prost::Message as _;
 use super::overflow::Overflow;
 use crate::delivery::{
     batch::RECORD_TAG_BYTES,
-    stream::{Dropped, StreamStatus},
+    stream::{Dropped, StreamStatus, arrival_ns},
 };
 
 /// Memory of a queued record beyond its encoded bytes, about.
@@ -34,6 +34,9 @@ pub(super) struct QueuedStream {
     state: BTreeMap<String, Record>,
     /// End of the state records that were last moved to `queue`: until they are sent, newer ones wait in `state`.
     state_end: usize,
+    /// Records that were ever added, and that were ever removed.
+    appended: u64,
+    removed: u64,
     /// Facts that were dropped since the last accepted record.
     overflow: Option<Overflow>,
     /// Bulk facts are dropped until half of the quota is free. If they were accepted as soon as anything is free, a full
@@ -56,6 +59,8 @@ impl QueuedStream {
             sent: 0,
             state: BTreeMap::new(),
             state_end: 0,
+            appended: 0,
+            removed: 0,
             overflow: None,
             is_choked: false,
             dropped: Dropped::default(),
@@ -83,12 +88,30 @@ impl QueuedStream {
         };
         if !fits {
             self.is_choked = true;
-            self.drop_fact(record.time_ns, encoded);
+            self.drop_fact(arrival_ns(&record), encoded);
             return false;
         }
         self.queue_loss();
         self.append(record, encoded);
         true
+    }
+
+    /// Adds a fact that can be offered again: it may use half of the quota, so that facts that cannot wait find space. Returns
+    /// how many records were added until now, or the record. One that never fits is dropped.
+    pub(super) fn offer(&mut self, record: Record, quota: usize) -> Result<u64, Box<Record>> {
+        self.relax(quota);
+        let needed = record.encoded_len() + RECORD_OVERHEAD + MAX_LOSS_BYTES;
+        let fits_later = needed <= quota - quota / 8;
+        if fits_later && (self.is_choked || self.bytes > 0 && self.bytes + needed > quota / 2) {
+            return Err(Box::new(record));
+        }
+        self.push(record, quota);
+        Ok(self.appended)
+    }
+
+    /// How many of the records that were added are durable.
+    pub(super) fn durable(&self) -> u64 {
+        self.removed
     }
 
     /// Adds a state record, which replaces the one of the same target.
@@ -161,7 +184,7 @@ impl QueuedStream {
     /// Time of the oldest record or dropped fact.
     pub(super) fn oldest_ns(&self) -> Option<i64> {
         let overflow = self.overflow.as_ref().map(Overflow::start_ns);
-        self.queue.front().map(|queued| queued.record.time_ns).into_iter().chain(overflow).min()
+        self.queue.front().map(|queued| arrival_ns(&queued.record)).into_iter().chain(overflow).min()
     }
 
     pub(super) fn status(&self, node: &str) -> StreamStatus {
@@ -176,6 +199,7 @@ impl QueuedStream {
 
     fn append(&mut self, record: Record, encoded: usize) {
         self.bytes += encoded + RECORD_OVERHEAD;
+        self.appended += 1;
         self.queue.push_back(Queued { record, encoded });
     }
 
@@ -186,6 +210,7 @@ impl QueuedStream {
             self.bytes -= queued.encoded + RECORD_OVERHEAD;
         }
         self.base = self.base.map(|base| base + count as u64);
+        self.removed += count as u64;
         self.sent = self.sent.saturating_sub(count);
         self.state_end = self.state_end.saturating_sub(count);
         if self.queue.is_empty() {

@@ -51,6 +51,30 @@ fn state(target: u8, value: u64) -> Record {
     Record { time_ns: 0, target: format!("t{target}"), kind: Some(Kind::NetworkAccount(account)) }
 }
 
+#[test]
+fn a_fact_that_can_wait_leaves_half_of_the_space_and_is_not_counted() {
+    let mut queue = MemoryQueue::new(100_000);
+    queue.open("a", Some(0));
+    let mut accepted = 0;
+    while let Ok(number) = queue.offer("a", chunk(0, 1000)) {
+        accepted += 1;
+        assert_eq!(number, accepted);
+    }
+    assert!((45_000..=50_000).contains(&queue.bytes()), "{}", queue.bytes());
+    assert!(queue.push("a", chunk(0, 30_000)), "what cannot wait finds space");
+    assert_eq!((queue.durable("a"), queue.status()[0].dropped.records), (0, 0));
+    // It is accepted again once records are durable.
+    let batch = queue.next_batch(&BTreeSet::new()).unwrap();
+    queue.acknowledge("a", batch.records.len() as u64).unwrap();
+    assert_eq!(queue.durable("a"), accepted + 1);
+    assert_eq!(queue.offer("a", chunk(0, 1000)).unwrap(), accepted + 2);
+    // More than half of the space, and more than all of it, which is a loss.
+    queue.offer("a", chunk(0, 60_000)).unwrap_err();
+    queue.offer("a", chunk(0, 200_000)).unwrap();
+    assert_eq!(queue.status()[0].dropped.records, 1);
+    queue.offer("b", chunk(0, 1)).unwrap_err();
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Push {

@@ -181,6 +181,12 @@ impl Spool {
         self.limit / self.streams.shares() as u64
     }
 
+    /// Whether less than half of the node's share is in use, or all of it is acknowledged.
+    pub(crate) fn has_room(&self, node: &str) -> bool {
+        let stream = self.streams.by_node.get(node);
+        stream.is_some_and(|stream| stream.is_empty() || stream.bytes() < self.share() / 2)
+    }
+
     fn segment_bytes(&self) -> u64 {
         (self.share() / 8).min(MAX_SEGMENT_BYTES)
     }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use chainscope_proto::v1::{Loss, Record, record::Kind};
 
+use crate::delivery::stream::arrival_ns;
+
 /// Maximum number of losses that are kept apart by cause; the others are added up as one.
 const MAX_CAUSES: usize = 64;
 
@@ -40,7 +42,8 @@ impl RecordSummary {
             _ => {
                 self.facts += 1;
                 self.bytes += encoded as u64;
-                self.extend_span(record.time_ns, record.time_ns);
+                let arrival = arrival_ns(record);
+                self.extend_span(arrival, arrival);
             }
         }
     }

@@ -109,6 +109,30 @@ fn what_is_wrong_with_a_pod_is_said_of_it_alone() {
 }
 
 #[test]
+fn logs_that_cannot_be_redacted_are_not_recorded() {
+    let options = |redact: &[&str]| {
+        let redact = redact.iter().map(|pattern| (*pattern).to_owned()).collect();
+        Some(chainscope_proto::v1::LogsOptions { enabled: true, redact })
+    };
+    let pod = || ObservedPod { container: "node".to_owned(), ..pod("uid", 'a') };
+    let right = Pod::new(ObservedPod { logs: options(&["edsk\\w+"]), ..pod() }).unwrap();
+    let logs = right.assignment.observe.logs.unwrap();
+    assert_eq!(logs.redact.apply(b"an edsk1".to_vec()), b"an [redacted]");
+    let dir = format!("{}_{}_uid/node", right.bare.namespace, right.bare.name);
+    assert_eq!((logs.pod_dir.as_deref(), right.logs_fault), (Some(dir.as_str()), None));
+    for (wrong, fault) in [
+        (ObservedPod { logs: options(&["a", "(b"]), ..pod() }, "no log messages are recorded: invalid pattern \"(b\""),
+        (ObservedPod { logs: options(&[]), container: "../x".to_owned(), ..pod() }, "is no container of a pod"),
+        (ObservedPod { logs: options(&[]), name: "a/../../b".to_owned(), ..pod() }, "is no container of a pod"),
+    ] {
+        let pod = Pod::new(wrong).unwrap();
+        assert_eq!((pod.assignment.observe.logs.clone(), pod.fault.clone()), (None, None), "{fault}");
+        assert!(pod.logs_fault.as_ref().unwrap().contains(fault), "{:?}", pod.logs_fault);
+        assert!(pod.is_observed(), "the rest is");
+    }
+}
+
+#[test]
 fn an_identity_is_parsed_once_and_not_kept_as_text() {
     let identity = |identity| ObservedPod { identity, ..pod("a", 'a') };
     let json = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));

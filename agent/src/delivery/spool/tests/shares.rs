@@ -32,6 +32,21 @@ fn a_busy_stream_drops_its_oldest_records_and_others_keep_their_share() {
 }
 
 #[test]
+fn what_can_wait_leaves_half_of_a_share() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 2_000_000);
+    let mut tens = 0;
+    while spool.has_room("a") {
+        fill(&mut spool, "a", tens * 10, 1);
+        tens += 1;
+    }
+    assert!((400_000..600_000).contains(&spool.bytes()), "{}", spool.bytes());
+    assert!(spool.has_room("b") && !spool.has_room("unknown"));
+    deliver(&mut spool, &mut Durable::default());
+    assert!(spool.has_room("a"), "all of it is acknowledged");
+}
+
+#[test]
 fn sent_records_are_kept_in_a_full_stream() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);

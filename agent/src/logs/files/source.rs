@@ -1,0 +1,311 @@
+//! One source of log messages: from the lines of its files to records, and back to the positions that are durable.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    sync::Arc,
+    time::Instant,
+};
+
+use chainscope_hygiene::warn_limited;
+use chainscope_logs::{
+    Encoding,
+    container::{self, Stream},
+};
+use chainscope_proto::v1::{Record, record::Kind};
+use chainscope_spec::Redaction;
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    assemble::{Assembled, Assembler},
+    follow::{Follower, Lines, Progress, first_u64},
+    positions::Positions,
+    reader::SourceSpec,
+};
+use crate::{
+    clock::realtime_ns,
+    logs::{
+        emit::{LogSink, Received},
+        figures::Figures,
+    },
+};
+
+/// A source.
+pub(crate) struct Source<S> {
+    follower: Follower,
+    book: Book<S>,
+    /// No line has come since the last poll.
+    was_quiet: bool,
+}
+
+/// What is known of the files of a source, and the records that wait.
+struct Book<S> {
+    node: Arc<str>,
+    target: Arc<str>,
+    redact: Arc<Mutex<Redaction>>,
+    is_container: bool,
+    sink: S,
+    positions: Arc<Positions>,
+    figures: Arc<Figures>,
+    /// Files by key and generation.
+    files: BTreeMap<(u64, u32), FileState>,
+    /// Greatest generation of each key.
+    generations: BTreeMap<u64, u32>,
+    ready: VecDeque<Ready>,
+}
+
+#[derive(Default)]
+struct FileState {
+    /// Start of the next line.
+    position: u64,
+    streams: BTreeMap<&'static str, StreamState>,
+    has_ended: bool,
+}
+
+struct StreamState {
+    /// Identity in the positions of messages.
+    id: u64,
+    assembler: Assembler,
+    /// Messages that are queued and not known to be durable: numbers of their records, and where they start.
+    volatile: VecDeque<(u64, u64)>,
+}
+
+/// A record that was not accepted yet.
+struct Ready {
+    record: Record,
+    file: (u64, u32),
+    stream: &'static str,
+    start: u64,
+}
+
+impl<S: LogSink> Source<S> {
+    /// `redact` is that of the specification, and may change.
+    pub(crate) fn new(
+        spec: SourceSpec,
+        redact: Arc<Mutex<Redaction>>,
+        sink: S,
+        positions: Arc<Positions>,
+        figures: Arc<Figures>,
+    ) -> Self {
+        let SourceSpec { node, target, place, .. } = spec;
+        let is_container = place.is_container();
+        let book = Book {
+            node,
+            target,
+            redact,
+            is_container,
+            sink,
+            positions,
+            figures,
+            files: BTreeMap::new(),
+            generations: BTreeMap::new(),
+            ready: VecDeque::new(),
+        };
+        Self { follower: Follower::new(place), book, was_quiet: false }
+    }
+
+    /// Reads what was appended, and records it as far as there is space.
+    pub(crate) fn poll(&mut self, now: Instant) -> (Progress, io::Result<()>) {
+        let has_space = self.book.offer();
+        let polled = self.follower.poll(now, has_space, &mut self.book);
+        if let Progress::Idle { was_busy } = polled.0 {
+            // A message is complete when the next one begins, or when nothing has followed for an interval of polls.
+            if !was_busy && self.was_quiet {
+                self.book.end_messages();
+            }
+            self.was_quiet = !was_busy;
+        }
+        self.book.note_durable();
+        polled
+    }
+
+    /// Records what is left: nothing more is written. Returns whether all of it has found space.
+    pub(crate) fn finish(&mut self) -> bool {
+        if let Err(error) = self.follower.finish(&mut self.book) {
+            warn_limited!(node = %self.book.node, %error, "the rest of a log file cannot be read");
+        }
+        let is_empty = self.book.offer();
+        self.book.note_durable();
+        is_empty
+    }
+}
+
+impl<S: LogSink> Book<S> {
+    fn current(&self, key: u64) -> (u64, u32) {
+        (key, self.generations.get(&key).copied().unwrap_or(0))
+    }
+
+    /// Offers the records that wait. Returns whether all were accepted.
+    fn offer(&mut self) -> bool {
+        while let Some(Ready { record, file, stream, start }) = self.ready.pop_front() {
+            let bytes = match &record.kind {
+                Some(Kind::LogMessage(message)) => message.raw.len(),
+                _ => 0,
+            };
+            match self.sink.offer(&self.node, record) {
+                Ok(number) => {
+                    self.figures.recorded(&self.node, stream, bytes);
+                    if let Some(of) = self.files.get_mut(&file).and_then(|file| file.streams.get_mut(stream)) {
+                        of.volatile.push_back((number, start));
+                    }
+                }
+                Err(record) => {
+                    self.ready.push_front(Ready { record: *record, file, stream, start });
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn stream(&mut self, file: (u64, u32), stream: &'static str) -> Option<&mut StreamState> {
+        let resume = || {
+            let known = self.positions.get(file.0).filter(|known| known.generation == file.1);
+            let known = known.and_then(|known| known.streams.get(stream).cloned()).unwrap_or_default();
+            let mut hash = Sha256::new();
+            hash.update(file.0.to_le_bytes());
+            hash.update(file.1.to_le_bytes());
+            hash.update(stream);
+            let assembler = Assembler::resume(known.position, known.boundaries);
+            StreamState { id: first_u64(&hash.finalize()), assembler, volatile: VecDeque::new() }
+        };
+        Some(self.files.get_mut(&file)?.streams.entry(stream).or_insert_with(resume))
+    }
+
+    /// Makes records of messages.
+    fn add(&mut self, file: (u64, u32), stream: &'static str, messages: Vec<Assembled>) {
+        let Some(id) = self.stream(file, stream).map(|of| of.id) else { return };
+        for Assembled { raw, start, end, written_ns } in messages {
+            let received = Received {
+                raw,
+                encoding: Encoding::Plain,
+                source: stream,
+                target: &self.target,
+                written_ns,
+                received_ns: realtime_ns(),
+                position: Some((id, end)),
+            };
+            let ready = |record| Ready { record, file, stream, start };
+            let records = received.records(&self.redact.lock());
+            self.ready.extend(records.into_iter().map(ready));
+        }
+    }
+
+    /// Ends the messages that no further line has followed. Where they end is on disk before they are sent: when the file is
+    /// read again, a line that is appended later is no part of them either.
+    fn end_messages(&mut self) {
+        let mut ended = Vec::new();
+        for (file, state) in &mut self.files {
+            for (stream, of) in &mut state.streams {
+                let Some(end) = of.assembler.pending_end() else { continue };
+                if let Err(error) = self.positions.add_boundary(file.0, stream, end) {
+                    warn_limited!(%error, "log messages wait: the position of one cannot be written");
+                    continue;
+                }
+                let mut messages = Vec::new();
+                of.assembler.end_message(&mut messages);
+                ended.push((*file, *stream, messages));
+            }
+        }
+        for (file, stream, messages) in ended {
+            self.add(file, stream, messages);
+        }
+        self.offer();
+    }
+
+    /// Sets the positions before which everything is durable, and forgets files that are.
+    fn note_durable(&mut self) {
+        let durable = self.sink.durable(&self.node);
+        let mut waiting = BTreeMap::new();
+        for ready in self.ready.iter().rev() {
+            waiting.insert((ready.file, ready.stream), ready.start);
+        }
+        let generations = &self.generations;
+        self.files.retain(|(key, generation), state| {
+            let mut is_durable = true;
+            for (stream, of) in &mut state.streams {
+                while of.volatile.front().is_some_and(|(number, _)| *number <= durable) {
+                    of.volatile.pop_front();
+                }
+                let queued = of.volatile.front().map(|(_, start)| *start);
+                let begun = queued
+                    .or_else(|| waiting.get(&((*key, *generation), *stream)).copied())
+                    .or_else(|| of.assembler.start());
+                is_durable &= begun.is_none();
+                if generations.get(key).is_none_or(|newest| newest == generation) {
+                    let position = begun.unwrap_or(state.position.max(of.assembler.from()));
+                    self.positions.set(*key, stream, position);
+                }
+            }
+            !(state.has_ended && is_durable)
+        });
+    }
+}
+
+impl<S: LogSink> Lines for Book<S> {
+    fn knows(&self, key: u64) -> bool {
+        self.positions.get(key).is_some()
+    }
+
+    fn begin(&mut self, key: u64, length: Option<u64>) -> u64 {
+        let known = self.positions.get(key).unwrap_or_default();
+        self.generations.insert(key, known.generation);
+        let open = self.files.get(&self.current(key)).map(|state| state.position);
+        let position = open.or_else(|| known.streams.values().map(|stream| stream.position).min()).unwrap_or(0);
+        if length.is_some_and(|length| length < position) {
+            self.rewritten(key);
+            return self.begin(key, length);
+        }
+        let state = self.files.entry(self.current(key)).or_default();
+        (state.position, state.has_ended) = (position, false);
+        position
+    }
+
+    fn line(&mut self, key: u64, start: u64, end: u64, bytes: &[u8]) -> bool {
+        let file = self.current(key);
+        let line = if self.is_container { container::parse(bytes) } else { None };
+        let stream = match &line {
+            Some(line) if line.stream == Stream::Stderr => "stderr",
+            _ if self.is_container => "stdout",
+            _ => "file",
+        };
+        let mut messages = Vec::new();
+        if let Some(of) = self.stream(file, stream) {
+            match line {
+                Some(line) => of.assembler.container(start, end, line, &mut messages),
+                None => of.assembler.plain(start, end, bytes, &mut messages),
+            }
+        }
+        if let Some(state) = self.files.get_mut(&file) {
+            state.position = end;
+        }
+        self.add(file, stream, messages);
+        self.offer()
+    }
+
+    fn end(&mut self, key: u64) {
+        let file = self.current(key);
+        let Some(state) = self.files.get_mut(&file) else { return };
+        state.has_ended = true;
+        let mut ended = Vec::new();
+        for (stream, of) in &mut state.streams {
+            let mut messages = Vec::new();
+            of.assembler.finish(&mut messages);
+            ended.push((*stream, messages));
+        }
+        for (stream, messages) in ended {
+            self.add(file, stream, messages);
+        }
+        self.offer();
+    }
+
+    fn rewritten(&mut self, key: u64) {
+        let (_, generation) = self.current(key);
+        let next = generation.wrapping_add(1);
+        self.generations.insert(key, next);
+        if let Err(error) = self.positions.begin_generation(key, next) {
+            warn_limited!(%error, "the beginning of a log file cannot be noted");
+        }
+    }
+}
