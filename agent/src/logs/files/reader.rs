@@ -39,23 +39,27 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(crate) struct SourceSpec {
     pub(crate) node: Arc<str>,
+    pub(crate) place: Place,
+    pub(crate) options: SourceOptions,
+}
+
+/// What may change of a source.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SourceOptions {
     /// The process or pod, as records show it.
     pub(crate) target: Arc<str>,
-    pub(crate) place: Place,
     pub(crate) redact: Redaction,
 }
 
 /// What the reader is told.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Follow a source, as long as the process runs if there is one.
+    /// Follow a source, as long as the process runs if there is one; or follow it with other options.
     Follow {
         pid: Option<u32>,
         source: SourceSpec,
     },
-    /// The options of the process changed; none: its log is not recorded any more.
-    Changed(u32, Option<Redaction>),
-    /// The process is not observed any more.
+    /// The log of the process is not recorded any more.
     Released(u32),
     /// The process exited: what it has written is read to the end.
     Exited(u32),
@@ -84,7 +88,7 @@ struct Slot<S> {
     pids: BTreeSet<u32>,
     state: State,
     /// Shared with the source: a change holds for what is read from then on.
-    redact: Arc<Mutex<Redaction>>,
+    options: Arc<Mutex<SourceOptions>>,
     due: Instant,
     is_polling: bool,
     is_waiting: bool,
@@ -155,12 +159,7 @@ impl<S: LogSink> Reader<S> {
     fn apply(&mut self, command: Command) {
         match command {
             Command::Follow { pid, source } => self.follow(pid, source),
-            Command::Changed(pid, Some(redact)) => {
-                for slot in self.slots.values().filter(|slot| slot.pids.contains(&pid)) {
-                    *slot.redact.lock() = redact.clone();
-                }
-            }
-            Command::Changed(pid, None) | Command::Released(pid) => self.leave(pid, State::Released),
+            Command::Released(pid) => self.leave(pid, State::Released),
             Command::Exited(pid) => self.leave(pid, State::Draining),
             Command::Stop => {}
         }
@@ -168,20 +167,24 @@ impl<S: LogSink> Reader<S> {
     }
 
     fn follow(&mut self, pid: Option<u32>, spec: SourceSpec) {
-        let key = (Arc::clone(&spec.node), spec.place.clone());
+        let SourceSpec { node, place, options } = spec;
         let now = Instant::now();
-        let redact = spec.redact.clone();
-        let slot = self.slots.entry(key).or_insert_with(|| {
-            tracing::info!(node = %spec.node, path = %spec.place.path().display(), "following the log");
-            let (sink, positions, figures) =
-                (self.sink.clone(), Arc::clone(&self.positions), Arc::clone(&self.figures));
-            let shared = Arc::new(Mutex::new(redact.clone()));
-            let source = Source::new(spec, Arc::clone(&shared), sink, positions, figures);
+        let slot = self.slots.entry((Arc::clone(&node), place.clone())).or_insert_with(|| {
+            tracing::info!(%node, path = %place.path().display(), "following the log");
+            let options = Arc::<Mutex<SourceOptions>>::default();
+            let source = Source::new(
+                node,
+                place,
+                Arc::clone(&options),
+                self.sink.clone(),
+                Arc::clone(&self.positions),
+                Arc::clone(&self.figures),
+            );
             Slot {
                 source: Arc::new(Mutex::new(source)),
                 pids: BTreeSet::new(),
                 state: State::Followed,
-                redact: shared,
+                options,
                 due: now,
                 is_polling: false,
                 is_waiting: false,
@@ -190,7 +193,7 @@ impl<S: LogSink> Reader<S> {
             }
         });
         slot.pids.extend(pid);
-        *slot.redact.lock() = redact;
+        *slot.options.lock() = options;
         (slot.state, slot.due) = (State::Followed, now);
     }
 

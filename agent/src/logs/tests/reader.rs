@@ -143,6 +143,24 @@ fn the_output_of_a_container_is_read_from_its_first_to_its_last_line() {
 }
 
 #[test]
+fn recording_may_begin_and_end_while_the_process_runs() {
+    let mut stage = Stage::new(&[]);
+    stage.write("pods/default_octez-0_uid/node/0.log", "2026-01-02T00:00:00.000000001Z stdout F one\n");
+    let TargetChange::Started(started) = target(7, Some("default_octez-0_uid/node"), &[]) else { panic!() };
+    let enabled = started.assignment.clone();
+    let disabled = Assignment { observe: Observe { memory: true, ..Observe::default() }, ..enabled.clone() };
+    let change = |assignment: &Assignment| TargetChange::Changed(7, Arc::new(assignment.clone()));
+    let started = StartedTarget { assignment: disabled.clone(), ..(*started).clone() };
+    stage.inbox.put(&TargetChange::Started(Arc::new(started))).unwrap();
+    stage.inbox.put(&change(&enabled)).unwrap();
+    stage.expect("node", &["one"]);
+    stage.wait_sources("node", (1, 0, 0));
+    stage.inbox.put(&change(&disabled)).unwrap();
+    stage.wait_sources("node", (0, 0, 0));
+    stage.pillar.drain().unwrap();
+}
+
+#[test]
 fn a_released_process_is_not_read_any_more() {
     let mut stage = Stage::new(&[]);
     let line =
