@@ -47,7 +47,7 @@ pub(super) async fn receive<S: LogSink>(socket: UdpSocket, intake: Arc<Intake<S>
                     warn_limited!(address = %intake.address, %error, "syslog datagrams cannot be received");
                     tick.tick().await;
                 }
-                take(&socket, &intake, &mut buffer, BURST);
+                take(|buffer| socket.try_recv_from(buffer), &intake, &mut buffer, BURST);
                 tokio::task::yield_now().await;
             }
             _ = tick.tick() => {}
@@ -59,8 +59,11 @@ pub(super) async fn receive<S: LogSink>(socket: UdpSocket, intake: Arc<Intake<S>
             counted = (Instant::now(), realtime_ns());
         }
     }
-    take(&socket, &intake, &mut buffer, usize::MAX);
-    count(&mut drops, &intake, counted.1);
+    // Directly: the runtime may not know yet that datagrams have arrived.
+    if let Ok(socket) = socket.into_std() {
+        take(|buffer| socket.recv_from(buffer), &intake, &mut buffer, usize::MAX);
+        count(&mut drops, &intake, counted.1);
+    }
 }
 
 fn count<S: LogSink>(drops: &mut KernelDrops, intake: &Intake<S>, from_ns: i64) {
@@ -71,9 +74,14 @@ fn count<S: LogSink>(drops: &mut KernelDrops, intake: &Intake<S>, from_ns: i64) 
     }
 }
 
-fn take<S: LogSink>(socket: &UdpSocket, intake: &Intake<S>, buffer: &mut [u8], most: usize) {
+fn take<S: LogSink>(
+    mut receive: impl FnMut(&mut [u8]) -> io::Result<(usize, SocketAddr)>,
+    intake: &Intake<S>,
+    buffer: &mut [u8],
+    most: usize,
+) {
     for _ in 0..most {
-        match socket.try_recv_from(buffer) {
+        match receive(buffer) {
             Ok((length, from)) => intake.take(&buffer[..length], from.ip()),
             // An error of an earlier answer; syslog has none.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {

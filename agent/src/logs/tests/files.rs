@@ -234,14 +234,13 @@ fn a_full_stream_makes_the_file_wait() {
     let mut stage = Stage::file();
     let lines: Vec<String> = logs::lines(0..1000).map(|line| line.octez()).collect();
     stage.append("node.log", (lines.join("\n") + "\n").as_bytes());
+    stage.sink.set_durable(Some(50));
     for space in [0, 1, 10, 100] {
         stage.sink.set_space(Some(space));
         assert_eq!(stage.poll(), Progress::Full);
     }
     assert_eq!(stage.sink.len(), 111);
     // What waits is not forgotten, and what is queued is not durable.
-    stage.sink.set_durable(Some(50));
-    stage.poll();
     stage.save();
     stage.sink.set_durable(None);
     stage.kill();

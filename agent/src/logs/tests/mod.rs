@@ -21,6 +21,7 @@ struct Stream {
     records: Vec<(String, Record)>,
     /// Records that are accepted from now on; none: all.
     space: Option<usize>,
+    /// Log messages that were not accepted.
     refused: u64,
     /// Records that a kill does not lose; none: all.
     durable: Option<u64>,
@@ -87,7 +88,7 @@ impl LogSink for TestSink {
     fn offer(&self, node: &str, record: Record) -> Result<u64, Box<Record>> {
         let mut stream = self.0.lock();
         if stream.space == Some(0) {
-            stream.refused += 1;
+            stream.refused += u64::from(matches!(record.kind, Some(Kind::LogMessage(_))));
             return Err(Box::new(record));
         }
         stream.space = stream.space.map(|space| space - 1);
