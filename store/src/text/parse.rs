@@ -114,11 +114,19 @@ impl Parser {
     /// Clauses up to the end, or to a closing parenthesis.
     fn group(&mut self, depth: usize) -> Result<Option<Expr>, Error> {
         let mut clauses = Vec::new();
+        let mut is_behind_or = false;
         while self.tokens.peek().is_some_and(|(_, token)| *token != Token::Close) {
-            clauses.extend(self.conjunction(depth)?);
-            if self.next_if(&Token::Or).is_some() {
+            let clause = self.conjunction(depth)?;
+            let is_before_or = self.next_if(&Token::Or).is_some();
+            if is_before_or {
                 self.expect_operand("OR")?;
             }
+            clauses.extend(clause.map(|clause| match clause {
+                // An alternative of its own, not an exclusion from the others.
+                (Occur::MustNot, _) if is_behind_or || is_before_or => (Occur::Should, Expr::Group(vec![clause])),
+                clause => clause,
+            }));
+            is_behind_or = is_before_or;
         }
         Ok(Expr::group(clauses))
     }
@@ -225,6 +233,9 @@ mod tests {
             "--head",
             "head -\"",
             "head AND %",
+            "nothing OR NOT never",
+            "-head OR changed",
+            "nothing OR -head OR changed",
             "and or not head",
         ] {
             assert!(matches(query, text), "{query}");
@@ -252,6 +263,8 @@ mod tests {
             "-nothing -head",
             "head:branch",
             "-(head nothing)",
+            "nothing OR NOT head",
+            "nothing NOT never -head",
             "nothing AND head OR never",
             "\"-head\" AND nothing",
         ] {

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! branch head            one of the words, or both          +branch head      must have "branch"
-//! branch AND head        both                               branch -head      must not have "head"
-//! "branch head"          one right after the other          (a OR b) AND NOT c
+//! branch AND head        both                               branch -head      must not have "head"; also NOT
+//! "branch head"          one right after the other          a OR NOT b        one, or the other is missing
+//! (a OR b) AND NOT c     groups
 //! ```
 //!
 //! A text is split at everything that is neither letter nor digit, and case does not count; so `10.0.0.1:9732` is the phrase of its
