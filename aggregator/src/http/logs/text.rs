@@ -1,8 +1,8 @@
 //! The parameter `query` of log messages, as TezEdge Explorer and the scripts of the original send it.
 //!
 //! The Explorer puts what a person typed between quotes and escapes nothing; the browser ends the parameter at a `&` and the
-//! URL at a `#`. Such a query is a phrase of plain text, whatever characters are in it. All others are in the query language of
-//! the store.
+//! URL at a `#`. Such a query is a phrase of plain text, whatever characters are in it, and never an error. All others are in
+//! the query language of the store.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,20 @@ use super::super::problem::Problem;
 
 /// What the parameter searches for; none if it has no text.
 pub(super) fn text_query(query: &str, no_quotes: Option<bool>) -> Result<Option<TextQuery>, Problem> {
-    in_query_language(query, no_quotes).map(|query| TextQuery::parse(&query)).transpose().map_err(|error| {
+    if query.chars().all(|character| character.is_whitespace() || character == '"') {
+        return Ok(None);
+    }
+    let is_quoted = || query.starts_with('"') && (query.ends_with('"') || query.matches('"').count() == 1);
+    let read = match no_quotes {
+        Some(true) => TextQuery::parse(&query.replace('"', " ")),
+        Some(false) => TextQuery::parse(&phrase(query)),
+        None if is_quoted() => TextQuery::parse(&phrase(query)),
+        None => match TextQuery::parse(query) {
+            Err(_) if query.starts_with('"') => TextQuery::parse(&phrase(query)),
+            read => read,
+        },
+    };
+    read.map(Some).map_err(|error| {
         let mut problem = Problem::parameter("query", &error);
         if let Error::TextQuery { position, .. } = error {
             problem.position = Some(position);
@@ -21,17 +34,9 @@ pub(super) fn text_query(query: &str, no_quotes: Option<bool>) -> Result<Option<
     })
 }
 
-/// The parameter in the query language. Characters are replaced, not removed, so that positions in errors are its own.
-fn in_query_language(query: &str, no_quotes: Option<bool>) -> Option<Cow<'_, str>> {
-    if query.chars().all(|character| character.is_whitespace() || character == '"') {
-        return None;
-    }
-    let is_quoted = || query.starts_with('"') && (query.ends_with('"') || query.matches('"').count() == 1);
-    Some(match no_quotes {
-        Some(true) => Cow::Owned(query.replace('"', " ")),
-        None if !is_quoted() => Cow::Borrowed(query),
-        _ => Cow::Owned(format!("\"{}\"", query.strip_prefix('"').unwrap_or(query).replace('"', " "))),
-    })
+/// All of a text as a phrase in the query language. Quotes are replaced, not removed, so that positions in errors stay the same.
+fn phrase(text: &str) -> String {
+    format!("\"{}\"", text.strip_prefix('"').unwrap_or(text).replace('"', " "))
 }
 
 /// A query string in which a `+` before a word of the parameter `query` is the operator of the query language instead of a space:
@@ -56,45 +61,56 @@ pub(super) fn keep_operators(parameters: &str) -> Cow<'_, str> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{in_query_language, keep_operators, text_query};
+    use chainscope_store::TextQuery;
 
-    fn read(query: &str) -> Option<String> {
-        in_query_language(query, None).map(|query| query.trim_end().to_owned())
+    use super::{keep_operators, text_query};
+
+    fn read(query: &str) -> Option<TextQuery> {
+        text_query(query, None).unwrap()
+    }
+
+    /// In the query language.
+    fn meant(query: &str) -> Option<TextQuery> {
+        Some(TextQuery::parse(query).unwrap())
     }
 
     #[test]
     fn what_the_explorer_sends_is_a_phrase() {
         for (sent, phrase) in [
-            ("\"peer\"", "\"peer \""),
-            ("\"read identity\"", "\"read identity \""),
+            ("\"peer\"", "\"peer\""),
+            ("\"read identity\"", "\"read identity\""),
             ("\"a", "\"a\""),
-            ("\"100%\"", "\"100% \""),
-            ("\"-a +b (c AND\"", "\"-a +b (c AND \""),
-            ("\"say \"hi\" twice\"", "\"say  hi  twice \""),
-            ("\"größe 日本\"", "\"größe 日本 \""),
+            ("\"100%\"", "\"100%\""),
+            ("\"-a +b (c AND\"", "\"a b c AND\""),
+            ("\"say \"hi\" twice\"", "\"say hi twice\""),
+            ("\"größe 日本\"", "\"größe 日本\""),
+            ("\"\"(a b", "\"a b\""),
         ] {
-            assert_eq!(read(sent).as_deref(), Some(phrase), "{sent}");
+            assert_eq!(read(sent), meant(phrase), "{sent}");
         }
         for empty in ["", "\"\"", "\"", " ", "\" \"", "\"\"\""] {
             assert_eq!(read(empty), None, "{empty}");
-            assert_eq!(in_query_language(empty, Some(true)), None, "{empty}");
+            assert_eq!(text_query(empty, Some(true)).unwrap(), None, "{empty}");
         }
     }
 
     #[test]
     fn other_queries_are_in_the_query_language() {
         for query in ["peer -branch", "+ip +address", "\"a b\" -c", "+\"a b\" +\"c d\"", "(a OR b) AND c", "peer \"a"] {
-            assert_eq!(read(query).as_deref(), Some(query));
+            assert_eq!(read(query), meant(query), "{query}");
         }
-        assert_eq!(in_query_language("peer -branch", Some(false)).as_deref(), Some("\"peer -branch\""));
-        assert_eq!(in_query_language("\"peer -branch\"", Some(true)).as_deref(), Some(" peer -branch "));
+        assert_eq!(text_query("peer -branch", Some(false)).unwrap(), meant("\"peer branch\""));
+        assert_eq!(text_query("\"peer -branch\"", Some(true)).unwrap(), meant("peer -branch"));
+        assert_ne!(meant("peer -branch"), meant("\"peer branch\""));
     }
 
     #[test]
     fn an_error_says_where() {
-        let problem = text_query("(peer", None).unwrap_err();
-        assert_eq!((problem.status, problem.parameter.as_deref(), problem.position), (400, Some("query"), Some(0)));
-        assert_eq!(text_query("\"a\" AND", None).unwrap_err().position, Some(7));
+        for (query, position) in [("(peer", 0), ("peer AND", 8), ("ä \"b\" )", 6)] {
+            let problem = text_query(query, None).unwrap_err();
+            let expected = (400, Some("query"), Some(position));
+            assert_eq!((problem.status, problem.parameter.as_deref(), problem.position), expected, "{query}");
+        }
     }
 
     #[test]
@@ -113,8 +129,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_quoted_query_is_never_an_error(query in "[a\"\\\\ +%é()-]{0,12}|.{0,60}") {
-            let quoted = format!("\"{query}\"");
-            prop_assert!(text_query(&quoted, None).is_ok());
+            prop_assert!(text_query(&format!("\"{query}\""), None).is_ok());
+            prop_assert!(text_query(&format!("\"{query}"), None).is_ok());
             prop_assert!(text_query(&query, Some(false)).is_ok());
         }
     }

@@ -110,9 +110,20 @@ pub(crate) struct ShortReport {
     system_report_anon: u64,
 }
 
+/// A response: the tree, or with `short` its totals.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what `tree` responds with")]
+pub(crate) enum TreeResponse {
+    /// Without `short`.
+    Tree(TreeView),
+    /// With `short=true`.
+    Short(ShortReport),
+}
+
 /// Which code holds the node's memory.
 #[utoipa::path(get, path = "/v1/tree", params(NodeParameters, TreeParameters, MemoryParameters), responses(
-    (status = 200, description = "The tree, in kibibytes; empty while nothing is known.", body = TreeView),
+    (status = 200, description = "The tree, in kibibytes; empty while nothing is known.", body = TreeResponse),
     (status = 400, description = "A parameter is malformed, several nodes are meant, or the tree is too large.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
