@@ -31,7 +31,7 @@ use figures::Figures;
 use files::{
     place::Place,
     positions::Positions,
-    reader::{Command, Reader, SourceSpec},
+    reader::{Command, Reader, SourceOptions, SourceSpec},
 };
 use tokio::sync::watch;
 
@@ -88,13 +88,14 @@ impl LogsPillar {
             if let Some(path) = &logs.sources.file {
                 let node = node.name.as_str().into();
                 let place = Place::File(path.clone());
-                let source = SourceSpec { node, target: "".into(), place, redact: logs.redact.clone() };
+                let options = SourceOptions { target: "".into(), redact: logs.redact.clone() };
+                let source = SourceSpec { node, place, options };
                 // The reader runs until it is told to stop.
                 let _ = commands.send(Command::Follow { pid: None, source });
             }
         }
-        let (commands_of_inbox, dirs) = (commands.clone(), config.container_logs.clone());
-        let inbox = LogsInbox { commands: commands_of_inbox, dirs, containers: BTreeMap::new() };
+        let inbox =
+            LogsInbox { commands: commands.clone(), dirs: config.container_logs.clone(), locations: BTreeMap::new() };
         Ok((Self { figures, commands, reader: Some(reader), syslog }, Box::new(inbox)))
     }
 }
@@ -128,24 +129,28 @@ impl fmt::Debug for LogsPillar {
 struct LogsInbox {
     commands: Sender<Command>,
     dirs: ContainerLogs,
-    /// Containers of the observed processes. The log of one may be asked for while it runs.
-    containers: BTreeMap<u32, ContainerLocation>,
+    /// Containers of the targets, by process id.
+    locations: BTreeMap<u32, ContainerLocation>,
 }
 
 impl LogsInbox {
-    /// The output of a process's container; none outside of containers.
-    fn source(&self, pid: u32, assignment: &Assignment) -> Option<SourceSpec> {
+    /// Follows the output of the process's container, if it has one and its log is recorded.
+    fn follow(&self, pid: u32, assignment: &Assignment) {
+        let source = self.locations.get(&pid).and_then(|location| self.source(location, assignment));
+        self.send(source.map_or(Command::Released(pid), |source| Command::Follow { pid: Some(pid), source }));
+    }
+
+    fn source(&self, location: &ContainerLocation, assignment: &Assignment) -> Option<SourceSpec> {
         let Assignment { node, label, observe, .. } = assignment;
         let logs = observe.logs.as_ref()?;
-        let location = self.containers.get(&pid)?;
         let place = match (&logs.pod_dir, &location.pod) {
             (Some(dir), _) => Place::pod(&self.dirs, dir),
             (None, None) => Place::docker(&self.dirs, &location.container.to_string()),
             // A pod that the operator did not name: the directory is not known.
             (None, Some(_)) => return None,
         };
-        let (node, target) = (Arc::clone(node), Arc::clone(label));
-        Some(SourceSpec { node, target, place, redact: logs.redact.clone() })
+        let options = SourceOptions { target: Arc::clone(label), redact: logs.redact.clone() };
+        Some(SourceSpec { node: Arc::clone(node), place, options })
     }
 
     fn send(&self, command: Command) {
@@ -161,28 +166,23 @@ impl Inbox for LogsInbox {
                 let pid = target.facts.pid;
                 // The number of a process whose exit was not noticed yet.
                 self.send(Command::Exited(pid));
-                match target.facts.location.clone() {
-                    Some(location) => self.containers.insert(pid, location),
-                    None => self.containers.remove(&pid),
-                };
-                if let Some(source) = self.source(pid, &target.assignment) {
-                    self.send(Command::Follow { pid: Some(pid), source });
+                self.locations.remove(&pid);
+                if let Some(location) = &target.facts.location {
+                    self.locations.insert(pid, location.clone());
+                    self.follow(pid, &target.assignment);
                 }
                 if target.has_exited {
-                    self.containers.remove(&pid);
+                    self.locations.remove(&pid);
                     self.send(Command::Exited(pid));
                 }
             }
-            TargetChange::Changed(pid, assignment) => match self.source(*pid, assignment) {
-                Some(source) => self.send(Command::Follow { pid: Some(*pid), source }),
-                None => self.send(Command::Released(*pid)),
-            },
+            TargetChange::Changed(pid, assignment) => self.follow(*pid, assignment),
             TargetChange::Released(pid) => {
-                self.containers.remove(pid);
+                self.locations.remove(pid);
                 self.send(Command::Released(*pid));
             }
             TargetChange::Exited(pid) => {
-                self.containers.remove(pid);
+                self.locations.remove(pid);
                 self.send(Command::Exited(*pid));
             }
             _ => {}

@@ -140,7 +140,7 @@ fn significant(pod: &PodReport) -> PodReport {
 
 #[cfg(test)]
 mod tests {
-    use chainscope_proto::v1::ObservedPod;
+    use chainscope_proto::v1::{LogsOptions, ObservedPod};
 
     use super::*;
     use crate::{
@@ -165,6 +165,17 @@ mod tests {
             (pid, LiveTally { node: "n".into(), pod: Some(uid.to_owned()), tally })
         });
         TargetTallies { live: live.into(), ..TargetTallies::default() }
+    }
+
+    #[test]
+    fn a_fault_of_the_logs_is_reported_and_prevents_nothing_else() {
+        let logs = LogsOptions { enabled: true, redact: vec!["(".to_owned()] };
+        let mut map = PodMap::default();
+        map.apply(snapshot(1, vec![ObservedPod { logs: Some(logs), ..pod("a", 'a') }]), true).unwrap();
+        let view = TargetsView { map: Some(Arc::new(map)), ..TargetsView::default() };
+        let report = Ledger::default().reports(&view, &mut TargetTallies::default(), BTreeMap::new()).remove(0);
+        assert_eq!(report.state(), PodState::WaitingForContainer);
+        assert!(report.last_error.starts_with("no log messages are recorded: invalid pattern"), "{report:?}");
     }
 
     #[test]

@@ -114,35 +114,48 @@ impl Follower {
         if !has_space {
             return (Progress::Full, refreshed);
         }
-        let mut was_busy = false;
-        match self.read(now, lines, &mut was_busy) {
-            Ok(progress) => (progress, refreshed),
-            Err(error) => (Progress::Idle { was_busy }, Err(error)),
-        }
+        let mut failed = refreshed;
+        let progress = self.read(now, lines, &mut failed);
+        (progress, failed)
     }
 
-    fn read(&mut self, now: Instant, lines: &mut dyn Lines, was_busy: &mut bool) -> io::Result<Progress> {
+    fn read(&mut self, now: Instant, lines: &mut dyn Lines, failed: &mut io::Result<()>) -> Progress {
         let mut budget = POLL_BYTES;
+        let mut was_busy = false;
         let mut index = 0;
         while let Some(open) = self.open.get_mut(index) {
             let before = open.start;
-            let stop = open.read(&self.place, &mut budget, lines)?;
-            *was_busy |= open.start > before;
+            let stop = open.read(&self.place, &mut budget, lines);
+            was_busy |= open.start > before;
+            let stop = match stop {
+                Ok(stop) => stop,
+                Err(error) => {
+                    note(failed, Err(error));
+                    if matches!(open.content, Content::Plain(_)) {
+                        index += 1;
+                        continue;
+                    }
+                    // A compressed file that is damaged, or not written completely, ends with its last whole line.
+                    open.carry.clear();
+                    Stop::AtEnd
+                }
+            };
             match stop {
-                Stop::Full => return Ok(Progress::Full),
-                Stop::Budget => return Ok(Progress::More),
+                Stop::Full => return Progress::Full,
+                Stop::Budget => return Progress::More,
                 Stop::AtEnd if open.is_over(now) => {
                     let was_known = open.key.is_some();
-                    open.identify(&self.place, true, lines)?;
+                    note(failed, open.identify(&self.place, true, lines));
                     if was_known || open.key.is_none() {
                         open.take_rest(lines);
-                        self.close(index)?;
+                        let closed = self.close(index);
+                        note(failed, closed);
                     }
                 }
                 Stop::AtEnd => index += 1,
             }
         }
-        Ok(Progress::Idle { was_busy: *was_busy })
+        Progress::Idle { was_busy }
     }
 
     /// Nobody writes to the files any more: passes on what is left, whether there is space or not.
@@ -170,14 +183,14 @@ impl Follower {
             listed.splice(0..0, self.missed(&*lines)?);
             self.has_polled = true;
         }
-        // One that is missing: it was renamed just now, or does not exist yet.
-        let mut first_error = Ok(());
+        // One that is missing was renamed just now, or does not exist yet.
+        let mut failed = Ok(());
         let mut present = Vec::new();
         for file in listed {
             match fs::metadata(&file.path) {
                 Ok(metadata) => present.push((file, Inode::of(&metadata), metadata.len())),
                 Err(error) if self.place.is_container() && error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => first_error = first_error.and(Err(error)),
+                Err(error) => note(&mut failed, Err(error)),
             }
         }
         self.finished.retain(|inode, _| present.iter().any(|(_, listed, _)| listed == inode));
@@ -188,11 +201,15 @@ impl Follower {
             if !open.is_current {
                 open.rotated.get_or_insert(now);
             }
-            if open.was_rewritten()? {
-                open.finish_rewritten(&self.place, lines);
-                self.open.remove(index);
-            } else {
-                index += 1;
+            match open.was_rewritten() {
+                Ok(true) => {
+                    open.finish_rewritten(&self.place, lines);
+                    self.open.remove(index);
+                }
+                other => {
+                    note(&mut failed, other.map(|_| ()));
+                    index += 1;
+                }
             }
         }
         for (file, inode, length) in present {
@@ -201,12 +218,10 @@ impl Follower {
             if is_known {
                 continue;
             }
-            match Open::new(&self.place, &file, now) {
-                Ok(open) => self.add(open, lines)?,
-                Err(error) => first_error = first_error.and(Err(error)),
-            }
+            let opened = Open::new(&self.place, &file, now).and_then(|open| self.add(open, lines));
+            note(&mut failed, opened);
         }
-        first_error
+        failed
     }
 
     fn add(&mut self, mut open: Open, lines: &mut dyn Lines) -> io::Result<()> {
@@ -229,6 +244,13 @@ impl Follower {
         };
         let first = rotated.iter().position(|file| is_known(file) == Some(true)).unwrap_or(rotated.len());
         Ok(rotated.split_off(first))
+    }
+}
+
+/// Keeps the first error.
+fn note(failed: &mut io::Result<()>, result: io::Result<()>) {
+    if failed.is_ok() {
+        *failed = result;
     }
 }
 
@@ -329,7 +351,14 @@ impl Open {
                     self.carry.truncate(held + read);
                     read
                 }
-                Content::Gzip(decoder) => read_into(decoder, &mut self.carry, READ_BYTES)?,
+                Content::Gzip(decoder) => {
+                    let held = self.carry.len();
+                    match read_into(decoder, &mut self.carry, READ_BYTES) {
+                        // What precedes a fault is taken before it is returned.
+                        Err(error) if self.carry.len() == held => return Err(error),
+                        _ => self.carry.len() - held,
+                    }
+                }
             };
             if read == 0 {
                 return Ok(Stop::AtEnd);

@@ -39,16 +39,22 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(crate) struct SourceSpec {
     pub(crate) node: Arc<str>,
+    pub(crate) place: Place,
+    pub(crate) options: SourceOptions,
+}
+
+/// What may change of a source.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SourceOptions {
     /// The process or pod, as records show it.
     pub(crate) target: Arc<str>,
-    pub(crate) place: Place,
     pub(crate) redact: Redaction,
 }
 
 /// What the reader is told.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Follow a source with these options, as long as the process runs if there is one.
+    /// Follow a source, as long as the process runs if there is one; or follow it with other options.
     Follow {
         pid: Option<u32>,
         source: SourceSpec,
@@ -82,7 +88,7 @@ struct Slot<S> {
     pids: BTreeSet<u32>,
     state: State,
     /// Shared with the source: a change holds for what is read from then on.
-    redact: Arc<Mutex<Redaction>>,
+    options: Arc<Mutex<SourceOptions>>,
     due: Instant,
     is_polling: bool,
     is_waiting: bool,
@@ -161,20 +167,24 @@ impl<S: LogSink> Reader<S> {
     }
 
     fn follow(&mut self, pid: Option<u32>, spec: SourceSpec) {
-        let key = (Arc::clone(&spec.node), spec.place.clone());
+        let SourceSpec { node, place, options } = spec;
         let now = Instant::now();
-        let redact = spec.redact.clone();
-        let slot = self.slots.entry(key).or_insert_with(|| {
-            tracing::info!(node = %spec.node, path = %spec.place.path().display(), "following the log");
-            let (sink, positions, figures) =
-                (self.sink.clone(), Arc::clone(&self.positions), Arc::clone(&self.figures));
-            let shared = Arc::new(Mutex::new(redact.clone()));
-            let source = Source::new(spec, Arc::clone(&shared), sink, positions, figures);
+        let slot = self.slots.entry((Arc::clone(&node), place.clone())).or_insert_with(|| {
+            tracing::info!(%node, path = %place.path().display(), "following the log");
+            let options = Arc::<Mutex<SourceOptions>>::default();
+            let source = Source::new(
+                node,
+                place,
+                Arc::clone(&options),
+                self.sink.clone(),
+                Arc::clone(&self.positions),
+                Arc::clone(&self.figures),
+            );
             Slot {
                 source: Arc::new(Mutex::new(source)),
                 pids: BTreeSet::new(),
                 state: State::Followed,
-                redact: shared,
+                options,
                 due: now,
                 is_polling: false,
                 is_waiting: false,
@@ -183,7 +193,7 @@ impl<S: LogSink> Reader<S> {
             }
         });
         slot.pids.extend(pid);
-        *slot.redact.lock() = redact;
+        *slot.options.lock() = options;
         (slot.state, slot.due) = (State::Followed, now);
     }
 

@@ -13,15 +13,15 @@ use chainscope_logs::{
     container::{self, Stream},
 };
 use chainscope_proto::v1::{Record, record::Kind};
-use chainscope_spec::Redaction;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::{
     assemble::{Assembled, Assembler},
     follow::{Follower, Lines, Progress, first_u64},
+    place::Place,
     positions::Positions,
-    reader::SourceSpec,
+    reader::SourceOptions,
 };
 use crate::{
     clock::realtime_ns,
@@ -42,8 +42,7 @@ pub(crate) struct Source<S> {
 /// What is known of the files of a source, and the records that wait.
 struct Book<S> {
     node: Arc<str>,
-    target: Arc<str>,
-    redact: Arc<Mutex<Redaction>>,
+    options: Arc<Mutex<SourceOptions>>,
     is_container: bool,
     sink: S,
     positions: Arc<Positions>,
@@ -80,20 +79,18 @@ struct Ready {
 }
 
 impl<S: LogSink> Source<S> {
-    /// `redact` is that of the specification, and may change.
     pub(crate) fn new(
-        spec: SourceSpec,
-        redact: Arc<Mutex<Redaction>>,
+        node: Arc<str>,
+        place: Place,
+        options: Arc<Mutex<SourceOptions>>,
         sink: S,
         positions: Arc<Positions>,
         figures: Arc<Figures>,
     ) -> Self {
-        let SourceSpec { node, target, place, .. } = spec;
         let is_container = place.is_container();
         let book = Book {
             node,
-            target,
-            redact,
+            options,
             is_container,
             sink,
             positions,
@@ -176,18 +173,19 @@ impl<S: LogSink> Book<S> {
     /// Makes records of messages.
     fn add(&mut self, file: (u64, u32), stream: &'static str, messages: Vec<Assembled>) {
         let Some(id) = self.stream(file, stream).map(|of| of.id) else { return };
+        let options = self.options.lock();
         for Assembled { raw, start, end, written_ns } in messages {
             let received = Received {
                 raw,
                 encoding: Encoding::Plain,
                 source: stream,
-                target: &self.target,
+                target: &options.target,
                 written_ns,
                 received_ns: realtime_ns(),
                 position: Some((id, end)),
             };
             let ready = |record| Ready { record, file, stream, start };
-            let records = received.records(&self.redact.lock());
+            let records = received.records(&options.redact);
             self.ready.extend(records.into_iter().map(ready));
         }
     }

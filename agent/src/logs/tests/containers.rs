@@ -121,7 +121,28 @@ fn restarts_rotation_and_compression_are_followed() {
 }
 
 #[test]
-fn docker_files_are_read_behind_links() {
+fn a_damaged_file_delays_no_other() {
+    let mut stage = pod();
+    let line = |number: usize| cri(number, "stdout", "F", &format!("line {number}"));
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all((0..1000).map(line).collect::<String>().as_bytes()).unwrap();
+    let whole = gzip.finish().unwrap();
+    let name = file("0.log.20260102-000000.gz");
+    stage.append(&name, &whole[..whole.len() / 2]);
+    stage.append(&file("0.log"), line(1000).as_bytes());
+    stage.drain();
+    let texts = stage.texts();
+    assert!(texts.len() < 1000 && texts.contains(&"line 1000".to_owned()), "{}", texts.len());
+    // It was not written completely.
+    stage.append(&name, &whole[whole.len() / 2..]);
+    stage.drain();
+    for number in 0..1001 {
+        assert!(stage.texts().contains(&format!("line {number}")), "{number}");
+    }
+}
+
+#[test]
+fn docker_files_are_read() {
     let mut stage = Stage::new(|logs| Place::docker(&dirs(logs), "id"), &[]);
     fs::create_dir_all(stage.path("docker/id")).unwrap();
     let line = |number: usize, stream: &str, text: &str| {

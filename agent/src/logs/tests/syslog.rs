@@ -61,10 +61,11 @@ impl Stage {
     }
 
     /// Ends the server after it has read what has arrived.
-    fn finish(mut self) -> (TestSink, Arc<Figures>) {
-        self.stop.send_replace(true);
-        self.thread.wait(wait::WAIT_TIMEOUT);
-        (self.sink.clone(), Arc::clone(&self.figures))
+    fn finish(self) -> (TestSink, Arc<Figures>) {
+        let Self { stop, mut thread, sink, figures, .. } = self;
+        stop.send_replace(true);
+        thread.wait(wait::WAIT_TIMEOUT);
+        (sink, figures)
     }
 }
 
