@@ -248,7 +248,7 @@ fn mark(number: usize) -> String {
 
 /// A secret key.
 fn key(number: usize) -> String {
-    let digests = [number, number + 1_000_000].map(|seed| Sha256::digest(seed.to_le_bytes()));
+    let digests = [number, number + 1_000_000].map(|seed| Sha256::digest(seed.to_le_bytes()).to_vec());
     format!("edsk{:.50}", bs58::encode(digests.concat()).into_string())
 }
 
