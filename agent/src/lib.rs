@@ -23,8 +23,9 @@
 //!
 //! `targets` decides which processes are observed; `network`, `memory` and `logs` are pillars (trait `Pillar`) that get its changes
 //! in their inboxes; `symbols` names code for `memory`; `delivery` keeps records until they are acknowledged; `operator`
-//! is the client of the operator. [`Agent::start`] wires them, [`Running::shutdown`] stops them. Modules below these
-//! (`blocking`, `config`, `clock`, `figures`, `folder`, `thread`, `openmetrics`) know none of them.
+//! is the client of the operator; [`trace`] reads tracepoints and attaches to none. [`Agent::start`] wires them,
+//! [`Running::shutdown`] stops them. Modules below these (`blocking`, `config`, `clock`, `figures`, `folder`, `thread`,
+//! `openmetrics`) know none of them.
 //!
 //! Secrets: identities are read through the target's own root, live in memory that is wiped, and are not sent on.
 //! A program that hosts an agent calls [`protect_process`](chainscope_hygiene::protect_process) first.

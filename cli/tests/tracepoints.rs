@@ -115,6 +115,23 @@ fn a_file_is_listed_with_names_and_specs() {
     assert_eq!((&fee["name"], &fee["kind"], &fee["unit"]), (&"replacement_fee".into(), &"i64".into(), &"sat".into()));
 }
 
+/// One name in common with a node says nothing about the arguments, unless the user does.
+#[test]
+fn a_contract_needs_most_tracepoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("small.c");
+    fs::write(&source, "#include <sys/sdt.h>\nint main() { STAP_PROBE1(mempool, added, 1L); }\n").unwrap();
+    let path = compile("gcc", &source, folder.path(), "small", &[]);
+    let path = path.to_str().unwrap();
+    let listing = text(&tracepoints(&[path]));
+    assert!(listing.starts_with(&format!("{path}: 1 tracepoints, 1 locations; no contract\n")), "{listing}");
+    let listing = text(&tracepoints(&[path, "--contract", "tapyrus"]));
+    assert!(
+        listing.contains("contract tapyrus\n") && listing.contains("! passes 1 arguments instead of 3"),
+        "{listing}"
+    );
+}
+
 #[test]
 fn a_check_fails_if_anything_disagrees() {
     let folder = tempfile::tempdir().unwrap();
