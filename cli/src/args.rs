@@ -46,8 +46,8 @@ pub(crate) enum Command {
     SupportBundle(SupportBundleArgs),
     /// Print completions for a shell
     Completions { shell: Shell },
-    /// Print the manual page
-    Man,
+    /// Print the manual page, or that of a command
+    Man { command: Option<String> },
 }
 
 /// Record the nodes of this machine and serve the API.

@@ -23,6 +23,7 @@ mod tracepoints;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::args::{Cli, Command};
@@ -42,13 +43,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "chainscope", &mut text);
             terminal::write(&text)
         }
-        Command::Man => {
-            let mut text = Vec::new();
-            clap_mangen::Man::new(Cli::command())
-                .render(&mut text)
-                .map_err(Into::into)
-                .and_then(|()| terminal::write(&text))
-        }
+        Command::Man { command } => man(command.as_deref()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,4 +53,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints the manual page of the program, or of one of its commands.
+fn man(command: Option<&str>) -> anyhow::Result<()> {
+    let mut page = Cli::command();
+    page.build();
+    if let Some(name) = command {
+        page = page.find_subcommand(name).with_context(|| format!("there is no command {name:?}"))?.clone();
+    }
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).render(&mut text)?;
+    terminal::write(&text)
 }

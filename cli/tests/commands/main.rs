@@ -28,3 +28,18 @@ fn refusal(arguments: &[&str]) -> String {
     assert_eq!((status.code(), stdout.as_slice()), (Some(1), &b""[..]), "{arguments:?}");
     String::from_utf8(stderr).expect("UTF-8")
 }
+
+#[test]
+fn manual_pages_and_completions_describe_the_commands() {
+    assert!(stdout(&["man"]).contains("chainscope\\-logs(1)"));
+    let page = stdout(&["man", "logs"]);
+    assert!(
+        page.contains("chainscope\\-logs") && page.contains("\\-\\-follow") && page.contains("\\-\\-ca\\-file"),
+        "{page}"
+    );
+    assert!(refusal(&["man", "nothing"]).contains("\"nothing\""));
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = stdout(&["completions", shell]);
+        assert!(completions.contains("logs") && completions.contains("live"), "{shell}");
+    }
+}
