@@ -66,7 +66,7 @@ impl Message {
         }
         let time = first.time.and_then(|time| match time {
             LineTime::Exact(time) => Some(time),
-            LineTime::Local(time) => time.nearest(received),
+            LineTime::Local(time) => time.latest(received),
         });
         let section = first.section.unwrap_or_default().to_owned();
         Self { form: first.form, level: first.level, time, section, text: joined }

@@ -12,7 +12,8 @@ use crate::level::Level;
 pub struct Header<'a> {
     /// Severity as a level.
     pub level: Option<Level>,
-    /// Nanoseconds since 1970. A time without a zone is read as UTC, one without a year in the year nearest to the arrival.
+    /// Nanoseconds since 1970. A time without a zone is read as UTC, one without a year in the latest year in which it is not
+    /// after the arrival.
     pub time: Option<i64>,
     /// Host name, as the sender says.
     pub host: Option<&'a str>,
@@ -33,7 +34,7 @@ impl<'a> Header<'a> {
         if form::parse(rest).form != Form::Unknown {
             return only_priority;
         }
-        let year = |date: IncompleteDate| nearest_year(date, received);
+        let year = |date: IncompleteDate| latest_year(date, received);
         let parsed = parse_message_with_year_tz(message, year, Some(Utc), Variant::Either);
         if parsed.severity.is_none() {
             return only_priority;
@@ -66,9 +67,9 @@ fn priority(message: &str) -> Option<(u8, &str)> {
     (is_number && !rest.starts_with(' ')).then_some((number, rest))
 }
 
-fn nearest_year((month, day, hour, minute, second): IncompleteDate, received: i64) -> i32 {
+fn latest_year((month, day, hour, minute, second): IncompleteDate, received: i64) -> i32 {
     let time = crate::time::LocalTime { month, day, hour, minute, second, nanosecond: 0 };
-    DateTime::<Utc>::from_timestamp_nanos(time.nearest(received).unwrap_or(received)).year()
+    DateTime::<Utc>::from_timestamp_nanos(time.latest(received).unwrap_or(received)).year()
 }
 
 /// Splits a TCP stream into messages: octet counting (`LENGTH SP MESSAGE`), or messages that end with a newline. Each

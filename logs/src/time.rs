@@ -32,13 +32,17 @@ impl LocalTime {
         )
     }
 
-    /// Nanoseconds since 1970 as UTC, in the year that comes nearest to `near`.
-    pub(crate) fn nearest(self, near: i64) -> Option<i64> {
-        let year = DateTime::<Utc>::from_timestamp_nanos(near).year();
+    /// Nanoseconds since 1970 as UTC, in the latest year in which it is not after `received`: messages are of the past. None if
+    /// the last years have no such day.
+    pub(crate) fn latest(self, received: i64) -> Option<i64> {
+        let year = DateTime::<Utc>::from_timestamp_nanos(received).year();
         let candidates = (year - 1..=year + 1).filter_map(|year| self.in_year(year)?.and_utc().timestamp_nanos_opt());
-        candidates.min_by_key(|time| time.abs_diff(near))
+        candidates.filter(|time| *time <= received.saturating_add(MAX_AHEAD)).max()
     }
 }
+
+/// How far a time may be ahead of its arrival, in nanoseconds: two days, for time zones and clocks that are not set.
+const MAX_AHEAD: i64 = 2 * 86_400 * 1_000_000_000;
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -105,16 +109,19 @@ mod tests {
     }
 
     #[test]
-    fn year_is_the_nearest_one() {
+    fn year_is_the_latest_that_is_not_ahead() {
         let second = 1_000_000_000;
         let (december, _) = local_time("Dec 31 23:59:59").expect("a time");
-        assert_eq!(december.nearest(NEW_YEAR_2026), Some(NEW_YEAR_2026 - second));
+        assert_eq!(december.latest(NEW_YEAR_2026), Some(NEW_YEAR_2026 - second));
         let (january, _) = local_time("Jan  1 00:00:01").expect("a time");
-        assert_eq!(january.nearest(NEW_YEAR_2026 - second), Some(NEW_YEAR_2026 + second));
+        assert_eq!(january.latest(NEW_YEAR_2026 - second), Some(NEW_YEAR_2026 + second));
+        // April 2026 would be nearer.
+        let (april, _) = local_time("Apr 27 08:29:09").expect("a time");
+        assert_eq!(april.latest(NEW_YEAR_2026), Some(1_745_742_549_000_000_000));
         // 2024 is two years away.
         let (leap, _) = local_time("Feb 29 00:00:00").expect("a time");
-        assert_eq!(leap.nearest(NEW_YEAR_2026), None);
+        assert_eq!(leap.latest(NEW_YEAR_2026), None);
         // The end of the range of nanoseconds is in April 2262.
-        assert!(january.nearest(i64::MAX).is_some_and(|time| time < i64::MAX));
+        assert!(january.latest(i64::MAX).is_some_and(|time| time < i64::MAX));
     }
 }

@@ -18,6 +18,8 @@ use crate::{clock::realtime_ns, logs::emit::LogSink};
 const RECEIVE_BUFFER: usize = 16 << 20;
 /// Datagrams that are taken before other tasks have their turn.
 const BURST: usize = 512;
+/// More datagrams than the receive buffer holds.
+const MAX_BUFFERED: usize = 1 << 16;
 /// Interval at which dropped datagrams are counted.
 const DROPS_INTERVAL: Duration = Duration::from_secs(1);
 /// Greatest length of a datagram.
@@ -61,7 +63,7 @@ pub(super) async fn receive<S: LogSink>(socket: UdpSocket, intake: Arc<Intake<S>
     }
     // Directly: the runtime may not know yet that datagrams have arrived.
     if let Ok(socket) = socket.into_std() {
-        take(|buffer| socket.recv_from(buffer), &intake, &mut buffer, usize::MAX);
+        take(|buffer| socket.recv_from(buffer), &intake, &mut buffer, MAX_BUFFERED);
         count(&mut drops, &intake, counted.1);
     }
 }
