@@ -35,6 +35,7 @@ pub(crate) enum Command {
     /// Start a demo node, record it, and show its messages, its log and its memory
     Demo(DemoArgs),
     /// Follow the messages of a node in this terminal, one per line or as a live table of its peers
+    #[command(visible_alias = "p2p")]
     Messages(MessagesArgs),
     /// Show the log of a node: filter, search, follow
     Logs(LogsArgs),

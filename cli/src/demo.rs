@@ -82,7 +82,9 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     )?;
     terminal::line("A peer connects. Every line is a message on its encrypted connections: → sent, ← received.\n")?;
 
+    // Ctrl-C ends the list of messages; the next one ends what follows.
     let shown = show(&running, &api, args.messages.or((!terminal::is_interactive()).then_some(DEFAULT_MESSAGES)))?;
+    running.resume();
     terminal::line("\nWhat the demo node logged, as recorded from its log file:\n")?;
     let has_log = || Ok(api.json("/v2/log", &[])?.as_array().is_some_and(|rows| !rows.is_empty()));
     if running.wait_until(OBSERVE_TIMEOUT, has_log)? {

@@ -1,6 +1,7 @@
 //! Agent and aggregator in this process, joined by a channel.
 
 use std::{
+    cell::Cell,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -49,8 +50,10 @@ pub(crate) struct Running {
     runtime: Runtime,
     agent: chainscope_agent::Running,
     aggregator: chainscope_aggregator::Running,
-    /// True once SIGINT or SIGTERM arrived.
-    is_interrupted: watch::Receiver<bool>,
+    /// Number of SIGINT and SIGTERM so far.
+    signals: watch::Receiver<u32>,
+    /// Those that [`Running::resume`] answered.
+    answered: Cell<u32>,
 }
 
 impl Running {
@@ -61,7 +64,12 @@ impl Running {
 
     /// Whether SIGINT or SIGTERM has arrived: waiting ends at once then.
     pub(crate) fn is_interrupted(&self) -> bool {
-        *self.is_interrupted.borrow()
+        *self.signals.borrow() > self.answered.get()
+    }
+
+    /// Waits again: for the next signal.
+    pub(crate) fn resume(&self) {
+        self.answered.set(*self.signals.borrow());
     }
 
     /// Waits for `timeout`, or until SIGINT or SIGTERM.
@@ -71,10 +79,10 @@ impl Running {
 
     /// Waits for `done` and returns its output; `None` if SIGINT, SIGTERM or the end of the agent came first.
     pub(crate) fn wait_for<T>(&self, done: impl Future<Output = T>) -> anyhow::Result<Option<T>> {
-        let mut is_interrupted = self.is_interrupted.clone();
+        let (mut signals, answered) = (self.signals.clone(), self.answered.get());
         self.runtime.block_on(async {
             tokio::select! {
-                _ = is_interrupted.wait_for(|is_interrupted| *is_interrupted) => Ok(None),
+                _ = signals.wait_for(|signals| *signals > answered) => Ok(None),
                 // The agent ends by itself on an error only, which `stop` returns.
                 () = self.agent.ended() => Ok(None),
                 error = self.aggregator.failed() => Err(anyhow::anyhow!("the database failed: {error}")),
@@ -134,24 +142,26 @@ pub(crate) fn start(config: &Config, storage: Storage) -> anyhow::Result<Running
         let _runtime = runtime.enter();
         Agent::start(observe, link)?
     };
-    let is_interrupted = watch_signals(&runtime)?;
-    Ok(Running { runtime, agent, aggregator, is_interrupted })
+    let signals = watch_signals(&runtime)?;
+    Ok(Running { runtime, agent, aggregator, signals, answered: Cell::default() })
 }
 
-/// Waits for SIGINT and SIGTERM from now on, whether or not [`Running::wait_for`] is called when one arrives.
-fn watch_signals(runtime: &Runtime) -> anyhow::Result<watch::Receiver<bool>> {
+/// Counts SIGINT and SIGTERM from now on, whether or not [`Running::wait_for`] is called when one arrives.
+fn watch_signals(runtime: &Runtime) -> anyhow::Result<watch::Receiver<u32>> {
     let _runtime = runtime.enter();
     let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
     let mut terminate = unix::signal(unix::SignalKind::terminate())?;
-    let (sender, is_interrupted) = watch::channel(false);
+    let (sender, signals) = watch::channel(0);
     runtime.spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            sender.send_modify(|signals| *signals += 1);
         }
-        sender.send_replace(true);
     });
-    Ok(is_interrupted)
+    Ok(signals)
 }
 
 /// An address that a client on this machine can connect to: loopback instead of an unspecified address.

@@ -189,13 +189,15 @@ fn control_characters_reach_no_terminal() {
     scene.honest_peer();
     let url = format!("http://127.0.0.1:{}", scene._machine.port());
     let shown = |more: &[&str]| {
-        run(Command::new(binary("chainscope")).args(["p2p", "--url", &url, "--no-follow", "--last", "1000"]).args(more))
+        run(Command::new(binary("chainscope"))
+            .args(["messages", "--url", &url, "--no-follow", "--last", "1000"])
+            .args(more))
     };
     for text in [shown(&[]), shown(&["--json"])] {
         assert!(text.lines().count() >= 10, "{text}");
         // A right-to-left override and a zero-width space are no control characters.
         let bad = text.chars().find(|c| (c.is_control() && *c != '\n') || matches!(c, '\u{202e}' | '\u{200b}'));
-        assert_eq!(bad, None, "in the output of `chainscope p2p`");
+        assert_eq!(bad, None, "in the output of `chainscope messages`");
     }
     // In JSON, metrics and logs they are escaped or absent.
     for path in ["/v2/p2p?limit=1000", "/v3/connections", "/v2/stats", "/metrics"] {

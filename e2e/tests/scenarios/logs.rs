@@ -109,7 +109,9 @@ fn every_line_of_a_file_is_stored_exactly_once() {
     writer.truncate();
     writer.write(1_000);
     wait::until_true("the messages after the truncation", || count(&chainscope.api) >= writer.written);
-    let stored = stored(&chainscope.api);
+    let mut stored = stored(&chainscope.api);
+    // The last line of a file that was renamed may be a message of several lines: it comes after the first of the next file.
+    stored.sort_unstable();
     let unexpected = stored.iter().zip(0..).find(|(number, expected)| **number != *expected);
     assert_eq!((unexpected, stored.len() as u64), (None, writer.written), "(message, its place)");
 }
@@ -123,10 +125,12 @@ fn messages_of_syslog_are_stored_or_counted_and_found_by_their_text() {
     let chainscope = machine.start();
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     for number in 0..MESSAGES {
-        let message = format!("<27>1 2021-07-14T12:00:00Z host octez-node 665 - - Jul 14 12:00:00.000 WARN message {number}");
+        let message =
+            format!("<27>1 2021-07-14T12:00:00Z host octez-node 665 - - Jul 14 12:00:00.000 WARN message {number}");
         socket.send_to(message.as_bytes(), ("127.0.0.1", port)).expect("sent");
     }
-    let lost = || chainscope.api.stats()["nodes"][0]["totals"]["lost_records"].as_u64().expect("a number of lost records");
+    let lost =
+        || chainscope.api.stats()["nodes"][0]["totals"]["lost_records"].as_u64().expect("a number of lost records");
     wait::until_true("each message stored or counted", || count(&chainscope.api) + lost() == MESSAGES);
     let stored = stored(&chainscope.api);
     assert!(stored.is_sorted_by(|one, next| one < next), "in order, each once");
