@@ -1,5 +1,7 @@
 //! `chainscope tracepoints` on files and running processes, as a user calls it.
 
+#![expect(clippy::unwrap_used, reason = "a failed test shows the line")]
+
 use std::{
     fs,
     io::{BufRead as _, BufReader},

@@ -3,6 +3,8 @@
 //!
 //! log_intake [LINES]    (default: 500000; needs root, and rsyslogd for the comparison)
 
+#![expect(clippy::print_stdout, reason = "prints the table")]
+
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::net::UdpSocket;

@@ -52,7 +52,7 @@ fn line(id: u64, rng: &mut SmallRng) -> (LogLevel, String) {
 fn record(id: u64, rng: &mut SmallRng) -> Record {
     let (level, text) = line(id, rng);
     let message = LogMessage {
-        raw: format!("Apr  8 16:49:28.172 - {text}").into_bytes().into(),
+        raw: format!("Apr  8 16:49:28.172 - {text}").into_bytes(),
         encoding: LogEncoding::Plain.into(),
         level: level.into(),
         source: "stdout".to_owned(),

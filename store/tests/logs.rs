@@ -248,7 +248,7 @@ impl Model {
         let end = self.read.entry((agent, file)).or_default();
         *end += rng.random_range(1..100);
         let message = LogMessage {
-            raw: raw.into(),
+            raw,
             encoding: encoding.into(),
             level: LEVELS.choose(rng).copied().unwrap_or_default().into(),
             // What arrives over the network has no position.
@@ -329,8 +329,8 @@ fn ask_everything(store: &Store, model: &mut Model, random: &[Expr]) {
         case
     });
     let texts = cases().into_iter().chain(random).map(|(query, means)| (Some(query), means));
-    let none: (Option<String>, Box<dyn Fn(&Text) -> bool>) = (None, Box::new(|_| true));
-    for (text, means) in std::iter::once(none).chain(texts) {
+    let everything = (None, Box::new(|_: &Text| true) as _);
+    for (text, means) in std::iter::once(everything).chain(texts) {
         let parsed = text.as_deref().map(|text| TextQuery::parse(text).expect("a query"));
         // Every filter without a text, and with each text some of them.
         let rng = &mut model.rng;
@@ -477,7 +477,7 @@ fn line(second: i64, level: LogLevel, text: &str) -> Record {
     };
     let header = "<27>1 2021-07-14T12:00:00+00:00 wsvl eb3fdbc716e5 665 eb3fdbc716e5 - Jul 14 12:00:00.000";
     let message = LogMessage {
-        raw: format!("{header} {name} {text}").into_bytes().into(),
+        raw: format!("{header} {name} {text}").into_bytes(),
         encoding: LogEncoding::Syslog.into(),
         level: level.into(),
         ..LogMessage::default()

@@ -28,7 +28,7 @@ pub(crate) struct Problem {
     pub(crate) parameter: Option<String>,
     /// Where in the parameter, in characters from its start.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) position: Option<usize>,
+    pub(crate) position: Option<u32>,
     /// Names of the nodes that the request may mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nodes: Option<Vec<String>>,

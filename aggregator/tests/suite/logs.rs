@@ -124,7 +124,9 @@ fn limits_and_times_may_be_extreme() {
 
 const ROWS: i64 = 255;
 const LEVELS: [Level; 3] = [Level::Info, Level::Warning, Level::Fatal];
-const TEXTS: [(&str, fn(u32) -> bool); 5] = [
+/// A query, and whether it matches a text with this set of words.
+type TextCase = (&'static str, fn(u32) -> bool);
+const TEXTS: [TextCase; 5] = [
     ("peer", |set| set & 1 != 0),
     ("branch%20head", |set| set & 0b110 != 0),
     ("%2Bpeer%20%2Bhead", |set| set & 0b101 == 0b101),

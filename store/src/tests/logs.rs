@@ -21,13 +21,10 @@ use crate::{
 
 /// A message that ends at a position of a file.
 fn log_at(file: u64, end: u64) -> Record {
-    let text = format!("file{file} end{end} {}", if end % 2 == 0 { "even" } else { "odd" });
+    let text = format!("file{file} end{end} {}", if end.is_multiple_of(2) { "even" } else { "odd" });
     let position = Some(LogPosition { file, end });
     let level = LogLevel::Info.into();
-    record(
-        end as i64,
-        Kind::LogMessage(LogMessage { raw: text.into_bytes().into(), level, position, ..Default::default() }),
-    )
+    record(end as i64, Kind::LogMessage(LogMessage { raw: text.into_bytes(), level, position, ..Default::default() }))
 }
 
 fn log(number: u64) -> Record {
@@ -52,7 +49,7 @@ fn find(store: &Store, query: &str) -> Vec<u64> {
 
 /// What is found of the messages of these numbers, whose ids they are.
 fn check_search(store: &Store, kept: std::ops::Range<u64>) {
-    let odd = |id: &u64| id % 2 == 0; // the end is one more
+    let odd = |id: &u64| id.is_multiple_of(2); // the end is one more
     assert_eq!(find(store, "odd"), kept.clone().rev().filter(odd).collect::<Vec<_>>());
     assert_eq!(find(store, "-odd"), kept.clone().rev().filter(|id| !odd(id)).collect::<Vec<_>>());
     for id in [kept.start, kept.end - 1] {
@@ -142,7 +139,7 @@ fn a_log_cut_anywhere_keeps_rows_and_positions_together() {
         fs::OpenOptions::new().write(true).open(log).unwrap().set_len(from + (to - from) * step / 25).unwrap();
         let crashed = open(&copied, small_segments(7));
         let rows = crashed.visible_logs(NODE).1;
-        assert!((30..=90).contains(&rows) && rows % 3 == 0, "{rows}");
+        assert!((30..=90).contains(&rows) && rows.is_multiple_of(3), "{rows}");
         assert_eq!(crashed.high_water_mark(NODE, AGENT, EPOCH), rows);
         // A new stream reads the whole file again. The index, which may have more than the database, follows.
         crashed.append(NODE, AGENT, b"another", 0, &logs(0..100)).unwrap();

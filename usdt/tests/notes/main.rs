@@ -1,4 +1,9 @@
 //! Tests of the crate with compiled programs, crafted files, and programs of the system.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed test shows the line; what is not located is shown"
+)]
 
 mod arguments;
 mod contract_files;

@@ -94,7 +94,7 @@ fn releases_of_bitcoin_core_are_told_apart() {
     let expected = [
         (23, "bitcoin-core-v23", vec![], signs.to_vec()),
         (24, "bitcoin-core-v24", vec![], signs.to_vec()),
-        (25, "bitcoin-core-v25", vec![], [&signs[..], &[unit.clone()]].concat()),
+        (25, "bitcoin-core-v25", vec![], [&signs[..], std::slice::from_ref(&unit)].concat()),
         (28, "bitcoin-core-v28", vec!["bitcoin-core-v27", "bitcoin-core-v26"], [&signs[..], &[unit]].concat()),
         (31, "bitcoin-core-v31", vec!["bitcoin-core-v30", "bitcoin-core-v29"], [&established[..], &signs].concat()),
     ];

@@ -69,6 +69,8 @@ pub(crate) enum Command {
 /// Node and place.
 type SourceKey = (Arc<str>, Place);
 
+type PollResult = (SourceKey, Polled);
+
 /// The thread's state.
 pub(crate) struct Reader<S> {
     sink: S,
@@ -76,7 +78,7 @@ pub(crate) struct Reader<S> {
     figures: Arc<Figures>,
     pool: BlockingPool,
     commands: Receiver<Command>,
-    polled: (Sender<(SourceKey, Polled)>, Receiver<(SourceKey, Polled)>),
+    poll_results: (Sender<PollResult>, Receiver<PollResult>),
     slots: BTreeMap<SourceKey, Slot<S>>,
     saved: Instant,
     heartbeat: Heartbeat,
@@ -125,14 +127,14 @@ impl<S: LogSink> Reader<S> {
         heartbeat: Heartbeat,
     ) -> Self {
         #[expect(clippy::disallowed_methods, reason = "one value per source whose call runs")]
-        let polled = unbounded();
+        let poll_results = unbounded();
         let (positions, slots) = (Arc::new(positions), BTreeMap::new());
-        Self { sink, positions, figures, pool, commands, polled, slots, saved: Instant::now(), heartbeat }
+        Self { sink, positions, figures, pool, commands, poll_results, slots, saved: Instant::now(), heartbeat }
     }
 
     /// Runs until [`Command::Stop`].
     pub(crate) fn run(mut self) {
-        let (commands, polled) = (self.commands.clone(), self.polled.1.clone());
+        let (commands, polled) = (self.commands.clone(), self.poll_results.1.clone());
         loop {
             self.heartbeat.beat();
             let now = Instant::now();
@@ -222,7 +224,7 @@ impl<S: LogSink> Reader<S> {
                 let (progress, result) = source.poll(Instant::now());
                 Polled::Lines(progress, result)
             };
-            let (sender, of) = (self.polled.0.clone(), key.clone());
+            let (sender, of) = (self.poll_results.0.clone(), key.clone());
             let deliver = move |polled| {
                 // The pillar has ended.
                 let _ = sender.send((of, polled));
@@ -300,7 +302,7 @@ impl<S: LogSink> Reader<S> {
     fn stop(&mut self) {
         let end = Instant::now() + SHUTDOWN_GRACE;
         while self.slots.values().any(|slot| slot.is_polling) {
-            match self.polled.1.recv_deadline(end) {
+            match self.poll_results.1.recv_deadline(end) {
                 Ok((key, polled)) => self.polled(&key, polled),
                 Err(_) => break,
             }

@@ -28,7 +28,7 @@ pub(super) fn text_query(query: &str, no_quotes: Option<bool>) -> Result<Option<
     read.map(Some).map_err(|error| {
         let mut problem = Problem::parameter("query", &error);
         if let Error::TextQuery { position, .. } = error {
-            problem.position = Some(position);
+            problem.position = u32::try_from(position).ok();
         }
         problem
     })

@@ -6,7 +6,7 @@ const START: i64 = 1_626_264_123_000_000_000;
 
 fn row(id: u64, remote: &str, kind: &str) -> Row {
     let text = serde_json::json!({
-        "id": id, "timestamp": START, "remote_addr": remote, "source_type": "remote", "incoming": id % 2 == 0,
+        "id": id, "timestamp": START, "remote_addr": remote, "source_type": "remote", "incoming": id.is_multiple_of(2),
         "category": "p2p", "kind": kind, "message_preview": null, "plain_bytes": 100, "peer_id": "idA",
     });
     Row::parse(&text.to_string()).unwrap()
