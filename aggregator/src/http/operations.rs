@@ -20,7 +20,7 @@ use prometheus_client::{
 
 use super::{
     app::{App, OperationsAccess},
-    memory, network,
+    logs, memory, network,
     problem::Problem,
     response,
     scrape::gauge,
@@ -99,6 +99,7 @@ fn scraped(access: &OperationsAccess, store: &Store, budget: &Budget) -> Result<
     // The store keeps the name of a deleted node.
     nodes.retain(|node| access.nodes().knows(&node.name));
     network::scrape(&mut registry, store, &nodes, budget)?;
+    logs::scrape(&mut registry, store, &nodes);
     memory::scrape(&mut registry, access);
     let disk = store.disk()?;
     gauge(

@@ -4,6 +4,7 @@ use chainscope_aggregator::NodeConfig;
 use chainscope_logs::{Encoding, Level};
 use chainscope_proto::v1::{LogMessage, Record, record::Kind};
 use chainscope_store::Retention;
+use chainscope_testing::wait;
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
 
@@ -120,6 +121,24 @@ fn limits_and_times_may_be_extreme() {
     assert_eq!(server.ids("/v2/log?from=18446744073709551615"), [0_u64; 0]);
     assert_eq!(server.ids("/v2/log?to=18446744073709551615"), [2, 1, 0]);
     assert_eq!(server.ids("/v2/log?timestamp=18446744073709551615&direction=forward"), [0_u64; 0]);
+}
+
+#[test]
+fn metrics_count_what_is_kept_and_indexed() {
+    let server = Server::start();
+    server.feed("9732", (0..3).map(|at| line(Level::Info, "peer", TIME + at)).collect());
+    let metrics = wait::until("the index", || {
+        let metrics = server.get("/metrics").body;
+        metrics.contains("chainscope_log_messages_unindexed{node=\"9732\"} 0\n").then_some(metrics)
+    });
+    for line in [
+        "chainscope_store_log_messages{node=\"9732\"} 3\n",
+        "chainscope_log_messages_stored_total{node=\"9732\"} 3\n",
+        "chainscope_log_messages_evicted_total{node=\"9732\"} 0\n",
+        "chainscope_text_index_errors_total 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 }
 
 const ROWS: i64 = 255;

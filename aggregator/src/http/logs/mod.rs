@@ -3,6 +3,7 @@
 mod messages;
 mod params;
 mod row;
+mod scrape;
 mod text;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use axum::{Router, routing::get};
 use utoipa::OpenApi;
 
 use super::{app::App, problem::Problem};
+pub(super) use scrape::scrape;
 
 /// All routes; each needs the layer [`super::app::authenticate`].
 pub(super) fn routes() -> Router<Arc<App>> {
