@@ -38,10 +38,13 @@ pub(crate) trait Lines {
     /// A file is opened. `length` is that of one that is not compressed. Returns the position from which it is read.
     fn begin(&mut self, key: u64, length: Option<u64>) -> u64;
 
+    /// The lines of a file continue those of another, which was read to its end.
+    fn follows(&mut self, key: u64, previous: u64);
+
     /// Takes the line from `start` to `end`, without its newline. Returns whether the next one can be taken, too.
     fn line(&mut self, key: u64, start: u64, end: u64, bytes: &[u8]) -> bool;
 
-    /// Nobody writes to the file any more, and all of its lines were taken.
+    /// Nobody writes to the file any more, and all of its lines were taken. The last ones may go on in the next file.
     fn end(&mut self, key: u64);
 
     /// The file was truncated and written anew.
@@ -83,6 +86,9 @@ enum Content {
     Gzip(Box<MultiGzDecoder<File>>),
 }
 
+/// Key and origin of a file.
+type Identity = (u64, String);
+
 /// How the reading of one file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
@@ -99,12 +105,14 @@ pub(crate) struct Follower {
     open: Vec<Open>,
     /// Files that were read to their end, with their lengths.
     finished: BTreeMap<Inode, u64>,
+    /// The last of them.
+    last: Option<Identity>,
     has_polled: bool,
 }
 
 impl Follower {
     pub(crate) fn new(place: Place) -> Self {
-        Self { place, open: Vec::new(), finished: BTreeMap::new(), has_polled: false }
+        Self { place, open: Vec::new(), finished: BTreeMap::new(), last: None, has_polled: false }
     }
 
     /// Opens what is new, and passes on the lines that were appended since, oldest file first, if there is space for them. The
@@ -123,8 +131,15 @@ impl Follower {
         let mut budget = POLL_BYTES;
         let mut was_busy = false;
         let mut index = 0;
+        let mut previous = self.last.clone();
         while let Some(open) = self.open.get_mut(index) {
             let before = open.start;
+            note(failed, open.identify(&self.place, false, lines));
+            if let (Some(key), Some((previous, _))) = (open.key, previous.filter(|(_, origin)| *origin == open.origin))
+            {
+                lines.follows(key, previous);
+            }
+            previous = open.key.map(|key| (key, open.origin.clone()));
             let stop = open.read(&self.place, &mut budget, lines);
             was_busy |= open.start > before;
             let stop = match stop {
@@ -132,6 +147,7 @@ impl Follower {
                 Err(error) => {
                     note(failed, Err(error));
                     if matches!(open.content, Content::Plain(_)) {
+                        previous = None;
                         index += 1;
                         continue;
                     }
@@ -172,6 +188,7 @@ impl Follower {
 
     fn close(&mut self, index: usize) -> io::Result<()> {
         let open = self.open.remove(index);
+        self.last = open.key.map(|key| (key, open.origin));
         self.finished.insert(open.inode, open.content.file().metadata()?.len());
         Ok(())
     }
@@ -204,7 +221,10 @@ impl Follower {
             match open.was_rewritten() {
                 Ok(true) => {
                     open.finish_rewritten(&self.place, lines);
-                    self.open.remove(index);
+                    let open = self.open.remove(index);
+                    if self.place.is_container() {
+                        self.last = open.key.map(|key| (key, open.origin));
+                    }
                 }
                 other => {
                     note(&mut failed, other.map(|_| ()));

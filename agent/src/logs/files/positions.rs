@@ -82,8 +82,10 @@ impl Positions {
         let mut state = self.state.lock();
         let file = state.files.entry(key).or_default();
         file.seen = realtime_ns() / 1_000_000_000;
+        // That a file was begun is known even if nothing of it is durable: when it is rotated, it is still read.
+        let is_new = !file.streams.contains_key(stream);
         let known = file.streams.entry(stream.to_owned()).or_default();
-        if known.position != position {
+        if is_new || known.position != position {
             known.position = position;
             known.boundaries.retain(|boundary| *boundary > position);
             state.is_changed = true;

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    assemble::{Assembled, Assembler},
+    assemble::{Assembled, Assembler, FileId, Span},
     follow::{Follower, Lines, Progress, first_u64},
     place::Place,
     positions::Positions,
@@ -48,7 +48,7 @@ struct Book<S> {
     positions: Arc<Positions>,
     figures: Arc<Figures>,
     /// Files by key and generation.
-    files: BTreeMap<(u64, u32), FileState>,
+    files: BTreeMap<FileId, FileState>,
     /// Greatest generation of each key.
     generations: BTreeMap<u64, u32>,
     ready: VecDeque<Ready>,
@@ -59,6 +59,8 @@ struct FileState {
     /// Start of the next line.
     position: u64,
     streams: BTreeMap<&'static str, StreamState>,
+    /// The file whose last lines the first ones continue.
+    previous: Option<FileId>,
     has_ended: bool,
 }
 
@@ -68,14 +70,23 @@ struct StreamState {
     assembler: Assembler,
     /// Messages that are queued and not known to be durable: numbers of their records, and where they start.
     volatile: VecDeque<(u64, u64)>,
+    /// What was taken over from files before.
+    taken_over: Vec<TakenOver>,
+}
+
+/// Lines at the end of a file that are read again after a kill as long as their message is not durable.
+struct TakenOver {
+    file: FileId,
+    start: u64,
+    /// The message's record, once it is queued.
+    number: Option<u64>,
 }
 
 /// A record that was not accepted yet.
 struct Ready {
     record: Record,
-    file: (u64, u32),
     stream: &'static str,
-    start: u64,
+    span: Span,
 }
 
 impl<S: LogSink> Source<S> {
@@ -122,6 +133,10 @@ impl<S: LogSink> Source<S> {
         if let Err(error) = self.follower.finish(&mut self.book) {
             warn_limited!(node = %self.book.node, %error, "the rest of a log file cannot be read");
         }
+        let files: Vec<FileId> = self.book.files.keys().copied().collect();
+        for file in files {
+            self.book.finish(file);
+        }
         let is_empty = self.book.offer();
         self.book.note_durable();
         is_empty
@@ -129,13 +144,13 @@ impl<S: LogSink> Source<S> {
 }
 
 impl<S: LogSink> Book<S> {
-    fn current(&self, key: u64) -> (u64, u32) {
+    fn current(&self, key: u64) -> FileId {
         (key, self.generations.get(&key).copied().unwrap_or(0))
     }
 
     /// Offers the records that wait. Returns whether all were accepted.
     fn offer(&mut self) -> bool {
-        while let Some(Ready { record, file, stream, start }) = self.ready.pop_front() {
+        while let Some(Ready { record, stream, span }) = self.ready.pop_front() {
             let bytes = match &record.kind {
                 Some(Kind::LogMessage(message)) => message.raw.len(),
                 _ => 0,
@@ -143,12 +158,15 @@ impl<S: LogSink> Book<S> {
             match self.sink.offer(&self.node, record) {
                 Ok(number) => {
                     self.figures.recorded(&self.node, stream, bytes);
-                    if let Some(of) = self.files.get_mut(&file).and_then(|file| file.streams.get_mut(stream)) {
-                        of.volatile.push_back((number, start));
+                    if let Some(of) = self.files.get_mut(&span.file).and_then(|file| file.streams.get_mut(stream)) {
+                        of.volatile.push_back((number, span.start));
+                        if span.continues {
+                            of.taken_over.iter_mut().for_each(|lines| lines.number = Some(number));
+                        }
                     }
                 }
                 Err(record) => {
-                    self.ready.push_front(Ready { record: *record, file, stream, start });
+                    self.ready.push_front(Ready { record: *record, stream, span });
                     return false;
                 }
             }
@@ -156,7 +174,7 @@ impl<S: LogSink> Book<S> {
         true
     }
 
-    fn stream(&mut self, file: (u64, u32), stream: &'static str) -> Option<&mut StreamState> {
+    fn stream(&mut self, file: FileId, stream: &'static str) -> Option<&mut StreamState> {
         let resume = || {
             let known = self.positions.get(file.0).filter(|known| known.generation == file.1);
             let known = known.and_then(|known| known.streams.get(stream).cloned()).unwrap_or_default();
@@ -164,17 +182,18 @@ impl<S: LogSink> Book<S> {
             hash.update(file.0.to_le_bytes());
             hash.update(file.1.to_le_bytes());
             hash.update(stream);
-            let assembler = Assembler::resume(known.position, known.boundaries);
-            StreamState { id: first_u64(&hash.finalize()), assembler, volatile: VecDeque::new() }
+            let assembler = Assembler::new(file, known.position, known.boundaries);
+            let id = first_u64(&hash.finalize());
+            StreamState { id, assembler, volatile: VecDeque::new(), taken_over: Vec::new() }
         };
         Some(self.files.get_mut(&file)?.streams.entry(stream).or_insert_with(resume))
     }
 
     /// Makes records of messages.
-    fn add(&mut self, file: (u64, u32), stream: &'static str, messages: Vec<Assembled>) {
-        let Some(id) = self.stream(file, stream).map(|of| of.id) else { return };
-        let options = self.options.lock();
-        for Assembled { raw, start, end, written_ns } in messages {
+    fn add(&mut self, stream: &'static str, messages: Vec<Assembled>) {
+        for Assembled { raw, span, written_ns } in messages {
+            let Some(id) = self.stream(span.file, stream).map(|of| of.id) else { continue };
+            let options = self.options.lock();
             let received = Received {
                 raw,
                 encoding: Encoding::Plain,
@@ -182,32 +201,68 @@ impl<S: LogSink> Book<S> {
                 target: &options.target,
                 written_ns,
                 received_ns: realtime_ns(),
-                position: Some((id, end)),
+                position: Some((id, span.end)),
             };
-            let ready = |record| Ready { record, file, stream, start };
             let records = received.records(&options.redact);
-            self.ready.extend(records.into_iter().map(ready));
+            self.ready.extend(records.into_iter().map(|record| Ready { record, stream, span }));
         }
+    }
+
+    /// Before the first line of a stream of a file: takes over what waits at the end of the file before.
+    fn take_over(&mut self, file: FileId, stream: &'static str) {
+        let Some(state) = self.files.get(&file) else { return };
+        let (Some(previous), false) = (state.previous, state.streams.contains_key(stream)) else { return };
+        let Some(before) = self.files.get_mut(&previous).and_then(|state| state.streams.get_mut(stream)) else {
+            return;
+        };
+        let Some(start) = before.assembler.start() else { return };
+        let incomplete = before.assembler.take_incomplete();
+        let mut taken_over = std::mem::take(&mut before.taken_over);
+        taken_over.push(TakenOver { file: previous, start, number: None });
+        let Some(of) = self.stream(file, stream) else { return };
+        of.assembler.continue_with(incomplete);
+        of.taken_over = taken_over;
+        // An earlier run has taken the file's first lines: they are not read again.
+        if of.assembler.from() > 0 {
+            let mut messages = Vec::new();
+            of.assembler.finish(&mut messages);
+            self.add(stream, messages);
+        }
+    }
+
+    /// Ends all that waits for further lines in a file.
+    fn finish(&mut self, file: FileId) {
+        let Some(state) = self.files.get_mut(&file) else { return };
+        let mut ended = Vec::new();
+        for (stream, of) in &mut state.streams {
+            let mut messages = Vec::new();
+            of.assembler.finish(&mut messages);
+            ended.push((*stream, messages));
+        }
+        for (stream, messages) in ended {
+            self.add(stream, messages);
+        }
+        self.offer();
     }
 
     /// Ends the messages that no further line has followed. Where they end is on disk before they are sent: when the file is
     /// read again, a line that is appended later is no part of them either.
     fn end_messages(&mut self) {
         let mut ended = Vec::new();
-        for (file, state) in &mut self.files {
+        for state in self.files.values_mut() {
             for (stream, of) in &mut state.streams {
-                let Some(end) = of.assembler.pending_end() else { continue };
+                let Some((file, end)) = of.assembler.pending_end() else { continue };
                 if let Err(error) = self.positions.add_boundary(file.0, stream, end) {
                     warn_limited!(%error, "log messages wait: the position of one cannot be written");
                     continue;
                 }
                 let mut messages = Vec::new();
                 of.assembler.end_message(&mut messages);
-                ended.push((*file, *stream, messages));
+                ended.push((*stream, messages));
             }
         }
-        for (file, stream, messages) in ended {
-            self.add(file, stream, messages);
+        for (stream, messages) in ended {
+            self.add(stream, messages);
         }
         self.offer();
     }
@@ -215,22 +270,43 @@ impl<S: LogSink> Book<S> {
     /// Sets the positions before which everything is durable, and forgets files that are.
     fn note_durable(&mut self) {
         let durable = self.sink.durable(&self.node);
-        let mut waiting = BTreeMap::new();
-        for ready in self.ready.iter().rev() {
-            waiting.insert((ready.file, ready.stream), ready.start);
+        // First positions of what was read and is not durable.
+        let mut begun: BTreeMap<(FileId, &str), u64> = BTreeMap::new();
+        let mut note = |file: FileId, stream: &'static str, start: u64| {
+            begun.entry((file, stream)).and_modify(|first| *first = start.min(*first)).or_insert(start);
+        };
+        for ready in &self.ready {
+            note(ready.span.file, ready.stream, ready.span.start);
+        }
+        for (file, state) in &mut self.files {
+            for (stream, of) in &mut state.streams {
+                while of.volatile.front().is_some_and(|(number, _)| *number <= durable) {
+                    of.volatile.pop_front();
+                }
+                if let Some((_, start)) = of.volatile.front() {
+                    note(*file, stream, *start);
+                }
+                if let Some(start) = of.assembler.start() {
+                    note(*file, stream, start);
+                }
+                if of.taken_over.is_empty() {
+                    continue;
+                }
+                let is_ready =
+                    |ready: &Ready| ready.span.continues && (ready.span.file, ready.stream) == (*file, *stream);
+                let is_incomplete = of.assembler.has_of_previous() || self.ready.iter().any(is_ready);
+                of.taken_over.retain(|lines| is_incomplete || lines.number.is_some_and(|number| number > durable));
+                for lines in &of.taken_over {
+                    note(lines.file, stream, lines.start);
+                }
+            }
         }
         let generations = &self.generations;
         self.files.retain(|(key, generation), state| {
             let mut is_durable = true;
             for (stream, of) in &mut state.streams {
-                while of.volatile.front().is_some_and(|(number, _)| *number <= durable) {
-                    of.volatile.pop_front();
-                }
-                let queued = of.volatile.front().map(|(_, start)| *start);
-                let begun = queued
-                    .or_else(|| waiting.get(&((*key, *generation), *stream)).copied())
-                    .or_else(|| of.assembler.start());
-                is_durable &= begun.is_none();
+                let begun = begun.get(&((*key, *generation), *stream)).copied();
+                is_durable &= begun.is_none() && of.taken_over.is_empty();
                 if generations.get(key).is_none_or(|newest| newest == generation) {
                     let position = begun.unwrap_or(state.position.max(of.assembler.from()));
                     self.positions.set(*key, stream, position);
@@ -260,6 +336,13 @@ impl<S: LogSink> Lines for Book<S> {
         position
     }
 
+    fn follows(&mut self, key: u64, previous: u64) {
+        let previous = self.current(previous);
+        if let Some(state) = self.files.get_mut(&self.current(key)) {
+            state.previous = Some(previous);
+        }
+    }
+
     fn line(&mut self, key: u64, start: u64, end: u64, bytes: &[u8]) -> bool {
         let file = self.current(key);
         let line = if self.is_container { container::parse(bytes) } else { None };
@@ -268,6 +351,7 @@ impl<S: LogSink> Lines for Book<S> {
             _ if self.is_container => "stdout",
             _ => "file",
         };
+        self.take_over(file, stream);
         let mut messages = Vec::new();
         if let Some(of) = self.stream(file, stream) {
             match line {
@@ -278,28 +362,19 @@ impl<S: LogSink> Lines for Book<S> {
         if let Some(state) = self.files.get_mut(&file) {
             state.position = end;
         }
-        self.add(file, stream, messages);
+        self.add(stream, messages);
         self.offer()
     }
 
     fn end(&mut self, key: u64) {
-        let file = self.current(key);
-        let Some(state) = self.files.get_mut(&file) else { return };
-        state.has_ended = true;
-        let mut ended = Vec::new();
-        for (stream, of) in &mut state.streams {
-            let mut messages = Vec::new();
-            of.assembler.finish(&mut messages);
-            ended.push((*stream, messages));
+        if let Some(state) = self.files.get_mut(&self.current(key)) {
+            state.has_ended = true;
         }
-        for (stream, messages) in ended {
-            self.add(file, stream, messages);
-        }
-        self.offer();
     }
 
     fn rewritten(&mut self, key: u64) {
         let (_, generation) = self.current(key);
+        self.finish((key, generation));
         let next = generation.wrapping_add(1);
         self.generations.insert(key, next);
         if let Err(error) = self.positions.begin_generation(key, next) {

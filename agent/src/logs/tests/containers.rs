@@ -120,6 +120,54 @@ fn restarts_rotation_and_compression_are_followed() {
     assert_eq!(stage.sink.len(), 9, "nothing was sent twice");
 }
 
+/// The runtime may end a file within a line, and within a message of several lines.
+#[test]
+fn lines_and_messages_go_on_in_the_next_file() {
+    let stdout = |number, tag, text: &str| cri(number, "stdout", tag, text);
+    let first = stdout(1, "F", "Apr 27 08:29:09.000: first")
+        + &stdout(2, "P", "  second with eds")
+        + &cri(3, "stderr", "P", "trouble ");
+    let second = stdout(4, "F", "k12 of it")
+        + &cri(5, "stderr", "F", "ahead")
+        + &stdout(6, "F", "Apr 27 08:29:09.001: third")
+        + &stdout(7, "F", "<003> 2021-07-14T12:00:00.000-00:00 [p2p] fourth");
+    let mut expected = [
+        "trouble ahead",
+        "Apr 27 08:29:09.000: first\n  second with [redacted] of it",
+        "Apr 27 08:29:09.001: third",
+        "<003> 2021-07-14T12:00:00.000-00:00 [p2p] fourth",
+    ];
+    expected.sort_unstable();
+    // The agent is killed before the second file, within it, after it, or not at all.
+    for killed_at in [None, Some(0), Some(1), Some(usize::MAX)] {
+        let mut stage = pod();
+        stage.append(&file("0.log"), first.as_bytes());
+        stage.drain();
+        assert!(stage.sink.stored("node").is_empty(), "a line that is not complete");
+        stage.rename(&file("0.log"), &file("0.log.20260102-000000"));
+        if killed_at == Some(0) {
+            stage.save();
+            stage.kill();
+        }
+        let middle = second.match_indices('\n').nth(1).unwrap().0 + 1;
+        stage.append(&file("0.log"), second[..middle].as_bytes());
+        if killed_at == Some(1) {
+            stage.drain();
+            stage.save();
+            stage.kill();
+        }
+        stage.append(&file("0.log"), second[middle..].as_bytes());
+        if killed_at == Some(usize::MAX) {
+            stage.kill();
+        }
+        stage.drain();
+        let stored = stage.sink.stored("node");
+        let mut texts: Vec<_> = stored.iter().map(|message| String::from_utf8_lossy(&message.raw)).collect();
+        texts.sort();
+        assert_eq!(texts, expected, "{killed_at:?}");
+    }
+}
+
 #[test]
 fn a_damaged_file_delays_no_other() {
     let mut stage = pod();

@@ -7,9 +7,8 @@ use crate::http::scrape::{counters_by_node, gauges_by_node};
 
 /// Registers what is stored of each node, and how far the full-text index is.
 pub(crate) fn scrape(registry: &mut Registry, store: &Store, nodes: &[NodeInfo]) {
-    let of_nodes = |value: fn(&Store, &str) -> u64| {
-        nodes.iter().map(move |node| (node.name.clone(), value(store, &node.name)))
-    };
+    let of_nodes =
+        |value: fn(&Store, &str) -> u64| nodes.iter().map(move |node| (node.name.clone(), value(store, &node.name)));
     let kept = of_nodes(|store, node| {
         let (first, next) = store.visible_logs(node);
         next - first
