@@ -1,7 +1,10 @@
 //! The log of a pod, through the aggregator's Service: as the node wrote it, redacted, each message once.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use chainscope_e2e::cluster::release::{RELEASE, find_condition, pods_of};
 use chainscope_e2e::cluster::scene::{NODE, Scene};
@@ -16,6 +19,8 @@ use sha2::{Digest, Sha256};
 const KEYS: &str = "edsk[1-9A-HJ-NP-Za-km-z]{50}";
 /// P2P messages per second and side.
 const RATE: u64 = 50;
+/// Between batches of 20 log messages: at most 10,000 a second.
+const PAUSE: Duration = Duration::from_millis(2);
 /// Length at which containerd splits a line.
 const PART: usize = 16 << 10;
 
@@ -35,6 +40,7 @@ fn the_log_of_a_pod_is_served_once_in_order_and_redacted() {
         let killing = scope.spawn(|| scene.cluster.kill("agent"));
         while !killing.is_finished() {
             node.log(20);
+            std::thread::sleep(PAUSE);
         }
         killing.join().expect("the agent is restarted");
     });
@@ -89,19 +95,24 @@ fn a_file_is_rotated_while_nobody_reads_it(node: &mut Node<'_>) -> Vec<(PathBuf,
         files.iter().any(|(_, bytes)| memmem::find(bytes, last.as_bytes()).is_some()).then_some(files)
     });
     scene.cluster.scale_aggregator(1);
+    wait::until("the aggregator", || scene.reader.request("/v2/version").filter(|(status, _)| *status == 200));
     spool
+}
+
+/// The folder of the log of the node's container.
+fn log_folder(scene: &Scene) -> PathBuf {
+    let pods = std::fs::read_dir(scene.host_folder(0, "log/pods")).expect("a folder of logs");
+    let mut pods = pods.map(|pod| pod.expect("a pod").path());
+    let pod = pods.find(|pod| pod.to_string_lossy().contains("/tezos_rolling-node-0_")).expect("the pod");
+    pod.join("octez-node")
 }
 
 /// Rotated log files of the node's container that are not compressed.
 fn rotated_files(scene: &Scene) -> BTreeSet<PathBuf> {
-    let entries =
-        |folder: PathBuf| std::fs::read_dir(folder).expect("a folder of logs").map(|file| file.expect("a file").path());
-    let is_in = |path: &PathBuf, name: &str| path.to_string_lossy().contains(name);
-    let pod =
-        entries(scene.host_folder(0, "log/pods")).find(|pod| is_in(pod, "/tezos_rolling-node-0_")).expect("the pod");
-    let is_rotated =
-        |path: &PathBuf| is_in(path, "/0.log.") && path.extension().is_some_and(|end| end != "gz" && end != "tmp");
-    entries(pod.join("octez-node")).filter(is_rotated).collect()
+    let is_rotated = |path: &PathBuf| {
+        path.to_string_lossy().contains("/0.log.") && path.extension().is_some_and(|end| end != "gz" && end != "tmp")
+    };
+    files_below(&log_folder(scene)).into_iter().filter(is_rotated).collect()
 }
 
 fn only_readers_of_logs_are_served(scene: &Scene) {
@@ -175,6 +186,8 @@ struct Message {
 /// The node, whose log the test writes.
 struct Node<'a> {
     scene: &'a Scene,
+    /// Standard output of the container.
+    output: File,
     /// Messages so far.
     count: usize,
     expected: Vec<Message>,
@@ -182,7 +195,9 @@ struct Node<'a> {
 
 impl<'a> Node<'a> {
     fn new(scene: &'a Scene) -> Self {
-        Self { scene, count: 0, expected: Vec::new() }
+        let pod = scene.cluster.find("pod rolling-node-0 --namespace tezos").expect("the pod");
+        let uid = pod["metadata"]["uid"].as_str().expect("its uid");
+        Self { scene, output: output_of_pod(uid), count: 0, expected: Vec::new() }
     }
 
     /// Writes messages; returns the mark of the last.
@@ -215,10 +230,9 @@ impl<'a> Node<'a> {
         key
     }
 
-    /// Appends to the output of the container, which its process 1 has open.
-    fn append(&self, lines: &str) {
-        let output = "exec -i rolling-node-0 --namespace tezos -- sh -c cat>/proc/1/fd/1";
-        self.scene.cluster.kubectl_with_input(output, lines).unwrap_or_else(|error| panic!("cannot write: {error}"));
+    /// Writes to the output of the container. (`kubectl exec -i` now and then succeeds without having passed its input on.)
+    fn append(&mut self, lines: &str) {
+        self.output.write_all(lines.as_bytes()).expect("the pipe to the container runtime");
     }
 
     /// Waits until the last message is served, and compares all of them.
@@ -231,14 +245,33 @@ impl<'a> Node<'a> {
         assert!(rows.iter().enumerate().all(|(n, row)| id(row) == n as u64), "ids are not dense from 0");
         // The container's shell and the simulated node write, too.
         let ours = rows.iter().filter(|row| row["message"].as_str().is_some_and(|text| text.starts_with("message-")));
-        let mut served = ours.map(|row| (&row["level"], &row["section"], &row["message"]));
-        for message in &self.expected {
-            let Message { level, section, text } = message;
-            let expected = (&Value::from(*level), &Value::from(*section), &Value::from(&**text));
-            assert_eq!(served.next(), Some(expected));
+        let served: Vec<_> = ours.map(|row| (&row["level"], &row["section"], &row["message"])).collect();
+        let marks = |texts: &mut dyn Iterator<Item = &str>| texts.map(|text| text[..last.len()].to_owned()).collect();
+        let served_marks: Vec<String> = marks(&mut served.iter().filter_map(|row| row.2.as_str()));
+        let expected_marks: Vec<String> = marks(&mut self.expected.iter().map(|message| &*message.text));
+        let first =
+            served_marks.iter().zip(&expected_marks).take_while(|(served, expected)| served == expected).count();
+        assert_eq!(served_marks[first..], expected_marks[first..], "from message {first} on");
+        for (served, Message { level, section, text }) in served.into_iter().zip(&self.expected) {
+            assert_eq!(served, (&Value::from(*level), &Value::from(*section), &Value::from(&**text)));
         }
-        assert_eq!(served.next(), None, "more messages than were written");
     }
+}
+
+/// Standard output of the first process of a pod's container: the pipe to the container runtime, which the pause container has
+/// not.
+fn output_of_pod(uid: &str) -> File {
+    let uids = [uid.to_owned(), uid.replace('-', "_")];
+    let processes = std::fs::read_dir("/proc").expect("/proc").map(|entry| entry.expect("an entry").path());
+    let is_output = |process: &PathBuf| {
+        let read = |file: &str| std::fs::read_to_string(process.join(file)).unwrap_or_default();
+        uids.iter().any(|uid| read("cgroup").contains(uid))
+            && read("status").lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
+            && std::fs::read_link(process.join("fd/1")).is_ok_and(|file| file.to_string_lossy().starts_with("pipe:"))
+    };
+    let found: Vec<_> = processes.filter(is_output).collect();
+    let [process] = &found[..] else { panic!("the first processes of the pod: {found:?}") };
+    File::options().append(true).open(process.join("fd/1")).expect("a pipe")
 }
 
 /// The beginning of a message.
