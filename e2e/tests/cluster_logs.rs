@@ -50,7 +50,9 @@ fn the_log_of_a_pod_is_served_once_in_order_and_redacted() {
     let spool = a_file_is_rotated_while_nobody_reads_it(&mut node);
     node.until_served();
     for (file, bytes) in spool {
-        assert!(memmem::find(&bytes, b"edsk").is_none(), "a secret key is in {}", file.display());
+        // The pattern is in the agent's configuration.
+        let mut found = memmem::find_iter(&bytes, b"edsk").filter(|at| bytes.get(at + 4) != Some(&b'['));
+        assert_eq!(found.next(), None, "a secret key is in {}", file.display());
     }
 
     only_readers_of_logs_are_served(&scene);
