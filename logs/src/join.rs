@@ -1,7 +1,7 @@
 //! Lines that make up one message.
 
+use crate::colours::without_colours;
 use crate::form::{self, Form, Line};
-use crate::message::without_colours;
 
 /// Joins the lines of one source into messages. The end of a message is known when the next one begins: the caller flushes
 /// when no line has arrived for a while.

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod colours;
 pub mod container;
 mod form;
 mod join;

@@ -31,7 +31,8 @@ use figures::Figures;
 use files::{
     place::Place,
     positions::Positions,
-    reader::{Command, Reader, SourceOptions, SourceSpec},
+    reader::{Command, Reader, SourceSpec},
+    source::SourceOptions,
 };
 use tokio::sync::watch;
 

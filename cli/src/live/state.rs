@@ -14,7 +14,7 @@ use super::{
     selection::{Selection, step},
     stream::Update,
 };
-use crate::messages::Row;
+use crate::messages::row::Row;
 
 /// Peers that are kept; beyond it the least recently seen one is evicted.
 pub(super) const MAX_PEERS: usize = 512;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 use chainscope_hygiene::EscapedJson;
 use serde_json::Value;
 
-use crate::{api::Api, messages::Row};
+use crate::{api::Api, messages::row::Row};
 
 /// Pauses before a lost stream is opened again; the last one repeats.
 const BACKOFF: [Duration; 4] =

@@ -12,7 +12,7 @@ use tantivy::{
     schema::{FAST, Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions},
 };
 
-use super::{TextQuery, query::analyzer};
+use super::{TextQuery, expr::analyzer};
 use crate::{
     Error,
     posting::{BLOCK, Bits, block_of},

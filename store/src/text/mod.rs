@@ -17,6 +17,7 @@
 //! - An index is dropped with its segment. What a crash leaves is continued after the last id that was committed; one that
 //!   cannot be read is written anew. A backup has none: they are made when it is opened.
 
+mod expr;
 mod index;
 mod indexer;
 mod parse;

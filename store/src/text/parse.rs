@@ -4,7 +4,7 @@ use std::{iter::Peekable, vec};
 
 use tantivy::query::Occur;
 
-use super::query::{Expr, Word, words};
+use super::expr::{Expr, Word, words};
 use crate::Error;
 
 /// Longest query, in characters.

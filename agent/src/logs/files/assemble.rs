@@ -212,10 +212,13 @@ mod tests {
         ContainerLine { time: 7, stream: Stream::Stdout, is_partial, text: text.into() }
     }
 
+    /// Lines of two files, those that end with + incomplete, and the first messages.
+    type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, Span)]);
+
     #[test]
     fn messages_and_lines_go_on_in_the_next_file() {
         let next = (2, 0);
-        let cases: [(&[&str], &[&str], &[(&str, Span)]); 3] = [
+        let cases: [Case; 3] = [
             (
                 &["Apr 27 08:29:09.000: a", "  b"],
                 &["  c", "no time"],

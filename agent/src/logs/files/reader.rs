@@ -8,11 +8,15 @@ use std::{
 };
 
 use chainscope_hygiene::warn_limited;
-use chainscope_spec::Redaction;
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use parking_lot::Mutex;
 
-use super::{follow::Progress, place::Place, positions::Positions, source::Source};
+use super::{
+    follow::Progress,
+    place::Place,
+    positions::Positions,
+    source::{Source, SourceOptions},
+};
 use crate::{
     blocking::BlockingPool,
     logs::{
@@ -41,14 +45,6 @@ pub(crate) struct SourceSpec {
     pub(crate) node: Arc<str>,
     pub(crate) place: Place,
     pub(crate) options: SourceOptions,
-}
-
-/// What may change of a source.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SourceOptions {
-    /// The process or pod, as records show it.
-    pub(crate) target: Arc<str>,
-    pub(crate) redact: Redaction,
 }
 
 /// What the reader is told.

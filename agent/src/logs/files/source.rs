@@ -13,6 +13,7 @@ use chainscope_logs::{
     container::{self, Stream},
 };
 use chainscope_proto::v1::{Record, record::Kind};
+use chainscope_spec::Redaction;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
@@ -21,7 +22,6 @@ use super::{
     follow::{Follower, Lines, Progress, first_u64},
     place::Place,
     positions::Positions,
-    reader::SourceOptions,
 };
 use crate::{
     clock::realtime_ns,
@@ -30,6 +30,14 @@ use crate::{
         figures::Figures,
     },
 };
+
+/// What may change of a source.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SourceOptions {
+    /// The process or pod, as records show it.
+    pub(crate) target: Arc<str>,
+    pub(crate) redact: Redaction,
+}
 
 /// A source.
 pub(crate) struct Source<S> {

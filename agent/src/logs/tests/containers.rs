@@ -150,13 +150,13 @@ fn lines_and_messages_go_on_in_the_next_file() {
             stage.kill();
         }
         let middle = second.match_indices('\n').nth(1).unwrap().0 + 1;
-        stage.append(&file("0.log"), second[..middle].as_bytes());
+        stage.append(&file("0.log"), &second.as_bytes()[..middle]);
         if killed_at == Some(1) {
             stage.drain();
             stage.save();
             stage.kill();
         }
-        stage.append(&file("0.log"), second[middle..].as_bytes());
+        stage.append(&file("0.log"), &second.as_bytes()[middle..]);
         if killed_at == Some(usize::MAX) {
             stage.kill();
         }

@@ -18,7 +18,12 @@ use crate::{
     folder::Folder,
     logs::{
         figures::Figures,
-        files::{follow::Progress, place::Place, positions::Positions, reader::SourceOptions, source::Source},
+        files::{
+            follow::Progress,
+            place::Place,
+            positions::Positions,
+            source::{Source, SourceOptions},
+        },
     },
 };
 

@@ -20,7 +20,7 @@ fn row(changes: &Value) -> Step {
     for (name, value) in changes.as_object().unwrap() {
         row[name] = value.clone();
     }
-    Step::Update(Update::Row(messages::Row::parse(&row.to_string()).unwrap()))
+    Step::Update(Update::Row(messages::row::Row::parse(&row.to_string()).unwrap()))
 }
 
 /// Something that happens to the table.
