@@ -16,6 +16,7 @@ both_modes!(
     program_is_watched_from_exec,
     released_process_can_be_watched_again,
     processes_of_one_cgroup_leave_room_for_others,
+    each_cgroup_has_room_of_its_own,
     one_process_does_not_fill_the_table_of_sockets,
 );
 
@@ -131,6 +132,46 @@ fn processes_of_one_cgroup_leave_room_for_others(mode: CaptureMode) {
     assert_eq!(recorder.probe.processes().len(), 1 + OF_CGROUP + 1);
     assert_eq!(recorder.probe.counters().refused_processes, MORE as u64 + 1);
     processes.into_iter().for_each(TestProcess::finish);
+}
+
+fn each_cgroup_has_room_of_its_own(mode: CaptureMode) {
+    const OF_CGROUP: usize = 32;
+    let options = NetworkOptions { mode: Some(mode), exec_events: ExecEvents::Watched, ..NetworkOptions::default() };
+    let mut recorder = Recorder::with(options);
+    let name = format!("other-cgroup-{mode}");
+    recorder.probe.watch_program(&name).expect("an entry in the map");
+    let mut processes: Vec<TestProcess> = (0..OF_CGROUP + 1).map(|_| as_argument(&name)).collect();
+    assert_eq!(recorder.probe.counters().refused_processes, 1);
+    let other = Cgroup::new(&name);
+    processes.push(TestProcess::in_cgroup(&other.0, &Path::new("/somewhere").join(&name)));
+    let last = processes.last().expect("a process").pid();
+    assert_eq!(recorder.probe.counters().refused_processes, 1);
+    assert!(recorder.probe.processes().contains(&last), "the process of another cgroup is watched");
+    processes.into_iter().for_each(TestProcess::finish);
+}
+
+/// A cgroup as containers have it: below the memory controller with version 1, anywhere with version 2. Removed on drop, when it
+/// has no process.
+struct Cgroup(std::path::PathBuf);
+
+impl Cgroup {
+    fn new(name: &str) -> Self {
+        let own = std::fs::read_to_string("/proc/self/cgroup").expect("/proc/self/cgroup");
+        let of_memory = own.lines().find_map(|line| line.split_once(":memory:")).map(|(_, path)| path);
+        let parent = match of_memory {
+            Some(path) => format!("/sys/fs/cgroup/memory{path}"),
+            None => "/sys/fs/cgroup".to_owned(),
+        };
+        let group = Path::new(&parent).join(format!("chainscope-{}-{name}", std::process::id()));
+        std::fs::create_dir(&group).unwrap_or_else(|error| panic!("{}: {error}", group.display()));
+        Self(group)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 fn one_process_does_not_fill_the_table_of_sockets(mode: CaptureMode) {

@@ -145,6 +145,26 @@ struct signal_struct {
 	atomic_t live;
 };
 
+struct kernfs_node {
+	u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+enum cgroup_subsys_id {
+	memory_cgrp_id = 4,
+};
+
+struct css_set {
+	struct cgroup_subsys_state *subsys[16];
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
@@ -154,6 +174,7 @@ struct task_struct {
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct signal_struct *signal;
+	struct css_set *cgroups;
 	struct io_uring_task *io_uring;
 };
 

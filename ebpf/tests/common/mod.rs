@@ -55,6 +55,14 @@ impl TestProcess {
         Self::start(command)
     }
 
+    /// Starts this executable in a cgroup, with a different `argv[0]`.
+    pub fn in_cgroup(cgroup: &std::path::Path, argument: &std::path::Path) -> Self {
+        let mut command = Command::new("bash");
+        command.args(["-ec", "echo $$ >\"$1/cgroup.procs\"; exec -a \"$2\" \"$3\"", "bash"]).args([cgroup, argument]);
+        command.arg(std::env::current_exe().expect("the executable path"));
+        Self::start(command)
+    }
+
     fn start(mut command: Command) -> Self {
         // SAFETY: prctl is async-signal-safe. It kills the process if the test panics.
         unsafe {
@@ -72,7 +80,7 @@ impl TestProcess {
         let commands = child.stdin.take().expect("piped");
         let replies = BufReader::new(child.stdout.take().expect("piped"));
         let mut process = Self { child, commands, replies };
-        // Before this reply the child may still be `unshare` or the shell of `in_new_netns`.
+        // Before this reply the child may still be `unshare` or a shell.
         assert_eq!(process.call("ready"), [0]);
         process
     }

@@ -282,13 +282,31 @@ static __always_inline void delete_state(const struct sock *sk, const struct soc
 }
 
 /*
+ * A number of the current cgroup that differs between containers whether their cgroups are of version 1 or 2: with version 1,
+ * the cgroup of version 2 is the same for all of them, and that of the memory controller is not.
+ */
+static __always_inline u64 current_cgroup(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct cgroup_subsys_state *memory = 0;
+	u64 id = bpf_get_current_cgroup_id(), at;
+
+	if (bpf_core_enum_value_exists(enum cgroup_subsys_id, memory_cgrp_id)) {
+		at = bpf_core_field_offset(struct css_set, subsys);
+		at += sizeof memory * bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id);
+		bpf_probe_read_kernel(&memory, sizeof memory, (void *)BPF_CORE_READ(task, cgroups) + at);
+	}
+	return id + (memory ? BPF_CORE_READ(memory, cgroup, kn, id) : 0);
+}
+
+/*
  * Watches a process that user space has not asked for, because of its name or its port. Fails if the process is watched
  * already, or if too many others of its cgroup or of the host are unconfirmed. The process must be the current one.
  */
 static __always_inline int watch_unconfirmed(u32 pid)
 {
 	static const struct account empty_account;
-	u32 slot = bpf_get_current_cgroup_id() % CGROUP_SLOTS;
+	u32 slot = current_cgroup() % CGROUP_SLOTS;
 	u64 *count;
 
 	if (bpf_map_lookup_elem(&processes, &pid))
