@@ -10,10 +10,10 @@ CARGO ?= cargo
 BUILT = $${CARGO_TARGET_DIR:-target}/debug
 DEMO = -p chainscope-cli -p chainscope-demo-node --no-default-features --features chainscope-cli/workspace-hack
 
-.PHONY: help setup build demo test e2e cluster images lint bench soak fuzz openapi clean
+.PHONY: help setup build demo test e2e e2e-long cluster images lint bench soak fuzz openapi clean
 
 help: ## list the targets
-	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: ## install system packages and mount the kernel's tracing file systems (Debian 12; root or sudo)
 	@scripts/setup
@@ -38,6 +38,11 @@ e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (ne
 	charts/check
 	scripts/as-root $(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1 --show-output
 
+e2e-long: build ## run the long scenarios on a cluster: every program at its memory limit (about 10 minutes)
+	scripts/setup-cluster
+	scripts/kubernetes-tools
+	scripts/as-root $(CARGO) test --workspace --no-fail-fast --test 'long_cluster*' -- --test-threads 1 --show-output
+
 cluster: build ## run a Kubernetes cluster with the chart on this machine until Ctrl-C (HOSTS=1)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
@@ -51,7 +56,7 @@ lint: setup ## check format, clippy, licences and sources of the dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@# The scenarios on a cluster have `test = false`, so --all-targets leaves them out.
-	$(CARGO) clippy --workspace --test 'cluster*' -- -D warnings
+	$(CARGO) clippy --workspace --test 'cluster*' --test 'long_cluster*' -- -D warnings
 	scripts/tool cargo-deny 0.20.2
 	PATH="$$(scripts/tool --bin):$$PATH" cargo deny --offline check bans licenses sources
 

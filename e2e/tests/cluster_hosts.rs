@@ -1,11 +1,12 @@
 //! Authorization of agents by their token: an agent subscribes to, and sends records of, its own host only.
 
+mod grpc;
+
 use std::time::Duration;
 
 use chainscope_e2e::cluster::Cluster;
-use chainscope_e2e::cluster::release::{RELEASE, find_condition, pods_of};
+use chainscope_e2e::cluster::release::{RELEASE, find_condition};
 use chainscope_e2e::cluster::scene::{NODE, Scene};
-use chainscope_e2e::harness::wait;
 use chainscope_proto::v1::configuration_client::ConfigurationClient;
 use chainscope_proto::v1::ingest_client::IngestClient;
 use chainscope_proto::v1::{
@@ -13,11 +14,12 @@ use chainscope_proto::v1::{
     record_request,
 };
 use serde_json::json;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
+use crate::grpc::{INGEST, agent_token, channel, with_token};
+
+/// Port of the operator's configuration stream.
 const CONFIG: u16 = 17_734;
-const INGEST: u16 = 17_733;
 /// Time limit for the first message of a stream.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -89,35 +91,6 @@ async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
 
 fn has_identity(pod: &ObservedPod) -> bool {
     matches!(pod.identity, Some(observed_pod::Identity::IdentityJson(_)))
-}
-
-/// A token bound to the pod of that host's agent.
-fn agent_token(cluster: &Cluster, host: &str) -> String {
-    let pod = wait::until(&format!("an agent on {host}"), || {
-        let pods = cluster.find(&pods_of("agent"))?;
-        let pod = pods["items"].as_array()?.iter().find(|pod| pod["spec"]["nodeName"] == host)?.clone();
-        pod["metadata"]["name"].as_str().map(str::to_owned)
-    });
-    let bound = format!("--bound-object-kind Pod --bound-object-name {pod}");
-    let command = format!("create token {RELEASE}-agent --namespace {RELEASE} --audience chainscope {bound}");
-    cluster.kubectl(&command).trim().to_owned()
-}
-
-/// A channel to a Service, and the forwarded port that it needs.
-async fn channel(cluster: &Cluster, component: &str, port: u16) -> (Channel, impl Sized + use<>) {
-    let (ca_bundle, forward) = tokio::task::block_in_place(|| cluster.service(component, port));
-    let tls = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(ca_bundle))
-        .domain_name(format!("{RELEASE}-{component}.{RELEASE}.svc"));
-    let endpoint = Channel::from_shared(format!("https://127.0.0.1:{}", forward.port())).expect("an address");
-    let channel = endpoint.tls_config(tls).expect("TLS").connect().await;
-    (channel.unwrap_or_else(|e| panic!("{component}: {e:?}")), forward)
-}
-
-fn with_token<T>(message: T, token: &str) -> Request<T> {
-    let mut request = Request::new(message);
-    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("a header"));
-    request
 }
 
 async fn configuration(cluster: &Cluster, token: &str) -> Result<HostUpdate, Status> {

@@ -64,14 +64,8 @@ impl Scene {
         cluster.make_namespace();
         prepare(&cluster);
         cluster.install(values);
-        cluster.apply(
-            &json!({
-                "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
-                "metadata": {"name": "rolling", "namespace": "tezos"},
-                "spec": {"podSelector": {"matchLabels": {"appType": "octez-node", "node_class": "rolling-node"}}},
-            })
-            .to_string(),
-        );
+        let labels = json!({"appType": "octez-node", "node_class": "rolling-node"});
+        cluster.apply(&tezos_node("rolling", &labels).to_string());
         for account in ["reader", "stranger"] {
             cluster.kubectl(&format!("create serviceaccount {account} --namespace tezos"));
         }
@@ -107,16 +101,23 @@ impl Scene {
         self.play(&format!("{load} --connect-timeout 600 --transcript /var/persistent/transcript"), &load);
     }
 
+    /// Starts the pods of another node, `NAME-node-0` and its peer `NAME-peer`, with these commands of the demo node; a TezosNode
+    /// `NAME` selects it.
+    ///
+    /// # Panics
+    /// If the manifest has changed.
+    pub fn play_neighbour(&self, name: &str, node: &str, peer: &str) {
+        let class = format!("{name}-node");
+        self.cluster.apply(&tezos_node(name, &json!({"node_class": class})).to_string());
+        let pods = pods(node, peer).replace("rolling-node", &class);
+        self.cluster.apply(
+            &pods.replace("peer:9732", &format!("{name}-peer:9732")).replace(": peer", &format!(": {name}-peer")),
+        );
+    }
+
     /// Starts the pods with these commands of the demo node.
     fn play(&self, node: &str, peer: &str) {
-        let recorded = format!("value: replay --dir /vectors/carthagenet-2020 --side local {KEEP_RUNNING}");
-        let other = "[replay, --dir, /vectors/carthagenet-2020, --side, remote, --listen, \"[::]:9732\", --exit-after, \"1000000\"]";
-        assert!(PODS.contains(&recorded) && PODS.contains(other), "the manifest has changed");
-        let arguments: Vec<_> = peer.split(' ').chain(["--listen", "[::]:9732"]).collect();
-        let pods = PODS
-            .replace(&recorded, &format!("value: {node}"))
-            .replace(other, &serde_json::to_string(&arguments).expect("JSON"));
-        self.cluster.apply(&pods);
+        self.cluster.apply(&pods(node, peer));
     }
 
     /// The number of messages of the node so far.
@@ -176,4 +177,22 @@ impl Scene {
         let host = self.cluster.hosts().get(host).unwrap_or_else(|| panic!("no host {host}"));
         host.path(Path::new(name).to_str().unwrap_or_default())
     }
+}
+
+/// A TezosNode that selects pods with these labels.
+fn tezos_node(name: &str, labels: &Value) -> Value {
+    json!({
+        "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
+        "metadata": {"name": name, "namespace": "tezos"},
+        "spec": {"podSelector": {"matchLabels": labels}},
+    })
+}
+
+/// The manifest of the pods with these commands of the demo node.
+fn pods(node: &str, peer: &str) -> String {
+    let recorded = format!("value: replay --dir /vectors/carthagenet-2020 --side local {KEEP_RUNNING}");
+    let other = "[replay, --dir, /vectors/carthagenet-2020, --side, remote, --listen, \"[::]:9732\", --exit-after, \"1000000\"]";
+    assert!(PODS.contains(&recorded) && PODS.contains(other), "the manifest has changed");
+    let arguments: Vec<_> = peer.split(' ').chain(["--listen", "[::]:9732"]).collect();
+    PODS.replace(&recorded, &format!("value: {node}")).replace(other, &serde_json::to_string(&arguments).expect("JSON"))
 }
