@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use chainscope_ebpf::network::CaptureMode;
+use chainscope_ebpf::{PidNamespace, network::CaptureMode};
 use crossbeam_channel::{self as channel, Receiver, Sender};
 use tokio::sync::watch;
 
@@ -81,7 +81,10 @@ impl Agent {
         }
         match &config.cluster {
             Some(_) => require_supported_for_pods(&config.host_proc)?,
-            None => require_supported()?,
+            None => require_supported(&config.host_proc)?,
+        }
+        if let Ok(namespace) = PidNamespace::of_proc(&config.host_proc) {
+            tracing::info!(proc = %config.host_proc.display(), %namespace, "process ids");
         }
         let folder = Folder::open(&config.data_dir)?;
         let streams = RecordStreams::open(&folder, config.queue_bytes, config.spool_bytes, std::iter::empty())?;

@@ -2,15 +2,15 @@
 
 use std::{fs, path::Path};
 
-use chainscope_ebpf::Finding;
+use chainscope_ebpf::{Finding, PidNamespace};
 
 use crate::Error;
 
-/// Checks everything that the agent needs: the prerequisites of the kernel part, and access to other processes.
+/// Checks everything that the agent needs: the prerequisites of the kernel part, and access to the processes in `host_proc`.
 #[must_use]
-pub fn self_check() -> Vec<Finding> {
+pub fn self_check(host_proc: &Path) -> Vec<Finding> {
     let mut findings = chainscope_ebpf::self_check();
-    findings.push(processes(Path::new("/proc")));
+    findings.extend([processes(host_proc), pid_namespace(host_proc)]);
     findings.extend(capabilities());
     findings
 }
@@ -20,13 +20,13 @@ pub fn self_check() -> Vec<Finding> {
 ///
 /// # Errors
 /// [`Error::Unsupported`] with the missing prerequisite.
-pub fn require_supported() -> Result<(), Error> {
-    require(&[processes(Path::new("/proc"))])
+pub fn require_supported(host_proc: &Path) -> Result<(), Error> {
+    require(&[processes(host_proc), pid_namespace(host_proc)])
 }
 
 /// Passes if the processes of all containers can be read.
 pub(crate) fn require_supported_for_pods(proc: &Path) -> Result<(), Error> {
-    let mut needed = vec![processes(proc)];
+    let mut needed = vec![processes(proc), Finding { optional: false, ..pid_namespace(proc) }];
     needed.extend(capabilities());
     require(&needed)
 }
@@ -34,7 +34,7 @@ pub(crate) fn require_supported_for_pods(proc: &Path) -> Result<(), Error> {
 fn require(findings: &[Finding]) -> Result<(), Error> {
     let missing: Vec<String> = findings
         .iter()
-        .filter(|finding| !finding.ok)
+        .filter(|finding| finding.is_obstacle())
         .map(|finding| format!("{}: {}", finding.name, finding.detail))
         .collect();
     if missing.is_empty() { Ok(()) } else { Err(Error::Unsupported(missing.join("; "))) }
@@ -48,6 +48,20 @@ fn processes(proc: &Path) -> Finding {
         fs::read(&path).map(drop),
         "the host's /proc is needed (hostPID in a pod)",
     )
+}
+
+/// The kernel's process ids are translated to those of this file system. Not required: that it shows other processes than
+/// this one and its children.
+fn pid_namespace(proc: &Path) -> Finding {
+    const OWN: &str = "it begins with this process, so no process of the host is seen (hostPID in a pod, --pid=host in Docker)";
+    let name = "pid namespace".to_owned();
+    match PidNamespace::of_proc(proc) {
+        Err(error) => needed(name, false, error.to_string()),
+        Ok(found) if !found.is_initial() && fs::read_link(proc.join("self")).is_ok_and(|id| id == Path::new("1")) => {
+            Finding { optional: true, ..needed(name, false, format!("{found}; {OWN}")) }
+        }
+        Ok(found) => needed(name, true, found.to_string()),
+    }
 }
 
 fn needed(name: String, ok: bool, detail: String) -> Finding {
@@ -89,10 +103,21 @@ mod tests {
 
     #[test]
     fn this_machine_passes() {
-        require_supported().unwrap();
-        let findings = self_check();
+        let proc = Path::new("/proc");
+        require_supported(proc).unwrap();
+        let findings = self_check(proc);
         assert!(findings.iter().any(|finding| finding.name == "processes" && finding.ok));
         assert!(findings.iter().any(|finding| finding.name.starts_with("capability")));
+        let found = findings.iter().find(|finding| finding.name == "pid namespace").unwrap();
+        assert!(found.ok && found.detail.starts_with("pid:["), "{found}");
+    }
+
+    #[test]
+    fn a_folder_that_is_no_proc_is_an_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = require_supported(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("it is not a proc file system"), "{error}");
+        assert!(self_check(dir.path()).iter().any(|finding| finding.name == "pid namespace" && finding.is_obstacle()));
     }
 
     #[test]

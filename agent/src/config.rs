@@ -33,7 +33,7 @@ pub struct Config {
     pub nodes: Vec<NodeConfig>,
     /// The operator that configures what is observed on this host.
     pub cluster: Option<ClusterConfig>,
-    /// The host's proc file system.
+    /// The host's proc file system, whose process ids are used.
     pub host_proc: PathBuf,
     /// Where container runtimes write what containers print.
     pub container_logs: ContainerLogs,
@@ -269,6 +269,7 @@ impl From<&spec::Config> for Config {
             ring_bytes: u32::try_from(ring).unwrap_or(u32::MAX),
             wake_bytes: u32::try_from((ring / 8).min(2 << 20)).unwrap_or(2 << 20),
             queue_bytes: usize::try_from(file.queue.as_u64()).unwrap_or(usize::MAX),
+            host_proc: file.host_proc.clone(),
             ..Self::new(file.data_dir.clone(), nodes)
         }
     }

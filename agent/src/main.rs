@@ -39,9 +39,9 @@ struct Arguments {
     /// Size of the spool, which keeps records until they are acknowledged, such as 1GiB.
     #[arg(long, value_name = "SIZE", env = "CHAINSCOPE_SPOOL_BYTES")]
     spool_bytes: Option<ByteSize>,
-    /// The host's proc file system.
-    #[arg(long, value_name = "DIR", env = "CHAINSCOPE_HOST_PROC", default_value = "/proc")]
-    host_proc: PathBuf,
+    /// The host's proc file system, whose process ids are used; default: /proc, or host_proc of the configuration file.
+    #[arg(long, value_name = "DIR", env = "CHAINSCOPE_HOST_PROC")]
+    host_proc: Option<PathBuf>,
     /// Directory with the log files of pods, NAMESPACE_NAME_UID/CONTAINER/*.log.
     #[arg(long, value_name = "DIR", env = "CHAINSCOPE_POD_LOGS", default_value = "/var/log/pods")]
     pod_logs: PathBuf,
@@ -84,12 +84,13 @@ fn main() -> anyhow::Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     if arguments.check {
-        return check();
-    }
-    for finding in chainscope_agent::self_check().into_iter().filter(|finding| !finding.ok) {
-        tracing::warn!("{}: {}", finding.name, finding.detail);
+        return check(&arguments);
     }
     let config = configure(&arguments)?;
+    let findings = chainscope_agent::self_check(&config.host_proc);
+    for finding in findings.into_iter().filter(|finding| !finding.ok) {
+        tracing::warn!("{}: {}", finding.name, finding.detail);
+    }
     let aggregator = arguments.aggregator.as_deref().context("an aggregator is needed: --aggregator")?;
     // In tests the operator may be reached through TLS and the aggregator not.
     let ca_file = arguments.ca_file.clone().filter(|_| aggregator.starts_with("https:"));
@@ -159,7 +160,9 @@ fn configure(arguments: &Arguments) -> anyhow::Result<Config> {
             config
         }
     };
-    config.host_proc.clone_from(&arguments.host_proc);
+    if let Some(host_proc) = &arguments.host_proc {
+        config.host_proc.clone_from(host_proc);
+    }
     config.container_logs.pods.clone_from(&arguments.pod_logs);
     if let Some(data_dir) = &arguments.data_dir {
         config.data_dir.clone_from(data_dir);
@@ -186,9 +189,14 @@ fn read_config(path: Option<PathBuf>) -> anyhow::Result<Config> {
 }
 
 #[expect(clippy::print_stdout, reason = "the option prints its findings")]
-fn check() -> anyhow::Result<()> {
+fn check(arguments: &Arguments) -> anyhow::Result<()> {
     let mut is_supported = true;
-    for finding in chainscope_agent::self_check() {
+    let host_proc = match (&arguments.host_proc, &arguments.config) {
+        (Some(host_proc), _) => host_proc.clone(),
+        (None, Some(file)) => read_config(Some(file.clone()))?.host_proc,
+        (None, None) => "/proc".into(),
+    };
+    for finding in chainscope_agent::self_check(&host_proc) {
         is_supported &= !finding.is_obstacle();
         println!("{finding}");
     }

@@ -29,7 +29,7 @@ It records the node that listens for peers on port 9732; for that node alone, `c
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     chainscope_hygiene::protect_process()?;
     if args.check {
-        return check();
+        return check(&args);
     }
     let (source, mut config, warnings) = configuration(&args)?;
     if let Some(data_dir) = args.data_dir {
@@ -90,8 +90,15 @@ pub(crate) fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
 }
 
 /// Prints the findings of the self-check; an error if a prerequisite is missing.
-fn check() -> anyhow::Result<()> {
-    let findings = chainscope_agent::self_check();
+fn check(args: &RunArgs) -> anyhow::Result<()> {
+    let config = read_config(args.config.as_deref());
+    // Without a file the machine can be checked nevertheless; a file that was named must be valid.
+    if args.config.is_some()
+        && let Err(error) = config
+    {
+        return Err(error);
+    }
+    let findings = chainscope_agent::self_check(host_proc(config.ok().as_ref().map(|file| &file.config)));
     terminal::write(lines(&findings).as_bytes())?;
     require_prerequisites(&findings)
 }
@@ -104,9 +111,14 @@ fn require_prerequisites(findings: &[Finding]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The host's proc file system, by the configuration if there is one.
+fn host_proc(config: Option<&Config>) -> &Path {
+    config.map_or(Path::new("/proc"), |config| config.host_proc.as_path())
+}
+
 /// The findings of the self-check, one per line.
-pub(crate) fn self_check_text() -> String {
-    lines(&chainscope_agent::self_check())
+pub(crate) fn self_check_text(config: Option<&Config>) -> String {
+    lines(&chainscope_agent::self_check(host_proc(config)))
 }
 
 fn lines(findings: &[Finding]) -> String {

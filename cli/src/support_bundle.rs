@@ -43,7 +43,7 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
             None
         }
     };
-    bundle.add("self-check.txt", run::self_check_text().as_bytes())?;
+    bundle.add("self-check.txt", run::self_check_text(config).as_bytes())?;
     let mut server = args.api;
     server.url = server.url.or(config.map(|config| format!("http://{}", standalone::reachable(config.listen))));
     let api = server.client()?;

@@ -1,6 +1,7 @@
 //! Errors of loading and using a probe; each message is one sentence that names the cause.
 
 use std::io;
+use std::path::PathBuf;
 
 use aya::maps::MapError;
 use aya::programs::ProgramError;
@@ -49,6 +50,14 @@ pub enum Error {
     NoProcess {
         /// Process id.
         pid: u32,
+    },
+    /// The pid namespace of a proc file system is unknown, or this process is not in it.
+    #[error("the process ids of {proc} cannot be used: {cause}")]
+    PidNamespace {
+        /// Where it is mounted.
+        proc: PathBuf,
+        /// Why.
+        cause: String,
     },
     /// This process lacks a capability.
     #[error("not permitted to {action}: CAP_BPF and CAP_PERFMON are needed, missing here: {missing}")]

@@ -17,7 +17,9 @@ mod load;
 pub mod memory;
 mod mmap_array;
 pub mod network;
+mod pid_namespace;
 mod ring;
 
 pub use check::{Finding, self_check};
 pub use error::Error;
+pub use pid_namespace::PidNamespace;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use aya::maps::{Map, MapError};
-use aya::programs::ProgramError;
+use aya::programs::{Program, ProgramError, RawTracePointRunOptions, TestRun as _};
 use aya::{Btf, Ebpf};
 use rustix::io::Errno;
 
@@ -56,6 +56,15 @@ pub(crate) fn retry_eagain(mut load: impl FnMut() -> Result<(), ProgramError>) -
         }
     }
     load()
+}
+
+/// Loads a raw tracepoint program and runs it once in the calling thread; returns what it returns.
+pub(crate) fn run_raw_tracepoint(bpf: &mut Ebpf, name: &str, args: &[u64]) -> Result<u32, ProgramError> {
+    let Some(Program::RawTracePoint(program)) = bpf.program_mut(name) else { return Err(ProgramError::NotLoaded) };
+    retry_eagain(|| program.load())?;
+    let mut options = RawTracePointRunOptions::new();
+    options.args.iter_mut().zip(args).for_each(|(to, from)| *to = *from);
+    Ok(program.test_run(options)?.return_value)
 }
 
 /// Takes a typed map out of a loaded object.

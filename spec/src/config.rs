@@ -17,6 +17,9 @@ use crate::{
 /// Default paths of the file; the first that exists is used.
 pub const SEARCH_PATHS: [&str; 3] = ["chainscope.toml", "config.toml", "/etc/chainscope/chainscope.toml"];
 
+/// Default of `host_proc`.
+const HOST_PROC: &str = "/proc";
+
 /// Default port of the HTTP API.
 const API_PORT: u16 = 17732;
 
@@ -35,6 +38,8 @@ pub struct Config {
     pub hosts: Vec<String>,
     /// Directory of the database and the agent's journal.
     pub data_dir: PathBuf,
+    /// The host's proc file system, whose process ids are used.
+    pub host_proc: PathBuf,
     /// Kernel hooks that capture the bytes.
     pub capture: Capture,
     /// Size of the ring buffer between kernel and agent: a power of two.
@@ -89,6 +94,7 @@ struct File {
     #[serde(default)]
     hosts: Vec<String>,
     data_dir: Option<PathBuf>,
+    host_proc: Option<PathBuf>,
     #[serde(default)]
     capture: Capture,
     ring_buffer: Option<ByteSize>,
@@ -154,6 +160,7 @@ impl Config {
             cors_origins: file.cors_origins,
             hosts: file.hosts,
             data_dir: data_dir.unwrap_or_else(|| PathBuf::from("/var/lib/chainscope")),
+            host_proc: file.host_proc.unwrap_or_else(|| PathBuf::from(HOST_PROC)),
             capture: file.capture,
             ring_buffer: file.ring_buffer.unwrap_or(ByteSize::mib(32)),
             queue: file.queue.unwrap_or(ByteSize::mib(64)),
@@ -185,6 +192,7 @@ impl Config {
             cors_origins: Vec::new(),
             hosts: Vec::new(),
             data_dir: PathBuf::from("/var/lib/chainscope"),
+            host_proc: PathBuf::from(HOST_PROC),
             capture: Capture::Auto,
             ring_buffer: ByteSize::mib(32),
             queue: ByteSize::mib(64),

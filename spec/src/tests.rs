@@ -28,6 +28,13 @@ fn origins_and_hosts_are_lists() {
 }
 
 #[test]
+fn the_proc_file_system_of_the_host_is_a_path() {
+    let config = parse("host_proc = \"/host/proc\"\n[[nodes]]\np2p_port = 9732\n");
+    assert_eq!(config.host_proc, Path::new("/host/proc"));
+    assert_eq!(Config::for_port(9732, None).host_proc, Path::new("/proc"));
+}
+
+#[test]
 fn every_key_of_the_example_file_is_read() {
     let config = parse(include_str!("../../docs/chainscope.example.toml"));
     assert_eq!(config.listen.to_string(), "127.0.0.1:17732");

@@ -60,7 +60,8 @@ impl MemoryPillar {
         let (commands, received) = unbounded();
         // Capacity of one: one update is being symbolized while another waits.
         let (updates, pending) = bounded(1);
-        let load = Box::new(|| MemoryProbe::load(&MemoryOptions::default()));
+        let options = MemoryOptions { proc: proc.root().to_owned(), ..MemoryOptions::default() };
+        let load = Box::new(move || MemoryProbe::load(&options));
         let watcher = Watcher::new(load, proc.clone(), store.clone(), received, updates);
         let watcher_thread = spawn("chainscope-memory", move || watcher.run())?;
         let (profiles, symbol_proc) = (store.clone(), proc.clone());

@@ -76,6 +76,7 @@ impl<S: RecordSink + 'static> Setup<S> {
         let waiting = Waiting::new(boot_id, sessions);
         let interpreter = Interpreter::new(sink, Clock::sampled(), config.limits, waiting);
         let probe = NetworkProbe::load(&NetworkOptions {
+            proc: config.host_proc.clone(),
             mode: config.capture,
             ring_bytes: config.ring_bytes,
             wake_bytes: config.wake_bytes,

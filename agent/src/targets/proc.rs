@@ -32,7 +32,7 @@ pub(crate) struct Socket {
 /// Returns the first argument of a process in a container; empty if it cannot be read.
 pub(crate) type ReadArgument<'a> = dyn Fn(u32, &ContainerLocation) -> String + 'a;
 
-/// A `/proc` of the initial PID namespace.
+/// The host's `/proc`. All process ids are those of its pid namespace.
 #[derive(Debug, Clone)]
 pub(crate) struct Proc(Arc<Path>);
 
@@ -45,6 +45,11 @@ impl Default for Proc {
 impl Proc {
     pub(crate) fn at(root: &Path) -> Self {
         Self(root.into())
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn root(&self) -> &Path {
+        &self.0
     }
 
     /// A file of a process.

@@ -1,6 +1,12 @@
 //! The machine as the target table reads it: facts about processes, and their exits.
 
-use std::{collections::BTreeSet, io::ErrorKind, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io::ErrorKind,
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::Path,
+    time::Duration,
+};
 
 use chainscope_hygiene::warn_limited;
 use rustix::{
@@ -105,10 +111,18 @@ fn watch_exit(proc: &Proc, pid: u32) -> Option<Box<dyn ExitWatch>> {
     let start = proc.start_of(pid)?;
     let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
     match pidfd_open(raw, PidfdFlags::NONBLOCK) {
-        Ok(fd) => Some(Box::new(PidfdWatch(fd))),
-        // Kernels and sandboxes without pidfd: another start time shows that the process is another one.
-        Err(_) => Some(Box::new(StartTimeWatch { proc: proc.clone(), pid, start })),
+        Ok(fd) if is_of(&fd, proc, pid) => Some(Box::new(PidfdWatch(fd))),
+        // Kernels and sandboxes without pidfd, or process ids of another namespace than the agent's: another start time shows
+        // that the process is another one.
+        _ => Some(Box::new(StartTimeWatch { proc: proc.clone(), pid, start })),
     }
+}
+
+/// Whether a pidfd refers to the process with this id in `proc`: the kernel has looked it up in the agent's pid namespace.
+fn is_of(pidfd: &OwnedFd, proc: &Proc, pid: u32) -> bool {
+    let info = std::fs::read_to_string(proc.root().join(format!("self/fdinfo/{}", pidfd.as_raw_fd())));
+    let id = info.ok().and_then(|info| info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok()));
+    id == Some(pid)
 }
 
 /// Tells a process from a later one with the same id. The kernel captures by id, also between the exit of a target and

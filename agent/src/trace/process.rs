@@ -14,6 +14,9 @@ use chainscope_usdt::{Image, ReadCache};
 
 use crate::targets::{docker, proc::Proc};
 
+/// Where process ids come from.
+const PROC: &str = "/proc";
+
 /// An ELF file that a process has mapped as code.
 #[derive(Debug)]
 pub struct MappedImage {
@@ -57,7 +60,7 @@ pub enum ProcessError {
 pub fn images_of(pid: u32) -> Result<Vec<MappedImage>, ProcessError> {
     let proc = Proc::default();
     let start = proc.start_of(pid).ok_or(ProcessError::Missing(pid))?;
-    let mappings = code_of(pid);
+    let mappings = code_of(Path::new(PROC), pid);
     let mut known = BTreeSet::new();
     let mut images = Vec::new();
     if let Ok(mappings) = &mappings {
@@ -73,7 +76,7 @@ pub fn images_of(pid: u32) -> Result<Vec<MappedImage>, ProcessError> {
 }
 
 fn image(pid: u32, mapping: &CodeMapping) -> MappedImage {
-    let (image, bias) = match open_mapped_file(pid, mapping) {
+    let (image, bias) = match open_mapped_file(Path::new(PROC), pid, mapping) {
         Err(cause) => (Err(cause), None),
         Ok(file) => {
             let data = ReadCache::new(file);

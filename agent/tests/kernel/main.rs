@@ -4,6 +4,7 @@
 mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
+mod nested;
 mod operator;
 mod stuck;
 

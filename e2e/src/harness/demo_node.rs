@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::api::Api;
 use super::binary;
-use super::namespace::Namespace;
+use super::namespace::{Namespace, NestedHost};
 use super::program::Program;
 use super::wait;
 
@@ -33,6 +33,14 @@ impl DemoNode {
         let mut command = namespace.command(&binary("chainscope-demo-node"));
         command.arg(mode).arg("--commands");
         Self { command, name: format!("demo node ({mode}, in a namespace)") }
+    }
+
+    /// `chainscope-demo-node <mode>`, in a nested host.
+    #[must_use]
+    pub fn in_host(host: &NestedHost, mode: &str) -> Self {
+        let mut command = host.command_in_network(&binary("chainscope-demo-node"));
+        command.arg(mode).arg("--commands");
+        Self { command, name: format!("demo node ({mode}, in a nested host)") }
     }
 
     /// Adds options, separated by whitespace.

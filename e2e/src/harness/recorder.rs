@@ -6,7 +6,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::api::Api;
-use super::namespace::Namespace;
+use super::namespace::{Namespace, NestedHost};
 use super::program::Program;
 use super::{binary, free_port, require_root};
 
@@ -128,7 +128,19 @@ impl Machine {
     /// If it exits before, or after a timeout.
     #[must_use]
     pub fn start(&self) -> Recorder {
-        let program = self.launch();
+        self.wait_for(self.launch())
+    }
+
+    /// Starts Chainscope in the pid namespace of a nested host, as [`start`](Self::start).
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_in(&self, host: &NestedHost) -> Recorder {
+        self.wait_for(self.launch_by(host.command(&binary("chainscope"))))
+    }
+
+    fn wait_for(&self, program: Program) -> Recorder {
         let api = Api::new(self.port);
         // Logged once the probes are attached; the API is served a little earlier.
         program.wait_stderr("\"API on\"", |lines| lines.iter().any(|line| line.contains("API on http")).then_some(()));
@@ -141,10 +153,13 @@ impl Machine {
     /// If it cannot be started.
     #[must_use]
     pub fn launch(&self) -> Program {
+        self.launch_by(Command::new(binary("chainscope")))
+    }
+
+    fn launch_by(&self, mut command: Command) -> Program {
         let file = self.path("chainscope.toml");
         std::fs::write(&file, self.configuration()).expect("the configuration can be written");
         std::fs::create_dir_all(self.data_dir()).expect("the data directory can be made");
-        let mut command = Command::new(binary("chainscope"));
         command.arg("run").arg("--config").arg(file);
         if std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "info");

@@ -3,7 +3,7 @@
 
 use chainscope_e2e::harness::api::{Api, id};
 use chainscope_e2e::harness::demo_node::{DemoNode, number};
-use chainscope_e2e::harness::namespace::Namespace;
+use chainscope_e2e::harness::namespace::{Namespace, NestedHost};
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::stats::Account;
@@ -214,4 +214,33 @@ fn the_identity_may_come_late_or_be_wrong() {
     wait::until("messages with the right identity", || (api.rows("node", "types=metadata").len() == 2).then_some(()));
     peer.terminate();
     node.write_line("stop");
+}
+
+#[test]
+fn two_hosts_in_nested_pid_namespaces_on_one_kernel() {
+    let mut machines = [Machine::new("auto"), Machine::new("auto")];
+    let hosts = [NestedHost::new(), NestedHost::new()];
+    for (machine, name) in machines.iter_mut().zip(["left", "right"]) {
+        machine.observe(name, 9732);
+    }
+    let running = machines.iter().zip(&hosts).map(|(machine, host)| machine.start_in(host)).collect::<Vec<_>>();
+    let messages = [40, 70];
+    let mut nodes = Vec::new();
+    for (((machine, host), name), count) in machines.iter().zip(&hosts).zip(["left", "right"]).zip(messages) {
+        let node = DemoNode::in_host(host, "load").listen(9732).identity(&machine.identity(name));
+        nodes.push(node.with(&format!("--messages {count} --exit-after 1")).start());
+        nodes.push(DemoNode::in_host(host, "load").peer(9732).with(&format!("--messages {count}")).start());
+    }
+    for node in nodes {
+        node.join(WAIT_TIMEOUT).expect_success("node or peer");
+    }
+    for ((chainscope, name), count) in running.iter().zip(["left", "right"]).zip(messages) {
+        let api = &chainscope.api;
+        assert_eq!(rows(api, name, 6 + 2 * count).len(), 6 + 2 * count, "{name}");
+        let account = Account::wait_settled(api, name);
+        account.assert_conserved();
+        assert_eq!((account.gaps, account.connections, account.bytes_dropped), (0, 1, 0), "{name}: {account:?}");
+        let log = chainscope.program.err().join("\n");
+        assert!(log.contains("a nested one, process ids are translated"), "{log}");
+    }
 }

@@ -130,6 +130,22 @@ struct thread_info {
 
 struct io_uring_task;
 
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+/* An id of a process in one namespace. */
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+/* The identity of a process: an id for its own namespace and for each above it, from the initial one (level 0) on. */
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
 struct task_struct;
 
 struct mm_struct {
@@ -171,6 +187,8 @@ struct task_struct {
 	int pid;
 	int tgid;
 	char comm[16];
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct signal_struct *signal;

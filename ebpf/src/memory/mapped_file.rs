@@ -11,19 +11,19 @@ use super::proc_maps::CodeMapping;
 /// `O_NONBLOCK`: a FIFO or a device at a path must not block.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// Opens the file of a mapping.
+/// Opens the file of a mapping of a process of this proc file system.
 ///
 /// # Errors
 /// The reason as text.
-pub fn open(pid: u32, mapping: &CodeMapping) -> Result<File, String> {
+pub fn open(proc: &Path, pid: u32, mapping: &CodeMapping) -> Result<File, String> {
     let mut failed = None;
-    let root = format!("/proc/{pid}/root");
-    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let process = proc.join(pid.to_string());
+    let range = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
     let tries = [
-        (!mapping.deleted).then(|| open_in(Path::new(&root), &mapping.path)),
-        Some(open_link(&format!("/proc/{pid}/exe"))),
+        (!mapping.deleted).then(|| open_in(&process.join("root"), &mapping.path)),
+        Some(open_link(&process.join("exe"))),
         // Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE.
-        Some(open_link(&range)),
+        Some(open_link(&process.join(range))),
     ];
     for found in tries.into_iter().flatten() {
         match found.and_then(|file| verify(file, mapping)) {
@@ -42,7 +42,7 @@ fn open_in(root: &Path, path: &Path) -> std::io::Result<File> {
 }
 
 /// Opens the file that a link of `/proc` leads to.
-fn open_link(path: &str) -> std::io::Result<File> {
+fn open_link(path: &Path) -> std::io::Result<File> {
     Ok(rustix::fs::open(path, FLAGS, Mode::empty())?.into())
 }
 
@@ -69,7 +69,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("chainscope-fifo-{}", std::process::id()));
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let opened = [open_link(path.to_str().unwrap()), open_in(Path::new("/"), &path)];
+        let opened = [open_link(&path), open_in(Path::new("/"), &path)];
         std::fs::remove_file(&path).unwrap();
         for file in opened {
             assert!(!file.unwrap().metadata().unwrap().is_file());

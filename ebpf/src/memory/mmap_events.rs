@@ -56,18 +56,20 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 pub(crate) struct Mapped {
     /// Process ids with new mappings.
     pub(crate) pids: BTreeSet<u32>,
-    /// Records were lost: other processes may have new mappings as well.
+    /// Records were lost, or their process is unknown: other processes may have new mappings as well.
     pub(crate) lost: bool,
 }
 
 /// The mapping records of all CPUs.
 pub(crate) struct MmapEvents {
     rings: Vec<Ring>,
+    has_own_ids: bool,
 }
 
 impl MmapEvents {
-    /// Opens an event on each of the CPUs 0 to `cpus`; offline CPUs are left out.
-    pub(crate) fn open(cpus: u32) -> io::Result<Self> {
+    /// Opens an event on each of the CPUs 0 to `cpus`; offline CPUs are left out. The records have process ids of the pid
+    /// namespace of this process; unless `has_own_ids`, those of the targets are of another one.
+    pub(crate) fn open(cpus: u32, has_own_ids: bool) -> io::Result<Self> {
         let mut rings = Vec::new();
         for cpu in 0..cpus {
             match Ring::new(cpu) {
@@ -75,13 +77,17 @@ impl MmapEvents {
                 ring => rings.push(ring?),
             }
         }
-        Ok(Self { rings })
+        Ok(Self { rings, has_own_ids })
     }
 
     /// Takes the records since the last call.
     pub(crate) fn take(&mut self) -> Mapped {
         let mut mapped = Mapped::default();
         self.rings.iter_mut().for_each(|ring| ring.drain(&mut mapped));
+        if !self.has_own_ids {
+            mapped.lost |= !mapped.pids.is_empty();
+            mapped.pids.clear();
+        }
         mapped
     }
 }
@@ -172,7 +178,7 @@ mod tests {
     #[test]
     fn a_new_executable_mapping_of_this_process_is_reported() {
         let mut mmap_events =
-            MmapEvents::open(aya::util::online_cpus().expect("processors").len() as u32).expect("root");
+            MmapEvents::open(aya::util::online_cpus().expect("processors").len() as u32, true).expect("root");
         // SAFETY: a new mapping that nothing refers to.
         unsafe {
             let code = ProtFlags::READ | ProtFlags::EXEC;

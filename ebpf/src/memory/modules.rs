@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, ArrayOfMaps, MapData};
 use chainscope_unwind::{ElfSegments, Limits, Row, Table};
@@ -114,7 +114,13 @@ impl Modules {
     }
 
     /// Finds the module and the unwind table of a mapping, and builds them for a new file.
-    pub(crate) fn resolve(&mut self, pid: u32, mapping: &CodeMapping, in_use: &HashSet<ModuleId>) -> UnwindMapping {
+    pub(crate) fn resolve(
+        &mut self,
+        proc: &Path,
+        pid: u32,
+        mapping: &CodeMapping,
+        in_use: &HashSet<ModuleId>,
+    ) -> UnwindMapping {
         let (start, end, offset) = (mapping.start, mapping.end, mapping.offset);
         let plain = UnwindMapping { start, end, offset, module: None, bias: 0, slot: 0, rows: 0 };
         if mapping.inode == 0 {
@@ -123,7 +129,7 @@ impl Modules {
                 _ => plain,
             };
         }
-        let file = open(pid, mapping);
+        let file = open(proc, pid, mapping);
         let metadata = file.as_ref().ok().and_then(|file| file.metadata().ok());
         let identity = FileIdentity {
             device: mapping.device,
@@ -253,7 +259,7 @@ impl Modules {
 
     /// Loads the table of the vDSO, which is the same in all processes.
     fn load_vdso(&mut self) -> Option<(LoadedTable, ElfSegments)> {
-        let mapping = super::proc_maps::code_of(std::process::id()).ok()?;
+        let mapping = super::proc_maps::code_of(Path::new("/proc"), std::process::id()).ok()?;
         let mapping = mapping.into_iter().find(|mapping| mapping.path.as_os_str() == "[vdso]")?;
         let mut bytes = vec![0; usize::try_from(mapping.end - mapping.start).ok()?];
         File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, mapping.start).ok()?;

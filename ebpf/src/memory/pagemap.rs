@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -45,8 +46,8 @@ pub(crate) struct PagemapScan {
 }
 
 /// Scans the anonymous pages of a process; `None` if the result would not be exact.
-pub(crate) fn scan(pid: u32, areas: &[Area]) -> Option<PagemapScan> {
-    let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+pub(crate) fn scan(proc: &Path, pid: u32, areas: &[Area]) -> Option<PagemapScan> {
+    let pagemap = File::open(proc.join(format!("{pid}/pagemap"))).ok()?;
     let flags = File::open("/proc/kpageflags").ok()?;
     let swaps = fs::read_to_string("/proc/swaps").ok()?.lines().skip(1).count();
     let mut pages = Vec::new();
@@ -152,8 +153,8 @@ mod tests {
     #[test]
     fn pages_of_this_process_are_found() {
         let held = std::hint::black_box(vec![1_u8; 8 << 20]);
-        let areas = process::areas(std::process::id()).expect("we may look");
-        let scan = scan(std::process::id(), &areas).expect("the tests of this crate need root");
+        let areas = process::areas(Path::new("/proc"), std::process::id()).expect("we may look");
+        let scan = scan(Path::new("/proc"), std::process::id(), &areas).expect("the tests of this crate need root");
         assert!(scan.pages.len() > held.len() / 4096);
         assert!(scan.pages.is_sorted() && scan.pages.iter().all(|page| page.pfn != 0));
         let counted: u64 = areas.iter().map(|area| area.anon).sum();

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::mem::offset_of;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use super::{proc_maps, process};
 use crate::error::Error;
 use crate::load::{missing_map, mmap_array, take_map};
 use crate::mmap_array::MmapArray;
+use crate::pid_namespace::PidNamespace;
 use crate::ring::Ring;
 
 /// `BPF_NOEXIST`: do not overwrite an element that a program has inserted.
@@ -42,11 +44,13 @@ pub struct MemoryOptions {
     pub verify_stacks: bool,
     /// Whether children of a target become targets.
     pub follow_children: bool,
+    /// The proc file system whose process ids are used.
+    pub proc: PathBuf,
 }
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { nodes: 1 << 18, verify_stacks: false, follow_children: true }
+        Self { nodes: 1 << 18, verify_stacks: false, follow_children: true, proc: "/proc".into() }
     }
 }
 
@@ -108,6 +112,7 @@ enum Reclaim {
 ///
 /// 5.17, or an older one with `bpf_loop` backported; owners of migrated pages are known from 5.19 on.
 pub struct MemoryProbe {
+    proc: PathBuf,
     targets: KernelMap<MapData, u32, Target>,
     globals: MmapArray<Globals>,
     counters: MmapArray<Counters>,
@@ -163,9 +168,10 @@ impl MemoryProbe {
             .map_err(|error| Error::from_loader("create tables of mappings".to_owned(), &error, 0))?;
         let modules = Modules::new(take_map(&mut bpf, "rule_tables")?)
             .map_err(|error| Error::from_loader("create unwind tables".to_owned(), &error, 0))?;
-        let mmap_events = MmapEvents::open(cpus)
+        let mmap_events = MmapEvents::open(cpus, PidNamespace::of_proc(&options.proc)?.is_own())
             .map_err(|error| Error::from_loader("record mappings of code".to_owned(), &error, 0))?;
         let mut probe = Self {
+            proc: options.proc.clone(),
             targets: take_map(&mut bpf, "targets")?,
             globals: mmap_array(&mut bpf, "globals_map", 1)?,
             counters: mmap_array(&mut bpf, "counters", cpus)?,
@@ -204,7 +210,7 @@ impl MemoryProbe {
             return Ok(target);
         }
         let gone = || Error::NoProcess { pid };
-        let start_time = process::start_time(pid).ok_or_else(gone)?;
+        let start_time = process::start_time(&self.proc, pid).ok_or_else(gone)?;
         let target = TargetId(self.globals.fetch_next(0, offset_of!(Globals, last_target)));
         let mm = self.new_mm()?;
         let mappings = Arc::new(self.map_code(pid).ok_or_else(gone)?);
@@ -217,7 +223,7 @@ impl MemoryProbe {
         self.processes.insert(target, Process::new(pid, mm, start_time, mappings));
         let inserted = self.targets.insert(pid, Target { id: target.0, parent: 0, mm, flags: 0 }, BPF_NOEXIST);
         // The pid may have been reused in the meantime.
-        let is_same = process::start_time(pid) == Some(start_time);
+        let is_same = process::start_time(&self.proc, pid) == Some(start_time);
         if inserted.is_err() || !is_same {
             self.unwatch(target);
             // It may have been forked by a target in the meantime.
@@ -303,14 +309,14 @@ impl MemoryProbe {
 
     /// Executable mappings of a process, with their unwind tables; `None` if it has exited.
     fn map_code(&mut self, pid: u32) -> Option<Vec<UnwindMapping>> {
-        let mappings = proc_maps::code_of(pid).ok().filter(|mappings| !mappings.is_empty())?;
+        let mappings = proc_maps::code_of(&self.proc, pid).ok().filter(|mappings| !mappings.is_empty())?;
         let in_use: HashSet<ModuleId> = self
             .processes
             .values()
             .filter(|process| process.alive)
             .flat_map(|process| process.mappings.iter().filter_map(|mapping| mapping.module))
             .collect();
-        Some(mappings.iter().map(|mapping| self.modules.resolve(pid, mapping, &in_use)).collect())
+        Some(mappings.iter().map(|mapping| self.modules.resolve(&self.proc, pid, mapping, &in_use)).collect())
     }
 
     /// Allocates a root of the kernel's call tree, whose addresses belong to `mappings`.

@@ -1,9 +1,9 @@
-//! Executable mappings of a process, from `/proc/<pid>/maps`.
+//! Executable mappings of a process, from `<pid>/maps` in a proc file system.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An executable mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub struct CodeMapping {
     pub deleted: bool,
 }
 
-/// The executable mappings of a process, by address.
+/// The executable mappings of a process of this proc file system, by address.
 ///
 /// # Errors
-/// Those of reading `/proc/<pid>/maps`.
-pub fn code_of(pid: u32) -> io::Result<Vec<CodeMapping>> {
-    let mut lines = BufReader::with_capacity(64 << 10, std::fs::File::open(format!("/proc/{pid}/maps"))?);
+/// Those of reading `<pid>/maps`.
+pub fn code_of(proc: &Path, pid: u32) -> io::Result<Vec<CodeMapping>> {
+    let mut lines = BufReader::with_capacity(64 << 10, std::fs::File::open(proc.join(format!("{pid}/maps")))?);
     let mut line = Vec::new();
     let mut found = Vec::new();
     loop {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn mappings_of_this_process() {
-        let mappings = code_of(std::process::id()).expect("this process");
+        let mappings = code_of(Path::new("/proc"), std::process::id()).expect("this process");
         assert!(mappings.iter().any(|m| Some(&m.path) == std::env::current_exe().ok().as_ref()));
         assert!(mappings.is_sorted_by_key(|m| m.start));
     }

@@ -1,14 +1,14 @@
-//! Start time and resident memory of a process, from `/proc/<pid>`.
+//! Start time and resident memory of a process, from `<pid>` in a proc file system.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::reading::{MappingKind, MappingShare, Resident};
 
 /// Field 22 of `stat`; `None` if there is no such process, or it is a zombie.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+pub(crate) fn start_time(proc: &Path, pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?;
     // The name, in parentheses, may contain any character.
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
@@ -18,8 +18,8 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 }
 
 /// Resident and swapped pages.
-pub(crate) fn resident(pid: u32) -> Option<Resident> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+pub(crate) fn resident(proc: &Path, pid: u32) -> Option<Resident> {
+    let status = std::fs::read_to_string(proc.join(format!("{pid}/status"))).ok()?;
     let pages = |name: &str| kib(status.lines().find_map(|line| line.strip_prefix(name))?).map(|kib| kib / 4);
     // A process that is exiting has no such lines.
     let anon = pages("RssAnon:")?;
@@ -47,8 +47,8 @@ pub(crate) struct Area {
 }
 
 /// Resident pages of each mapping, from `smaps`; takes time in proportion to the memory of the process.
-pub(crate) fn areas(pid: u32) -> io::Result<Vec<Area>> {
-    let file = std::fs::File::open(format!("/proc/{pid}/smaps"))?;
+pub(crate) fn areas(proc: &Path, pid: u32) -> io::Result<Vec<Area>> {
+    let file = std::fs::File::open(proc.join(format!("{pid}/smaps")))?;
     let mut areas: Vec<Area> = Vec::new();
     for line in BufReader::with_capacity(64 << 10, file).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
@@ -106,16 +106,16 @@ mod tests {
 
     #[test]
     fn memory_of_this_process() {
-        let pid = std::process::id();
-        assert!(start_time(pid).is_some_and(|ticks| ticks > 0));
-        let resident = resident(pid).expect("this process");
+        let (proc, pid) = (Path::new("/proc"), std::process::id());
+        assert!(start_time(proc, pid).is_some_and(|ticks| ticks > 0));
+        let resident = resident(proc, pid).expect("this process");
         assert!(resident.anon > 0 && resident.file > 0);
-        let areas = areas(pid).expect("permission");
+        let areas = areas(proc, pid).expect("permission");
         let shares = by_mapping(&areas);
         assert_eq!(shares.iter().map(|share| share.anon).sum::<u64>(), areas.iter().map(|area| area.anon).sum());
         assert!(shares.iter().any(|share| share.mapping == MappingKind::Stack && share.anon > 0));
         assert!(shares.iter().any(|share| matches!(share.mapping, MappingKind::File(_))));
-        assert_eq!(start_time(u32::MAX), None);
+        assert_eq!(start_time(proc, u32::MAX), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::{max_pfn, vmemmap};
 use crate::error::Error;
 use crate::kernel;
 use crate::load::{Kernel, retry_eagain};
+use crate::pid_namespace::PidNamespace;
 
 /// The object that build.rs compiled, aligned as the ELF parser requires.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CHAINSCOPE_MEMORY_BPF"));
@@ -77,9 +78,12 @@ pub(super) fn load(options: &MemoryOptions) -> Result<Object, Error> {
     let vmemmap_base = vmemmap::find_base(&kernel.btf, max_pfn)?;
     let nodes = options.nodes.clamp(1024, 1 << NODE_BITS);
     let cpus = online_cpus();
+    let (pidns_inode, pidns_level) = PidNamespace::of_proc(&options.proc)?.inode_and_level(&kernel.btf)?;
 
     let mut bpf = EbpfLoader::new()
         .btf(Some(&kernel.btf))
+        .override_global("pidns_inode", &pidns_inode, true)
+        .override_global("pidns_level", &pidns_level, true)
         .override_global("vmemmap_base", &vmemmap_base, true)
         .override_global("max_nodes", &nodes, true)
         .override_global("max_cpus", &cpus, true)

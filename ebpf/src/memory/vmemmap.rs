@@ -8,7 +8,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::error::Error;
-use crate::load::retry_eagain;
+use crate::load::{retry_eagain, run_raw_tracepoint};
 
 /// The object that build.rs compiled, aligned as the ELF parser requires.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CHAINSCOPE_VMEMMAP_BPF"));
@@ -29,7 +29,7 @@ struct Samples {
     pages: u32,
     pfns: u32,
     size_of_page: u32,
-    pad: u32,
+    thread: u32,
     page: [u64; MAX_SAMPLES],
     pfn: [u64; MAX_SAMPLES],
 }
@@ -43,12 +43,8 @@ unsafe impl aya::Pod for Samples {}
 pub(super) fn find_base(btf: &Btf, max_pfn: u32) -> Result<u64, Error> {
     let fail = |error: &(dyn std::error::Error + 'static)| Error::from_loader(ACTION.to_owned(), error, 0);
     let unknown = |cause: String| Error::Load { action: ACTION.to_owned(), cause };
-    let thread = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or_default();
-    let mut bpf = EbpfLoader::new()
-        .btf(Some(btf))
-        .override_global("thread", &thread, true)
-        .load(OBJECT)
-        .map_err(|error| fail(&error))?;
+    let mut bpf = EbpfLoader::new().btf(Some(btf)).load(OBJECT).map_err(|error| fail(&error))?;
+    run_raw_tracepoint(&mut bpf, "select_thread", &[]).map_err(|error| fail(&error))?;
     attach(&mut bpf, "on_alloc_page").map_err(|error| fail(&error))?;
     let classic = attach(&mut bpf, "on_alloc_pfn");
     touch_new_pages().map_err(|error| fail(&error))?;

@@ -111,7 +111,7 @@ impl MissingReason {
 }
 
 /// An event of the probe. Events of one socket are delivered in the order in which they happened. Times are
-/// `CLOCK_MONOTONIC` nanoseconds, process ids those of the initial PID namespace.
+/// `CLOCK_MONOTONIC` nanoseconds, process ids those of [`NetworkOptions::proc`](super::NetworkOptions::proc).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A watched process listens, or a process that listens on a watched port has become a watched one.

@@ -1,6 +1,7 @@
 //! Options of the network probe.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// Where payload is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,10 +54,18 @@ pub struct NetworkOptions {
     /// Which executions are reported. With [`ExecEvents::None`],
     /// [`NetworkProbe::watch_program`](super::NetworkProbe::watch_program) has no effect.
     pub exec_events: ExecEvents,
+    /// The proc file system whose process ids are used. Processes that it does not show are ignored.
+    pub proc: PathBuf,
 }
 
 impl Default for NetworkOptions {
     fn default() -> Self {
-        Self { mode: None, ring_bytes: 32 << 20, wake_bytes: 2 << 20, exec_events: ExecEvents::None }
+        Self {
+            mode: None,
+            ring_bytes: 32 << 20,
+            wake_bytes: 2 << 20,
+            exec_events: ExecEvents::None,
+            proc: "/proc".into(),
+        }
     }
 }

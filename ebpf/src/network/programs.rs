@@ -9,6 +9,7 @@ use super::options::{CaptureMode, ExecEvents, NetworkOptions};
 use crate::error::Error;
 use crate::kernel;
 use crate::load::{Kernel, retry_eagain};
+use crate::pid_namespace::PidNamespace;
 
 /// The object that build.rs compiled, aligned as the ELF parser requires.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CHAINSCOPE_NETWORK_BPF"));
@@ -35,8 +36,11 @@ impl Object {
         }
         let kernel = Kernel::read()?;
         let mode = choose_mode(options.mode, &kernel.names(), &kernel.release)?;
+        let (pidns_inode, pidns_level) = PidNamespace::of_proc(&options.proc)?.inode_and_level(&kernel.btf)?;
         let mut bpf = EbpfLoader::new()
             .btf(Some(&kernel.btf))
+            .override_global("pidns_inode", &pidns_inode, true)
+            .override_global("pidns_level", &pidns_level, true)
             .override_global("wake_bytes", &options.wake_bytes, true)
             .override_global("report_every_exec", &u32::from(options.exec_events == ExecEvents::All), true)
             .map_max_entries("ring", ring_bytes)

@@ -126,7 +126,7 @@ int on_collapse_end(u64 *args)
 	__sync_fetch_and_add(&g->active_collapses, -1);
 	if (!succeeded)
 		return 0;
-	tgid = BPF_CORE_READ(mm, owner, tgid);
+	tgid = tgid_of(BPF_CORE_READ(mm, owner));
 	t = bpf_map_lookup_elem(&targets, &tgid);
 	l = t ? address_space_of(t->mm) : 0;
 	if (!l)

@@ -37,7 +37,7 @@ static __always_inline void count_stack_end(struct address_space *l, u32 end)
 	__sync_fetch_and_add(&l->stacks[end & (STACK_ENDS - 1)], 1);
 }
 
-static __always_inline u32 current_stack_node(const struct target *t, struct counters *a, u64 thread)
+static __always_inline u32 current_stack_node(const struct target *t, struct counters *a, u64 thread, u32 tgid)
 {
 	struct address_space *l = address_space_of(t->mm);
 	u32 cpu = bpf_get_smp_processor_id(), end, node;
@@ -58,7 +58,7 @@ static __always_inline u32 current_stack_node(const struct target *t, struct cou
 		count_stack_end(l, end);
 		if (end == LOADING && !l->unmapped) {
 			l->unmapped = UNMAPPED_REPORTED;
-			notify(N_UNMAPPED, thread >> 32, t);
+			notify(N_UNMAPPED, tgid, t);
 		}
 		return node;
 	}
@@ -71,7 +71,7 @@ SEC("raw_tracepoint/mm_page_alloc")
 int on_alloc(u64 *args)
 {
 	u64 page = args[0], gfp = args[2], pfn, thread = bpf_get_current_pid_tgid();
-	u32 order = args[1], tgid = thread >> 32, node;
+	u32 order = args[1], tgid = current_tgid(), node;
 	struct counters *a;
 	struct target *t;
 
@@ -90,7 +90,7 @@ int on_alloc(u64 *args)
 		return 0;
 	}
 	a->allocations++;
-	node = current_stack_node(t, a, thread);
+	node = current_stack_node(t, a, thread, tgid);
 	a->missed_frees += set_owners(pfn, order, node ? make_owner(node, gfp & GFP_MOVABLE ? KIND_ANON : KIND_KERNEL) : 0);
 	if ((gfp & GFP_MOVABLE) && node) {
 		if (order)
@@ -193,7 +193,7 @@ SEC("raw_tracepoint/sched_process_fork")
 int on_fork(u64 *args)
 {
 	struct task_struct *parent = (void *)args[0], *child = (void *)args[1];
-	u32 from = BPF_CORE_READ(parent, tgid), to = BPF_CORE_READ(child, tgid);
+	u32 from = tgid_of(parent), to = tgid_of(child);
 	struct globals *g = globals();
 	struct target *t, created;
 
@@ -226,7 +226,7 @@ SEC("raw_tracepoint/sched_process_exec")
 int on_exec(u64 *args)
 {
 	struct task_struct *task = (void *)args[0];
-	u32 tgid = BPF_CORE_READ(task, tgid);
+	u32 tgid = tgid_of(task);
 	struct target *t = bpf_map_lookup_elem(&targets, &tgid);
 	struct globals *g = globals();
 
@@ -249,7 +249,7 @@ SEC("raw_tracepoint/sched_process_exit")
 int on_exit(u64 *args)
 {
 	struct task_struct *task = (void *)args[0];
-	u32 tgid = BPF_CORE_READ(task, tgid);
+	u32 tgid = tgid_of(task);
 	struct target *t = bpf_map_lookup_elem(&targets, &tgid), last;
 
 	if (!t || BPF_CORE_READ(task, signal, live.counter) > 0)

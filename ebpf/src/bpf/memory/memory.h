@@ -6,9 +6,7 @@
  * Maps of which user space reads or writes up to millions of entries are mapped into it (BPF_F_MMAPABLE, Linux 5.5).
  */
 #pragma once
-#include "../vmlinux_min.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
+#include "../pidns.h"
 #include <bpf/bpf_tracing.h>
 
 /* Use of a page. */

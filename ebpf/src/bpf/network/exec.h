@@ -43,8 +43,10 @@ static __always_inline int matches_argv0(struct task_struct *task)
 static __always_inline void handle_exec(struct task_struct *task)
 {
 	struct notice n = {};
-	u32 pid = task->tgid;
+	u32 pid = tgid_of(task);
 
+	if (!pid)
+		return;
 	if (matches_comm(task) || matches_argv0(task))
 		watch_unconfirmed(pid);
 	else if (!report_every_exec && !bpf_map_lookup_elem(&processes, &pid))

@@ -12,7 +12,7 @@
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	u32 from = parent->tgid, to = child->tgid;
+	u32 from = tgid_of(parent), to = tgid_of(child);
 	if (from != to && (bpf_map_lookup_elem(&processes, &from) || bpf_map_lookup_elem(&children, &from)))
 		bpf_map_update_elem(&children, &to, &from, BPF_ANY);
 	return 0;
@@ -28,7 +28,7 @@ int BPF_PROG(on_exec, struct task_struct *task)
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_process_exit, struct task_struct *task)
 {
-	u32 pid = task->tgid;
+	u32 pid = tgid_of(task);
 	if (task->pid == task->tgid)
 		bpf_map_delete_elem(&children, &pid);
 	return 0;
@@ -43,9 +43,11 @@ static __always_inline void handle_listen(const struct sock *sk)
 	struct notice n = {};
 	struct listen_key key = {};
 	struct listener *l, fresh = {};
-	u32 pid = current_pid();
+	u32 pid = current_tgid();
 	int is_watched;
 
+	if (!pid)
+		return;
 	key.netns = netns_of(sk);
 	key.port = sk->__sk_common.skc_num;
 	is_watched = bpf_map_lookup_elem(&watched_ports, &key) != 0;
@@ -88,7 +90,7 @@ static __always_inline void handle_listen_end(const struct sock *sk)
 static __always_inline void handle_connect(const struct sock *sk, struct socket_state *before)
 {
 	struct socket_state st = {};
-	u32 pid = current_pid();
+	u32 pid = current_tgid();
 
 	if (before) { /* the same socket connects again after a disconnect */
 		report_closed(sk, before, 1);

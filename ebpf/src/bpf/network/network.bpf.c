@@ -149,7 +149,7 @@ static __always_inline int sock_io(struct sock *sk, int ret, int flags, u32 dir)
 	if (!st) {
 		if (!is_payload(ret, flags))
 			return 0;
-		pid = current_pid();
+		pid = current_tgid();
 		a = bpf_map_lookup_elem(&processes, &pid);
 		if (!a)
 			return 0;
@@ -261,7 +261,7 @@ int BPF_PROG(on_exit, struct pt_regs *r, long ret)
 	}
 	if (!is_payload(ret, flags))
 		return 0;
-	pid = current_pid();
+	pid = current_tgid();
 	a = bpf_map_lookup_elem(&processes, &pid);
 	if (!a && !bpf_map_lookup_elem(&children, &pid))
 		return 0;

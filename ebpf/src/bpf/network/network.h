@@ -4,9 +4,7 @@
  * the records, `src/network/abi.rs` mirrors the values of the maps; sizes are asserted on both sides.
  */
 #pragma once
-#include "../vmlinux_min.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
+#include "../pidns.h"
 #include <bpf/bpf_tracing.h>
 
 enum direction { SENT = 0, RECEIVED = 1 };

@@ -27,11 +27,6 @@
 
 #define TCP(sk, field) BPF_CORE_READ((struct tcp_sock *)(sk), field)
 
-static __always_inline u32 current_pid(void)
-{
-	return bpf_get_current_pid_tgid() >> 32;
-}
-
 static __always_inline u32 *is_state_running(void)
 {
 	u32 zero = 0;

@@ -52,7 +52,7 @@ impl MemoryProbe {
             return None;
         };
         let mappings = Arc::clone(&origin.mappings);
-        let start_time = process::start_time(pid).unwrap_or(0);
+        let start_time = process::start_time(&self.proc, pid).unwrap_or(0);
         let mm = entry.map(|entry| entry.mm);
         let child = Process {
             parent: Some(parent),

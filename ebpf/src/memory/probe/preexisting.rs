@@ -26,14 +26,14 @@ impl MemoryProbe {
     /// Determines the preexisting pages of a new target: resident pages that are not attributed.
     pub(super) fn scan_preexisting(&mut self, target: TargetId) {
         let Some(pid) = self.processes.get(&target).map(|process| process.pid) else { return };
-        let areas = process::areas(pid).unwrap_or_default();
-        let control = process::resident(pid).unwrap_or_default();
+        let areas = process::areas(&self.proc, pid).unwrap_or_default();
+        let control = process::resident(&self.proc, pid).unwrap_or_default();
         let roots = self.add_preexisting(target, pid, &areas);
         self.tree.update(self.last_node());
         let [anon, ..] = self.tree.total(target);
         if let Some(process) = self.processes.get_mut(&target) {
             // The process has allocated and freed in the meantime.
-            let most = process::resident(pid).unwrap_or_default().anon.max(control.anon);
+            let most = process::resident(&self.proc, pid).unwrap_or_default().anon.max(control.anon);
             process.at_attach = process::by_mapping(&areas);
             let cpus = self.counters.length();
             process.preexisting = PreexistingPages::new(Resident { anon: most.saturating_sub(anon), ..control }, cpus);
@@ -44,7 +44,7 @@ impl MemoryProbe {
     /// Counts the pages under roots of their own, by mapping; `None` if their pfns are unknown, or if they have another owner
     /// already.
     fn add_preexisting(&mut self, target: TargetId, pid: u32, areas: &[Area]) -> Option<PreexistingRoots> {
-        let first = pagemap::scan(pid, areas)?;
+        let first = pagemap::scan(&self.proc, pid, areas)?;
         let (nodes, by_area) = self.new_preexisting_roots(target, areas)?;
         let entry =
             |page: Page| PreexistingPage { pfn: page.pfn, node: by_area.get(page.area as usize).copied().unwrap_or(0) };
@@ -57,7 +57,7 @@ impl MemoryProbe {
                 let folios =
                     now.folios.iter().map(|(pfn, order)| PreexistingPage { pfn: *pfn, node: order << ORDER_SHIFT });
                 self.set_owners(pagemap::difference(&now.pages, &known.pages).map(entry).chain(folios), false).ok()?;
-                known = std::mem::replace(&mut now, pagemap::scan(pid, areas)?);
+                known = std::mem::replace(&mut now, pagemap::scan(&self.proc, pid, areas)?);
             }
         }
         self.tree.update(self.last_node());

@@ -25,13 +25,13 @@ impl MemoryProbe {
         let mut targets: Vec<TargetReading> = Vec::new();
         let targets_sharing_pages = self.targets_sharing_pages();
         for (target, process) in &mut self.processes {
-            let attributed = self.tree.total(*target);
             let shares = targets_sharing_pages.contains(target);
+            let rss = process.alive.then(|| process::resident(&self.proc, process.pid)).flatten();
             targets.push(reading_of(
                 *target,
                 process,
+                rss.unwrap_or_default(),
                 at_ns,
-                attributed,
                 self.address_spaces.get(process.mm),
                 shares,
                 &self.tree,
@@ -105,13 +105,13 @@ impl MemoryProbe {
 fn reading_of(
     target: TargetId,
     process: &mut Process,
+    rss: Resident,
     at_ns: u64,
-    attributed: [u64; 3],
     address_space: Option<AddressSpace>,
     shares_pages: bool,
     tree: &CallTree,
 ) -> TargetReading {
-    let rss = if process.alive { process::resident(process.pid).unwrap_or_default() } else { Resident::default() };
+    let attributed = tree.total(target);
     let [anon, ..] = attributed;
     let mut before = process.preexisting.sample(at_ns, rss, (!shares_pages).then(|| rss.anon.saturating_sub(anon)));
     let exact = process.preexisting_roots.as_ref().map(|nodes| {
