@@ -39,9 +39,11 @@ use crate::{
     Error, NodeConfig,
     http::{
         browser::BrowserPolicy,
+        code::Code,
         params::{NodeParameters, parse},
         prefix,
         problem::Problem,
+        request_id::{RequestId, X_REQUEST_ID},
         response,
         server::Server,
     },
@@ -62,10 +64,14 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_LIST_BYTES: usize = 16 << 20;
 
 /// Headers that are forwarded to the API, and back.
-const TO_API: [HeaderName; 2] = [header::ACCEPT, HeaderName::from_static("last-event-id")];
-const FROM_API: [HeaderName; 5] = [
+const TO_API: [HeaderName; 4] =
+    [header::ACCEPT, header::ACCEPT_ENCODING, header::IF_NONE_MATCH, HeaderName::from_static("last-event-id")];
+const FROM_API: [HeaderName; 8] = [
     header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
     header::CACHE_CONTROL,
+    header::ETAG,
+    header::VARY,
     header::RETRY_AFTER,
     HeaderName::from_static("x-accel-buffering"),
     HeaderName::from_static("x-content-type-options"),
@@ -177,6 +183,12 @@ impl Proxy {
 
 impl Shared {
     async fn respond(&self, request: Request<Body>) -> Response {
+        let id = RequestId::of(request.headers());
+        let response = self.route(request, &id).await;
+        id.attach(response)
+    }
+
+    async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {
         if let Some(refused) = self.policy.refuse_host(&request) {
             return refused;
         }
@@ -188,17 +200,17 @@ impl Shared {
         let path = request.uri.path();
         let root = path.split('/').nth(1).unwrap_or_default();
         let response = if matches!(root, "v1" | "v2" | "v3" | "chains" | "nodes") {
-            self.api(&request).await
+            self.api(&request, id).await
         } else {
             self.file(&request).await
         };
         response.unwrap_or_else(|problem| problem.into_response())
     }
 
-    /// The response of the API for a listed node.
-    async fn api(&self, request: &Parts) -> Result<Response, Problem> {
+    /// The response of the API for a listed node. Its audit log has the request's id.
+    async fn api(&self, request: &Parts, id: &RequestId) -> Result<Response, Problem> {
         let (pinned, path) = prefix::split(request.uri.path());
-        let (nodes, list) = self.listed().await?;
+        let (nodes, list) = self.listed(id).await?;
         if path == "/nodes" {
             return Ok(response::json(Body::from(Value::from(list).to_string())));
         }
@@ -209,21 +221,22 @@ impl Shared {
         };
         let node = nodes.find(wanted.as_deref(), None)?;
         if path.starts_with("/nodes") {
-            return Err(Problem::not_found("there is no such path"));
+            return Err(Problem::new(Code::UnknownPath, "there is no such path"));
         }
         let target = format!("/nodes/{node}{path}?{query}");
-        let response = self.request_api(request.method.clone(), &target, only(&TO_API, &request.headers)).await?;
+        let headers = only(&TO_API, &request.headers);
+        let response = self.request_api(request.method.clone(), &target, headers, id).await?;
         let (mut head, body) = response.into_parts();
         head.headers = only(&FROM_API, &head.headers);
         Ok(Response::from_parts(head, Body::new(body)))
     }
 
     /// The listed nodes that the token may read, for the lookup of names and aliases; and the API's list of them.
-    async fn listed(&self) -> Result<(Nodes, Vec<Value>), Problem> {
-        let response = self.request_api(Method::GET, "/nodes", HeaderMap::new()).await?;
+    async fn listed(&self, id: &RequestId) -> Result<(Nodes, Vec<Value>), Problem> {
+        let response = self.request_api(Method::GET, "/nodes", HeaderMap::new(), id).await?;
         if response.status() != StatusCode::OK {
             let detail = format!("the API responds with {} to this proxy's token", response.status());
-            return Err(Problem::new(StatusCode::BAD_GATEWAY, detail));
+            return Err(Problem::new(Code::UpstreamFailed, detail));
         }
         let body = timeout(UPSTREAM_TIMEOUT, Limited::new(response.into_body(), MAX_LIST_BYTES).collect()).await;
         let body = body.map_err(|_| unreachable("the list of nodes does not end"))?;
@@ -242,7 +255,9 @@ impl Shared {
         method: Method,
         target: &str,
         mut headers: HeaderMap,
+        id: &RequestId,
     ) -> Result<Response<Incoming>, Problem> {
+        headers.insert(X_REQUEST_ID, id.header());
         if let Some(file) = &self.token_file {
             let token = Token::read(file).map_err(|error| unreachable(&error.to_string()))?;
             let mut metadata = Default::default();
@@ -269,7 +284,8 @@ impl Shared {
 }
 
 fn only(names: &[HeaderName], headers: &HeaderMap) -> HeaderMap {
-    names.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone()))).collect()
+    let values = |name: &HeaderName| headers.get_all(name).iter().map(|value| (name.clone(), value.clone())).collect();
+    names.iter().flat_map(|name| -> Vec<_> { values(name) }).collect()
 }
 
 fn config_of(node: &Value) -> Option<NodeConfig> {
@@ -280,7 +296,7 @@ fn config_of(node: &Value) -> Option<NodeConfig> {
 
 fn unreachable(why: &str) -> Problem {
     warn_limited!(why, "an upstream of the proxy is unreachable");
-    Problem::new(StatusCode::BAD_GATEWAY, format!("the upstream of this proxy is unreachable: {why}"))
+    Problem::new(Code::UpstreamFailed, format!("the upstream of this proxy is unreachable: {why}"))
 }
 
 type UpstreamClient = Client<HttpsConnector<HttpConnector>, Body>;
@@ -324,7 +340,7 @@ impl Origin {
         headers.insert(header::HOST, self.authority.clone());
         let mut request = Request::new(Body::empty());
         *request.method_mut() = method;
-        *request.uri_mut() = uri.parse().map_err(|_| Problem::not_found("there is no such path"))?;
+        *request.uri_mut() = uri.parse().map_err(|_| Problem::new(Code::UnknownPath, "there is no such path"))?;
         *request.headers_mut() = headers;
         let client = self.client().map_err(|error| unreachable(&error.to_string()))?;
         match timeout(UPSTREAM_TIMEOUT, client.request(request)).await {

@@ -14,14 +14,14 @@ use std::{collections::BTreeSet, net::IpAddr};
 use axum::{
     body::Body,
     http::{
-        HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header,
+        HeaderMap, HeaderName, HeaderValue, Request, Uri, header,
         uri::{Authority, Scheme},
     },
     response::{IntoResponse as _, Response},
 };
 use chainscope_hygiene::EscapedTruncated;
 
-use super::problem::Problem;
+use super::{code::Code, problem::Problem};
 use crate::Error;
 
 /// Origins and hosts that are allowed beside loopback.
@@ -81,23 +81,30 @@ impl BrowserPolicy {
             "the host {} is not allowed here: add its name to the option `hosts`, or use an IP address",
             EscapedTruncated(refused)
         );
-        Some(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail).into_response())
+        Some(Problem::new(Code::HostNotAllowed, detail).into_response())
     }
 
     /// Adds the headers that let an allowed origin read the response.
     pub(crate) fn allow_origin(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
         let Allowed::Listed(listed) = &self.origins else {
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+            allow(headers, HeaderValue::from_static("*"));
             return;
         };
         headers.append(header::VARY, HeaderValue::from_static("origin"));
         let Some(origin) = origin else { return };
         let normal = origin.to_str().ok().and_then(normalize_origin);
         if normal.is_some_and(|normal| is_loopback_origin(&normal) || listed.contains(&normal)) {
-            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            allow(headers, origin.clone());
         }
     }
+}
+
+/// Lets pages of the origin read the response, with those of its headers that are not for all pages anyway.
+fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    let readable = HeaderValue::from_static("etag, retry-after, x-request-id");
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, readable);
 }
 
 /// `scheme://host` or `scheme://host:port` in lower case, as browsers send it.

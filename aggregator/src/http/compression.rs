@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::{
     body::{Body, HttpBody as _},
     extract::State,
-    http::{Extensions, HeaderMap, Request, StatusCode, Version, header},
+    http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Version, header},
     middleware::Next,
     response::Response,
 };
@@ -47,8 +47,12 @@ pub(super) fn layer() -> CompressionLayer<impl Predicate + Send + Sync> {
 pub(super) async fn reserve(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
     let mut accepted = request.headers().get_all(header::ACCEPT_ENCODING).iter();
     let is_accepted = accepted.any(|value| value.to_str().is_ok_and(|value| value.contains("gzip")));
-    let response = next.run(request).await;
-    if !is_accepted || !is_worth_it(&response) {
+    let mut response = next.run(request).await;
+    // Also where it is sent as it is: caches must not give one client what another one accepts.
+    if is_compressible(&response) || response.status() == StatusCode::NOT_MODIFIED {
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("accept-encoding"));
+    }
+    if !is_accepted || !is_compressible(&response) || is_short(&response) {
         return response;
     }
     let Ok(permit) = app.in_flight().hold(ENCODER_BYTES) else { return response };
@@ -63,8 +67,11 @@ pub(super) async fn reserve(State(app): State<Arc<App>>, request: Request<Body>,
     response
 }
 
-fn is_worth_it(response: &Response) -> bool {
+fn is_compressible(response: &Response) -> bool {
     let media_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     media_type.is_some_and(|value| MEDIA_TYPES.iter().any(|worth_it| value.starts_with(worth_it)))
-        && response.body().size_hint().exact().is_none_or(|length| length >= MIN_BYTES)
+}
+
+fn is_short(response: &Response) -> bool {
+    response.body().size_hint().exact().is_some_and(|length| length < MIN_BYTES)
 }

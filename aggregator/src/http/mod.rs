@@ -6,12 +6,14 @@
 //!
 //! `network`, `memory` and `logs` have the routes of a pillar; a further pillar is a further directory with `routes()` and
 //! `Api`. What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any length), `rows` and
-//! `stream` (rows with ids, in pages and live), `response`, `problem` (errors), `app` (state, and the only ways to the store).
+//! `stream` (rows with ids, in pages and live), `response`, `problem` and `code` (errors), `request_id`, `conditional` (entity tags), `app` (state, and the only ways to the store).
 //! This file has the wiring: no other file imports it.
 
 pub(crate) mod app;
 pub(crate) mod browser;
+pub(crate) mod code;
 mod compression;
+mod conditional;
 mod docs;
 pub(crate) mod in_flight;
 mod least_rate;
@@ -26,6 +28,7 @@ mod operations;
 pub(crate) mod params;
 pub(crate) mod prefix;
 pub(crate) mod problem;
+pub(crate) mod request_id;
 mod request_target;
 pub(crate) mod response;
 mod rows;

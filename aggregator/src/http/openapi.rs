@@ -5,9 +5,18 @@
 //! Swagger UI renders no later version.
 
 use serde_json::{Map, Value, json};
-use utoipa::{OpenApi, openapi};
+use utoipa::{
+    OpenApi,
+    openapi::{
+        self, Content, Ref, RefOr, ResponseBuilder,
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
 
 use super::{logs, memory, network, node_rpc, nodes, operations, problem::Problem};
+
+/// Name of the security scheme.
+const SCHEME: &str = "bearer";
 
 /// The whole API, as it is committed and served.
 pub(crate) const FULL: &str = include_str!("../../openapi/chainscope.json");
@@ -23,20 +32,18 @@ pub(crate) const MEMORY_PROFILER: &str = include_str!("../../openapi/memory-prof
         title = "Chainscope",
         description = "What a blockchain node exchanges with its peers, what it logs, and which of its code holds its memory. \
             Every path but /nodes, /metrics and health also exists below /nodes/{name}/ and /nodes/{namespace}/{name}/, and \
-            is then about that node.",
+            is then about that node. Every response has the id of its request in the header `x-request-id`.",
         license(name = "Apache-2.0 OR MIT")
     ),
-    paths(
-        nodes::nodes,
-        node_rpc::head_header,
-        operations::version,
-        operations::metrics,
-        operations::healthz,
-        operations::readyz
-    ),
+    paths(nodes::nodes, node_rpc::head_header, operations::version),
     components(schemas(Problem))
 )]
 struct Full;
+
+/// What is served without a token.
+#[derive(OpenApi)]
+#[openapi(paths(operations::metrics, operations::healthz, operations::readyz), components(schemas(Problem)))]
+struct Operations;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -63,13 +70,41 @@ pub(crate) fn generate() -> [String; 3] {
     full.merge(network::Api::openapi());
     full.merge(memory::Api::openapi());
     full.merge(logs::Api::openapi());
+    require_token(&mut full);
+    full.merge(Operations::openapi());
     let mut recorder = NetworkRecorder::openapi();
     recorder.merge(network::RecorderApi::openapi());
     recorder.merge(logs::RecorderApi::openapi());
+    require_token(&mut recorder);
     let mut profiler = MemoryProfiler::openapi();
     profiler.merge(memory::Api::openapi());
+    require_token(&mut profiler);
     // A document of strings and maps always serialises.
     [full.to_pretty_json().unwrap_or_default(), translated(&recorder), translated(&profiler)].map(|text| text + "\n")
+}
+
+/// Declares that every operation of a document needs a token, and what is answered to one that is not accepted.
+fn require_token(document: &mut openapi::OpenApi) {
+    let description = "A token of the token file, or of a service account of the cluster. Not needed where the aggregator runs \
+        without authentication.";
+    let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(description)).build();
+    document.components.get_or_insert_default().add_security_scheme(SCHEME, SecurityScheme::Http(scheme));
+    let refusals = [
+        ("401", "There is no token, or it is not accepted."),
+        ("403", "The caller lacks the permission for the node."),
+        ("503", "Overloaded, or the permission cannot be checked now."),
+    ]
+    .map(|(status, description)| {
+        let content = Content::new(Some(Ref::from_schema_name("Problem")));
+        (status, ResponseBuilder::new().description(description).content(Problem::MEDIA_TYPE, content).build())
+    });
+    for operation in document.paths.paths.values_mut().filter_map(|item| item.get.as_mut()) {
+        operation.security = Some(vec![SecurityRequirement::new(SCHEME, [""; 0])]);
+        for (status, response) in &refusals {
+            let responses = &mut operation.responses.responses;
+            responses.entry((*status).to_owned()).or_insert_with(|| RefOr::T(response.clone()));
+        }
+    }
 }
 
 /// A document in version 3.0.3.

@@ -20,6 +20,7 @@ use prometheus_client::{
 
 use super::{
     app::{App, OperationsAccess},
+    code::Code,
     logs, memory, network,
     problem::Problem,
     response,
@@ -47,7 +48,10 @@ pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
 }
 
 /// Liveness of the program.
-#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "It is alive.", body = String)))]
+#[utoipa::path(get, path = "/healthz", responses(
+    (status = 200, description = "It is alive.", body = String),
+    (status = 404, description = "With authentication: it is served on the port for metrics and health.", body = Problem, content_type = Problem::MEDIA_TYPE),
+))]
 pub(crate) async fn healthz(_: OperationsAccess) -> &'static str {
     "ok\n"
 }
@@ -56,14 +60,15 @@ pub(crate) async fn healthz(_: OperationsAccess) -> &'static str {
 /// what is stored can still be read.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Ready.", body = String),
+    (status = 404, description = "With authentication: it is served on the port for metrics and health.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Not ready, with the reason.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> {
     if access.is_draining() {
-        return Err(Problem::busy("the aggregator ends"));
+        return Err(Problem::new(Code::NotReady, "the aggregator ends"));
     }
     if access.catalog().is_some_and(|catalog| !catalog.is_known()) {
-        return Err(Problem::busy("the operator has not said yet which nodes there are"));
+        return Err(Problem::new(Code::NotReady, "the operator has not said yet which nodes there are"));
     }
     access.read(|_, store, _| Ok(store.generation())).await?;
     Ok(match access.ingest_trouble() {
@@ -75,6 +80,7 @@ pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> 
 /// Counters and gauges for Prometheus, in its OpenMetrics text format.
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, description = "The metrics.", content_type = "application/openmetrics-text", body = String),
+    (status = 404, description = "With authentication: it is served on the port for metrics and health.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn metrics(access: OperationsAccess) -> Result<Response, Problem> {

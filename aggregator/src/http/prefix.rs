@@ -19,7 +19,7 @@ use axum::{
 use percent_encoding::percent_decode_str;
 use tower::ServiceExt as _;
 
-use super::{app::PinnedNode, browser::BrowserPolicy, problem::Problem};
+use super::{app::PinnedNode, browser::BrowserPolicy, code::Code, problem::Problem, request_id::RequestId};
 
 /// Longest path and query, in bytes.
 const MAX_URI: usize = 8 << 10;
@@ -34,13 +34,16 @@ pub(crate) async fn respond(
     router: Router,
     policy: Arc<BrowserPolicy>,
     pinned: Option<PinnedNode>,
-    request: Request<Body>,
+    mut request: Request<Body>,
 ) -> Response {
+    let id = RequestId::of(request.headers());
+    request.extensions_mut().insert(id.clone());
     let origin = request.headers().get(header::ORIGIN).cloned();
-    let mut response = match policy.refuse_host(&request) {
+    let response = match policy.refuse_host(&request) {
         Some(refused) => refused,
         None => route(router, pinned, request).await,
     };
+    let mut response = id.attach(response);
     policy.allow_origin(origin.as_ref(), response.headers_mut());
     response
 }
@@ -54,7 +57,7 @@ async fn route(router: Router, pinned: Option<PinnedNode>, mut request: Request<
     }
     let uri = request.uri();
     if uri.path_and_query().is_some_and(|uri| uri.as_str().len() > MAX_URI) {
-        return Problem::new(StatusCode::URI_TOO_LONG, format!("longer than {MAX_URI} bytes")).into_response();
+        return Problem::new(Code::UriTooLong, format!("longer than {MAX_URI} bytes")).into_response();
     }
     let (node, path) = split(uri.path());
     if let Some(uri) = with_path(uri, &path) {
@@ -71,7 +74,7 @@ pub(crate) fn refuse_method(method: &Method) -> Option<Response> {
     if method == Method::GET || method == Method::HEAD {
         return None;
     }
-    let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not supported here"));
+    let problem = Problem::new(Code::MethodNotAllowed, format!("{method} is not supported here"));
     let mut response = problem.into_response();
     response.headers_mut().insert(header::ALLOW, ALLOWED);
     Some(response)
@@ -120,12 +123,12 @@ fn options() -> Response {
 
 /// The response to an unknown path.
 pub(crate) async fn not_found() -> Problem {
-    Problem::not_found("there is no such path; see /docs")
+    Problem::new(Code::UnknownPath, "there is no such path; see /docs")
 }
 
 /// The response when a handler panicked. The message itself is in the log.
 pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "this request met a defect of the aggregator").into_response()
+    Problem::new(Code::InternalError, "this request met a defect of the aggregator").into_response()
 }
 
 #[cfg(test)]

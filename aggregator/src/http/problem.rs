@@ -9,20 +9,27 @@ use chainscope_store::Error as StoreError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::{code::Code, request_id::RequestId};
 use crate::{access::Refusal, nodes::ResolveError, pool::PoolError};
 
 /// The body of an error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Problem {
-    /// Always `about:blank`: the kind of error is the status.
+    /// URI of the kind of error: `urn:chainscope:problem:` and the code. Never changes; it is no locator.
     #[serde(rename = "type")]
-    pub(crate) kind: &'static str,
-    /// The status as text.
-    pub(crate) title: &'static str,
+    #[schema(example = "urn:chainscope:problem:invalid_parameter")]
+    kind: &'static str,
+    /// The kind of error in words.
+    #[schema(example = "A parameter is not valid")]
+    title: &'static str,
     /// The HTTP status.
     pub(crate) status: u16,
+    pub(crate) code: Code,
     /// What is wrong with this request.
     pub(crate) detail: String,
+    /// Id of the request, as in the header `x-request-id` and the audit log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
     /// The malformed parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameter: Option<String>,
@@ -38,17 +45,25 @@ impl Problem {
     /// The media type of error responses.
     pub(crate) const MEDIA_TYPE: &'static str = "application/problem+json";
 
-    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        let title = status.canonical_reason().unwrap_or("Error");
-        let status = status.as_u16();
-        Self { kind: "about:blank", title, status, detail: detail.into(), parameter: None, position: None, nodes: None }
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        let (kind, status, title) = code.describe();
+        let (status, detail) = (status.as_u16(), detail.into());
+        Self { kind, title, status, code, detail, request_id: None, parameter: None, position: None, nodes: None }
     }
 
     /// A malformed parameter: 400.
     pub(crate) fn parameter(name: &str, why: impl std::fmt::Display) -> Self {
-        let mut problem = Self::new(StatusCode::BAD_REQUEST, format!("{name}: {why}"));
-        problem.parameter = Some(name.to_owned());
-        problem
+        Self::of_parameter(Code::InvalidParameter, name, why)
+    }
+
+    /// A problem with a parameter.
+    pub(crate) fn of_parameter(code: Code, name: &str, why: impl std::fmt::Display) -> Self {
+        Self { parameter: Some(name.to_owned()), ..Self::new(code, format!("{name}: {why}")) }
+    }
+
+    /// Overload: 503.
+    pub(crate) fn busy(detail: impl Into<String>) -> Self {
+        Self::new(Code::Overloaded, detail)
     }
 
     /// Whether the same request may succeed later.
@@ -56,29 +71,24 @@ impl Problem {
         self.status == StatusCode::SERVICE_UNAVAILABLE.as_u16()
     }
 
-    /// 404.
-    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, detail)
+    /// The problem with the id of its request.
+    pub(crate) fn with_request_id(self, id: &RequestId) -> Self {
+        Self { request_id: Some(id.to_string()), ..self }
     }
 
-    /// The caller lacks the permission: 403.
-    pub(crate) fn forbidden(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, detail)
-    }
-
-    /// Overload, or not ready: 503.
-    pub(crate) fn busy(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    /// The body.
+    pub(crate) fn json(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        // Writing strings and numbers to memory does not fail.
+        let _ = crate::json::write(&mut body, self);
+        body
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut body = Vec::new();
-        // Writing strings and numbers to memory does not fail.
-        let _ = crate::json::write(&mut body, &self);
-        let mut response = (status, body).into_response();
+        let mut response = (status, self.json()).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Self::MEDIA_TYPE));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -88,18 +98,21 @@ impl IntoResponse for Problem {
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
+        // For `RequestId::attach`.
+        response.extensions_mut().insert(self);
         response
     }
 }
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        let status = match &refusal {
-            Refusal::NoToken | Refusal::BadToken => StatusCode::UNAUTHORIZED,
-            Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
-            Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        let code = match &refusal {
+            Refusal::NoToken => Code::TokenMissing,
+            Refusal::BadToken => Code::TokenRejected,
+            Refusal::Forbidden(_) => Code::Forbidden,
+            Refusal::Unavailable(_) => Code::ReviewUnavailable,
         };
-        Self::new(status, refusal.to_string())
+        Self::new(code, refusal.to_string())
     }
 }
 
@@ -107,7 +120,7 @@ impl From<PoolError> for Problem {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::Full => Self::busy("too many requests wait for the store: try again"),
-            PoolError::Gone => Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            PoolError::Gone => Self::new(Code::InternalError, error.to_string()),
         }
     }
 }
@@ -117,12 +130,12 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::Deadline { .. } | StoreError::Budget { .. } => {
                 let how = "give a shorter range of time (from, to), a cursor near the rows, a smaller limit, or fewer filters";
-                Self::new(StatusCode::BAD_REQUEST, format!("{error}: {how}"))
+                Self::new(Code::QueryTooWide, format!("{error}: {how}"))
             }
             StoreError::Cancelled => Self::busy("the query was cancelled"),
             other => {
                 warn_limited!(error = %other, "a read of the store failed");
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string())
+                Self::new(Code::StoreFailed, other.to_string())
             }
         }
     }
@@ -130,23 +143,21 @@ impl From<StoreError> for Problem {
 
 impl From<ResolveError> for Problem {
     fn from(error: ResolveError) -> Self {
-        let with = |mut problem: Self, nodes| {
-            problem.nodes = Some(nodes);
-            problem
-        };
+        let with = |code, why: String, nodes| Self { nodes: Some(nodes), ..Self::of_parameter(code, "node_name", why) };
         match error {
-            ResolveError::Unknown(name) => Self::not_found(format!("no such node: \"{}\"", EscapedTruncated(&name))),
-            ResolveError::NoNodes => Self::not_found("no node is configured, and none has sent records yet"),
+            ResolveError::Unknown(name) => {
+                Self::new(Code::UnknownNode, format!("no such node: \"{}\"", EscapedTruncated(&name)))
+            }
+            ResolveError::NoNodes => {
+                Self::new(Code::UnknownNode, "no node is configured, and none has sent records yet")
+            }
             ResolveError::Unspecified(nodes) => {
                 let list = nodes.join(", ");
-                with(Self::parameter("node_name", format!("there are several nodes, say which: {list}")), nodes)
+                with(Code::NodeRequired, format!("there are several nodes, say which: {list}"), nodes)
             }
             ResolveError::Ambiguous(name, nodes) => {
                 let list = nodes.join(", ");
-                with(
-                    Self::parameter("node_name", format!("\"{}\" fits several nodes: {list}", EscapedTruncated(&name))),
-                    nodes,
-                )
+                with(Code::AmbiguousNode, format!("\"{}\" fits several nodes: {list}", EscapedTruncated(&name)), nodes)
             }
             ResolveError::TooMany(_) | ResolveError::InvalidName(..) => {
                 Self::parameter("node_name", "no node can be called so")

@@ -29,9 +29,10 @@ use super::{
     app::AuthorizedNode,
     params::{is_decimal, shown},
     problem::Problem,
+    request_id::RequestId,
     rows::{Part, Rows},
 };
-use crate::{access::Refusal, json};
+use crate::access::Refusal;
 
 /// Rows read at a time.
 const PAGE: u64 = 256;
@@ -146,7 +147,7 @@ impl<R: Rows> Feed<R> {
                     }
                     continue;
                 }
-                Err(refusal) => return self.end(error_event(&refusal.into())),
+                Err(refusal) => return self.fail(refusal.into()),
             }
             self.visible.mark_unchanged();
             let events = tokio::select! {
@@ -160,7 +161,7 @@ impl<R: Rows> Feed<R> {
                 Err(problem) if problem.is_temporary() => {
                     tracing::debug!(detail = problem.detail, "a stream could not be read");
                 }
-                Err(problem) => return self.end(error_event(&problem)),
+                Err(problem) => return self.fail(problem),
             }
             let limits = self.node.app().limits();
             let pause = match self.node.is_revocable() {
@@ -185,6 +186,11 @@ impl<R: Rows> Feed<R> {
             self.authorized = Instant::now();
         }
         Ok(())
+    }
+
+    fn fail(&mut self, problem: Problem) -> Option<Vec<Event>> {
+        let last = error_event(problem, self.node.request_id());
+        self.end(last)
     }
 
     fn end(&mut self, last: Event) -> Option<Vec<Event>> {
@@ -228,9 +234,11 @@ impl<R: Rows> Feed<R> {
 }
 
 /// The end of a stream that cannot go on.
-fn error_event(problem: &Problem) -> Event {
-    let mut text = Vec::new();
-    // Writing to memory does not fail.
-    let _ = json::write(&mut text, problem);
-    Event::default().event("error").data(String::from_utf8_lossy(&text))
+fn error_event(problem: Problem, id: Option<&RequestId>) -> Event {
+    let problem = match id {
+        Some(id) => problem.with_request_id(id),
+        None => problem,
+    };
+    // JSON is UTF-8.
+    Event::default().event("error").data(String::from_utf8_lossy(&problem.json()))
 }

@@ -79,13 +79,18 @@ impl Server {
         Self::on(dir, store, |config| config.nodes.push(NodeConfig::new("9732")))
     }
 
-    /// An in-process agent after its welcome.
-    pub(crate) fn agent(&self, nodes: &[&str]) -> Agent<'_> {
+    /// An in-process agent before its hello.
+    pub(crate) fn raw_agent(&self) -> Agent<'_> {
         let (requests, replies) = {
             let _inside = self.runtime.enter();
             self.running().connect()
         };
-        let mut agent = Agent { runtime: &self.runtime, requests: Some(requests), replies };
+        Agent { runtime: &self.runtime, requests: Some(requests), replies }
+    }
+
+    /// An in-process agent after its welcome.
+    pub(crate) fn agent(&self, nodes: &[&str]) -> Agent<'_> {
+        let mut agent = self.raw_agent();
         agent.send(Request::Hello(hello(nodes)));
         let welcome = agent.welcome();
         assert_eq!(welcome.version, 1);
@@ -182,7 +187,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.all(name).first().copied()
+    }
+
+    /// The values of a header that may come several times.
+    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
+        self.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
     }
 }
 
@@ -201,7 +211,8 @@ pub(crate) fn get(http: SocketAddr, method: &str, path: &str, headers: &[(&str, 
     let mut stream = std::net::TcpStream::connect(http).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n{headers}\r\n").unwrap();
+    let host = if headers.starts_with("host: ") { String::new() } else { format!("host: {http}\r\n") };
+    write!(stream, "{method} {path} HTTP/1.1\r\n{host}connection: close\r\n{headers}\r\n").unwrap();
     let mut text = Vec::new();
     stream.read_to_end(&mut text).unwrap();
     let end = text.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");

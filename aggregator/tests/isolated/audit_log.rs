@@ -10,7 +10,7 @@ use chainscope_testing::wait::until_true;
 use serde_json::Value;
 use tracing_subscriber::{Layer as _, filter::filter_fn, layer::SubscriberExt as _};
 
-use crate::common::{Server, fake::Reviews};
+use crate::common::{Server, fake::Reviews, get};
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -45,9 +45,12 @@ fn reads_are_logged_with_user_node_route_and_status() {
         config.nodes.push(NodeConfig { aliases: vec!["9732".into()], ..NodeConfig::new("a/x") });
         config.access = access;
     });
-    server.get_as("good", "/v2/p2p?limit=1&token=hidden&node_name=9732");
-    server.get_as("good", "/nodes/b/y/v3/chunks");
-    server.get_as("wrong", "/nodes");
+    let given = [("authorization", "Bearer good"), ("x-request-id", "proxy-1")];
+    let answers = [
+        get(server.http(), "GET", "/v2/p2p?limit=1&token=hidden&node_name=9732", &given),
+        server.get_as("good", "/nodes/b/y/v3/chunks"),
+        server.get_as("wrong", "/nodes"),
+    ];
     server.get_as("good", "/openapi.json");
     let read = || {
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
@@ -73,6 +76,10 @@ fn reads_are_logged_with_user_node_route_and_status() {
     assert!(
         logged.iter().all(|line| line["ms"].is_u64() && line["timestamp"].is_string() && line["target"] == "audit")
     );
+    let ids = |line: &Value| line["request_id"].as_str().unwrap().to_owned();
+    let sent: Vec<_> = answers.iter().map(|answer| answer.header("x-request-id").unwrap()).collect();
+    assert_eq!(logged.iter().map(ids).collect::<Vec<_>>(), sent);
+    assert!(sent[0] == "proxy-1" && sent[1] != sent[2], "{sent:?}");
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(!text.contains("good") && !text.contains("wrong") && !text.contains("hidden"), "{text}");
 }

@@ -57,7 +57,7 @@ fn every_response_is_readable_by_pages_of_loopback_and_listed_origins_only() {
         let answer = get(server.http(), method, path, &[]);
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
         assert_eq!(answer.header("access-control-allow-origin"), None, "{method} {path}");
-        assert_eq!(answer.header("vary"), Some("origin"), "{method} {path}");
+        assert!(answer.all("vary").contains(&"origin"), "{method} {path}");
         for (origin, is_allowed) in
             [("http://localhost:8080", true), ("http://[::1]", true), (listed, true), ("http://evil.example", false)]
         {

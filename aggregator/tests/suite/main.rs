@@ -8,6 +8,7 @@ mod common;
 mod access;
 mod api;
 mod browser;
+mod conditional;
 mod decoding;
 mod eviction;
 mod explorer;
@@ -21,6 +22,7 @@ mod memory;
 mod messages;
 mod openapi;
 mod operation;
+mod problems;
 #[cfg(feature = "kubernetes")]
 mod reviews;
 mod schemathesis;

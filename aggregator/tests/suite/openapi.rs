@@ -1,16 +1,18 @@
 //! The OpenAPI documents: the committed ones are up to date (`UPDATE_GOLDEN=1` regenerates them), they are valid, and responses
 //! are as they describe them.
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, sync::Arc};
 
-use chainscope_aggregator::NodeConfig;
+use chainscope_aggregator::{Config, NodeConfig, access::AccessConfig};
 use chainscope_proto::v1::{
     ConnectionClosed, Initiator, Loss, NetworkAccount, ReasonCount, TargetEvent, connection_event::Event, record::Kind,
 };
 use serde_json::Value;
 
 use crate::{
-    common::{CONNECTION, Server, TIME, event, identified, logs::lines, message, opened, record, with_chunks},
+    common::{
+        CONNECTION, Server, TIME, event, fake::Reviews, identified, logs::lines, message, opened, record, with_chunks,
+    },
     memory::example,
 };
 
@@ -78,9 +80,32 @@ fn references_resolve_and_the_documents_that_the_explorer_shows_are_of_version_3
         assert!(ids.windows(2).all(|two| two[0] != two[1]), "{ids:?}");
         for (path, item) in document["paths"].as_object().unwrap() {
             for (status, response) in item["get"]["responses"].as_object().unwrap() {
+                if status == "304" {
+                    assert!(response["content"].is_null(), "{path}");
+                    continue;
+                }
                 let types: Vec<_> = response["content"].as_object().unwrap().keys().collect();
                 let is_problem = types == ["application/problem+json"];
                 assert_eq!(is_problem, status.as_str() >= "400", "{path} {status}: {types:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_operation_is_declared_to_need_a_token_exactly_if_it_does() {
+    let server = guarded();
+    for document in documents() {
+        let scheme = &document["components"]["securitySchemes"]["bearer"];
+        assert_eq!((&scheme["type"], &scheme["scheme"]), (&"http".into(), &"bearer".into()));
+        assert!(document["security"].is_null());
+        for (path, item) in document["paths"].as_object().unwrap() {
+            let (operation, refused) = (&item["get"], server.get(&path.replace("{id}", "0")).status == 401);
+            let needs_token = operation["security"] == serde_json::json!([{"bearer": []}]);
+            assert_eq!(needs_token, refused, "{path}");
+            assert!(needs_token || operation["security"].is_null(), "{path}");
+            for status in ["401", "403", "503"] {
+                assert!(!refused || operation["responses"][status].is_object(), "{path} {status}");
             }
         }
     }
@@ -147,9 +172,25 @@ fn validate(document: &Value, schema: &Value, value: &Value) -> Result<(), Strin
 }
 
 /// A node with a record of every kind, and its memory.
-pub(crate) fn server() -> Server {
+fn server() -> Server {
+    with_records(|_| {})
+}
+
+/// The same, for callers with the token `secret`.
+pub(crate) fn guarded() -> Server {
+    let reviews = Reviews::default();
+    reviews.user("secret", "tester");
+    for right in ["messages", "connections", "chunks", "stats", "memory", "logs"] {
+        reviews.allow("tester", right, "", "");
+    }
+    let access = AccessConfig::Kubernetes(Arc::new(reviews));
+    with_records(|config| config.access = access)
+}
+
+fn with_records(change: impl FnOnce(&mut Config)) -> Server {
     let server = Server::with(|config| {
         config.nodes.push(NodeConfig { aliases: vec!["main".into()], ..NodeConfig::new("9732") });
+        change(config);
     });
     let count = |reason: &str| vec![ReasonCount { reason: reason.into(), count: 3 }];
     let account = NetworkAccount { bytes_seen: 9, bytes_dropped: count("ring full"), ..NetworkAccount::default() };

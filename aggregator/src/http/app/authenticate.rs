@@ -19,7 +19,7 @@ use axum::{
 use super::App;
 use crate::{
     access::Caller,
-    http::{problem::Problem, server::PeerAddress},
+    http::{code::Code, problem::Problem, request_id::RequestId, server::PeerAddress},
 };
 
 /// Longest query string in the audit log, in bytes.
@@ -34,16 +34,21 @@ pub(super) struct AuthContext {
     caller: Caller,
     /// The node that the request is about, for the audit log.
     node: Arc<OnceLock<String>>,
+    request_id: Option<RequestId>,
 }
 
 impl AuthContext {
     /// The context that [`authenticate`] added to the request.
     pub(super) fn of(parts: &Parts) -> Result<Self, Problem> {
-        parts.extensions.get().cloned().ok_or_else(|| Problem::forbidden("the caller was not authenticated"))
+        parts.extensions.get().cloned().ok_or_else(|| Problem::new(Code::Forbidden, "the caller was not authenticated"))
     }
 
     pub(super) fn caller(&self) -> &Caller {
         &self.caller
+    }
+
+    pub(super) fn request_id(&self) -> Option<&RequestId> {
+        self.request_id.as_ref()
     }
 
     /// Records the node for the audit log. A request is about one node: the first call counts.
@@ -58,14 +63,19 @@ pub(crate) async fn authenticate(State(app): State<Arc<App>>, mut request: Reque
     let route: Option<String> = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let audit = app.services.audit;
     let query = if audit { logged(request.uri().query().unwrap_or_default()) } else { String::new() };
-    let mut entry = AuditEntry { route, query, ..AuditEntry::default() };
+    let request_id = request.extensions().get::<RequestId>().cloned();
+    let mut entry = AuditEntry { request_id, route, query, ..AuditEntry::default() };
     let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0);
     let response = match app.services.access.authenticate(request.headers(), peer).await {
         Err(refusal) => Problem::from(refusal).into_response(),
         Ok(caller) => {
             caller.user().clone_into(&mut entry.user);
             request.headers_mut().remove(header::AUTHORIZATION);
-            request.extensions_mut().insert(AuthContext { caller, node: Arc::clone(&entry.node) });
+            request.extensions_mut().insert(AuthContext {
+                caller,
+                node: Arc::clone(&entry.node),
+                request_id: entry.request_id.clone(),
+            });
             next.run(request).await
         }
     };
@@ -78,6 +88,7 @@ pub(crate) async fn authenticate(State(app): State<Arc<App>>, mut request: Reque
 /// A line of the audit log.
 #[derive(Default)]
 struct AuditEntry {
+    request_id: Option<RequestId>,
     user: String,
     node: Arc<OnceLock<String>>,
     route: Option<String>,
@@ -86,10 +97,11 @@ struct AuditEntry {
 
 impl AuditEntry {
     fn log(&self, status: u16, began: Instant) {
-        let Self { user, node, route, query } = self;
+        let Self { request_id, user, node, route, query } = self;
+        let request_id = request_id.as_ref().map(tracing::field::display);
         let (node, route) = (node.get().map_or("", String::as_str), route.as_deref().unwrap_or_default());
         let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        tracing::info!(target: "audit", user, node, route, query, status, ms);
+        tracing::info!(target: "audit", request_id, user, node, route, query, status, ms);
     }
 }
 

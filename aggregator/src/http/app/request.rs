@@ -17,8 +17,10 @@ use crate::{
     },
     catalog::Catalog,
     http::{
+        code::Code,
         params::{NodeParameters, parse},
         problem::Problem,
+        request_id::RequestId,
     },
     ingest::AgentInfo,
     memory::Memory,
@@ -128,6 +130,10 @@ impl<P: AccessPolicy> AuthorizedNode<P> {
     /// The node's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn request_id(&self) -> Option<&RequestId> {
+        self.auth.request_id()
     }
 
     /// Reads the store on a thread of the pool. The job gets the node's name.
@@ -277,7 +283,7 @@ impl FromRequestParts<Arc<App>> for OperationsAccess {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         if parts.extensions.get::<OperationsListener>().is_none() && !app.services.access.is_open() {
-            return Err(Problem::not_found("this is served on the port for metrics and health"));
+            return Err(Problem::new(Code::UnknownPath, "this is served on the port for metrics and health"));
         }
         Ok(Self { app: Arc::clone(app) })
     }

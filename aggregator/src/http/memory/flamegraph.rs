@@ -12,6 +12,7 @@ use utoipa::IntoParams;
 use super::{
     super::{
         app::AuthorizedNode,
+        conditional::IfNoneMatch,
         params::{NodeParameters, Params, boolean, number},
         problem::Problem,
         response,
@@ -41,6 +42,7 @@ pub(super) struct FlameParameters {
 /// blue for the opposite.
 #[utoipa::path(get, path = "/v1/flamegraph", params(NodeParameters, FlameParameters, MemoryParameters), responses(
     (status = 200, description = "The flame graph.", body = String, content_type = "image/svg+xml"),
+    (status = 304, description = "With `at`: the client has it, `If-None-Match` lists its `ETag`."),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
@@ -48,9 +50,10 @@ pub(super) struct FlameParameters {
 pub(crate) async fn flamegraph(
     Params(FlameParameters { threshold, reverse }): Params<FlameParameters>,
     Params(parameters): Params<MemoryParameters>,
+    known: IfNoneMatch,
     node: AuthorizedNode<ReadMemory>,
 ) -> Result<Response, Problem> {
-    let svg = parameters.respond(&node, move |parameters, found, is_exhausted| {
+    let svg = parameters.make(known, &node, move |parameters, found, is_exhausted| {
         let is_compared = parameters.is_compared();
         let options = TreeOptions {
             reverse: reverse.unwrap_or(true),
@@ -67,7 +70,9 @@ pub(crate) async fn flamegraph(
         };
         Ok(flame_graph(&tree, &FlameGraphOptions { title: &title, is_compared }))
     });
-    let mut response = response::uncached(Body::from(svg.await?), "image/svg+xml");
-    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, POLICY);
-    Ok(response)
+    svg.await?.respond(|svg| {
+        let mut response = response::uncached(Body::from(svg), "image/svg+xml");
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, POLICY);
+        Ok(response)
+    })
 }

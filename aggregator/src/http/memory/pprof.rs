@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use axum::{
     body::Body,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, header},
     response::Response,
 };
 use flate2::{Compression, write::GzEncoder};
@@ -12,6 +12,8 @@ use flate2::{Compression, write::GzEncoder};
 use super::{
     super::{
         app::AuthorizedNode,
+        code::Code,
+        conditional::IfNoneMatch,
         params::{NodeParameters, Params},
         problem::Problem,
         response,
@@ -24,23 +26,27 @@ use crate::access::permission::ReadMemory;
 /// `inuse_space` is the sum of the requested kinds, `anon`, `cache` and `kernel` are each by itself.
 #[utoipa::path(get, path = "/v1/pprof", params(NodeParameters, MemoryParameters), responses(
     (status = 200, description = "The profile.", body = Vec<u8>, content_type = "application/octet-stream"),
+    (status = 304, description = "With `at`: the client has it, `If-None-Match` lists its `ETag`."),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
 pub(crate) async fn pprof(
     Params(parameters): Params<MemoryParameters>,
+    known: IfNoneMatch,
     node: AuthorizedNode<ReadMemory>,
 ) -> Result<Response, Problem> {
-    let zipped = parameters.respond(&node, |parameters, found, _| {
+    let zipped = parameters.make(known, &node, |parameters, found, _| {
         let profile = chainscope_profile::pprof(&found.stacks, parameters.kinds(), found.time_ns);
         let mut zip = GzEncoder::new(Vec::with_capacity(profile.len() / 4), Compression::fast());
         zip.write_all(&profile)
             .and_then(|()| zip.finish())
-            .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+            .map_err(|error| Problem::new(Code::InternalError, error.to_string()))
     });
-    let mut response = response::uncached(Body::from(zipped.await?), "application/octet-stream");
-    let name = HeaderValue::from_static("attachment; filename=\"memory.pb.gz\"");
-    response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
-    Ok(response)
+    zipped.await?.respond(|zipped| {
+        let mut response = response::uncached(Body::from(zipped), "application/octet-stream");
+        let name = HeaderValue::from_static("attachment; filename=\"memory.pb.gz\"");
+        response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
+        Ok(response)
+    })
 }

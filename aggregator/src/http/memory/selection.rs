@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use axum::response::Response;
 use chainscope_profile::{Kind, Kinds, ProfileData, Stacks, TreeError};
-use chainscope_store::{Error as StoreError, Store};
+use chainscope_store::{Error as StoreError, MemorySnapshot, Store};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::{
     app::{AuthorizedNode, is_exhausted},
+    code::Code,
+    conditional::{Audience, EntityTag, IfNoneMatch, not_modified, tagged},
     params::number,
     problem::Problem,
     time::{NS_PER_MS, nanoseconds, shown_time},
@@ -64,10 +67,31 @@ pub(super) struct Selected {
     pub(super) now: Vec<Arc<ProfileData>>,
     /// The moment that is shown: that of the newest process, nanoseconds since 1970.
     pub(super) time_ns: i64,
+    /// The tag of what is made of a snapshot.
+    tag: Option<EntityTag>,
 }
 
-/// A snapshot's moment and processes, or the reason why there is none.
-type Snapshot = Result<(i64, Vec<Arc<ProfileData>>), Problem>;
+/// A snapshot with its processes, or the reason why there is none.
+type Snapshot = Result<(MemorySnapshot, Vec<Arc<ProfileData>>), Problem>;
+
+/// What a response is made of.
+pub(super) enum Made<T> {
+    /// The client has the response with this tag.
+    Known(EntityTag),
+    /// With the tag of the response, if it never changes.
+    New(T, Option<EntityTag>),
+}
+
+impl<T> Made<T> {
+    /// The response.
+    pub(super) fn respond(self, respond: impl FnOnce(T) -> Result<Response, Problem>) -> Result<Response, Problem> {
+        match self {
+            Self::Known(tag) => Ok(not_modified(&tag, Audience::Caller)),
+            Self::New(made, None) => respond(made),
+            Self::New(made, Some(tag)) => Ok(tagged(respond(made)?, &tag, Audience::Caller)),
+        }
+    }
+}
 
 impl MemoryParameters {
     pub(super) fn kinds(&self) -> Kinds {
@@ -85,25 +109,38 @@ impl MemoryParameters {
         self.since.is_some()
     }
 
-    /// Makes a response of the selected stacks, on a thread of the pool. The last argument of `make` is whether the
-    /// deadline has passed or the client has gone.
-    pub(super) async fn respond<T: Send + 'static>(
+    /// Makes a response of the selected stacks, on a thread of the pool, unless the client has it. The last argument of `make` is
+    /// whether the deadline has passed or the client has gone.
+    pub(super) async fn make<T: Send + 'static>(
         self,
+        known: IfNoneMatch,
         node: &AuthorizedNode<ReadMemory>,
         make: impl FnOnce(&Self, Selected, &dyn Fn() -> bool) -> Result<T, Problem> + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<Made<T>, Problem> {
         let memory = node.memory();
         node.read(move |store, node, budget| {
-            let selected = self.select(store, &memory, node)?;
-            Ok(selected.and_then(|selected| make(&self, selected, &|| is_exhausted(&budget))))
+            let selected = self.select(store, &memory, node, &known)?;
+            Ok(selected.and_then(|selected| match &selected.tag {
+                Some(tag) if known.has(tag) => Ok(Made::Known(tag.clone())),
+                tag => {
+                    let tag = tag.clone();
+                    Ok(Made::New(make(&self, selected, &|| is_exhausted(&budget))?, tag))
+                }
+            }))
         })
         .await?
     }
 
-    fn select(&self, store: &Store, memory: &Memory, node: &str) -> Result<Result<Selected, Problem>, StoreError> {
+    fn select(
+        &self,
+        store: &Store,
+        memory: &Memory,
+        node: &str,
+        known: &IfNoneMatch,
+    ) -> Result<Result<Selected, Problem>, StoreError> {
         let snapshot = |moment: i64, name: &str| -> Result<Snapshot, StoreError> {
             Ok(match store.memory_at(node, moment)? {
-                Some((head, states)) => Ok((head.time_ns, restore(states))),
+                Some((head, states)) => Ok((head, restore(states))),
                 None => Err(missing(store, node, name)?),
             })
         };
@@ -116,16 +153,23 @@ impl MemoryParameters {
         };
         let now: Vec<Arc<ProfileData>> = now.into_iter().filter(|data| self.matches(data)).collect();
         if now.is_empty() && (self.pid.is_some() || self.target.is_some()) {
-            return Ok(Err(Problem::not_found("no such process of this node is observed: /v1/targets lists them")));
+            return Ok(Err(Problem::new(
+                Code::UnknownProcess,
+                "no such process of this node is observed: /v1/targets lists them",
+            )));
         }
         let newest = now.iter().map(|data| data.time_ns).max().unwrap_or_default();
-        let time_ns = at.unwrap_or(newest);
+        let time_ns = at.as_ref().map_or(newest, |at| at.time_ns);
+        // Snapshots never change; what is current does.
+        let tag_of = |since: Option<&MemorySnapshot>| {
+            at.as_ref().map(|at| known.tag(&[node.as_bytes(), format!("{at:?} {since:?}").as_bytes()]))
+        };
         let Some(since) = self.since else {
-            return Ok(Ok(Selected { stacks: Stacks::now(&now), now, time_ns }));
+            return Ok(Ok(Selected { stacks: Stacks::now(&now), now, time_ns, tag: tag_of(None) }));
         };
         Ok(match snapshot(last_shown_as(nanoseconds(since)), "since")? {
             Err(problem) => Err(problem),
-            Ok((_, then)) => {
+            Ok((head, then)) => {
                 // A restarted process has another id, and is compared with its predecessor.
                 let same_target =
                     |data: &Arc<ProfileData>| self.target.as_ref().is_none_or(|target| data.target == *target);
@@ -133,7 +177,7 @@ impl MemoryParameters {
                     Some(_) => then.into_iter().filter(|data| self.matches(data)).collect(),
                     None => then.into_iter().filter(same_target).collect(),
                 };
-                Ok(Selected { stacks: Stacks::compared(&now, &then), now, time_ns })
+                Ok(Selected { stacks: Stacks::compared(&now, &then), now, time_ns, tag: tag_of(Some(&head)) })
             }
         })
     }
@@ -153,12 +197,11 @@ fn current(memory: &Memory, node: &str, by_name: bool) -> Vec<Arc<ProfileData>> 
 
 fn missing(store: &Store, node: &str, parameter: &str) -> Result<Problem, StoreError> {
     let oldest = store.memory_snapshots(node, i64::MIN, i64::MAX)?.first().map(|head| head.time_ns / 1_000_000);
-    let mut problem = Problem::not_found(match oldest {
-        Some(ms) => format!("{parameter}: there is no snapshot at or before that moment, the oldest one is of {ms}"),
-        None => format!("{parameter}: there is no snapshot of this node's memory"),
-    });
-    problem.parameter = Some(parameter.to_owned());
-    Ok(problem)
+    let why = match oldest {
+        Some(ms) => format!("there is no snapshot at or before that moment, the oldest one is of {ms}"),
+        None => "there is no snapshot of this node's memory".to_owned(),
+    };
+    Ok(Problem::of_parameter(Code::UnknownSnapshot, parameter, why))
 }
 
 /// The last moment that is shown as this one: responses show whole milliseconds.
@@ -169,9 +212,10 @@ fn last_shown_as(time_ns: i64) -> i64 {
 impl From<TreeError> for Problem {
     fn from(error: TreeError) -> Self {
         match error {
-            TreeError::Nodes => Self::parameter("threshold", error),
+            TreeError::Nodes => Self::of_parameter(Code::QueryTooWide, "threshold", error),
             TreeError::Cancelled => {
-                Self::parameter("threshold", "the tree was not ready in time: a greater one makes it smaller")
+                let why = "the tree was not ready in time: a greater one makes it smaller";
+                Self::of_parameter(Code::QueryTooWide, "threshold", why)
             }
         }
     }

@@ -16,6 +16,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     super::{
         app::AuthorizedNode,
+        conditional::IfNoneMatch,
         params::{NodeParameters, Params, boolean, number},
         problem::Problem,
         response,
@@ -124,6 +125,7 @@ pub(crate) enum TreeResponse {
 /// Which code holds the node's memory.
 #[utoipa::path(get, path = "/v1/tree", params(NodeParameters, TreeParameters, MemoryParameters), responses(
     (status = 200, description = "The tree, in kibibytes; empty while nothing is known.", body = TreeResponse),
+    (status = 304, description = "With `at`: the client has it, `If-None-Match` lists its `ETag`."),
     (status = 400, description = "A parameter is malformed, several nodes are meant, or the tree is too large.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
@@ -131,14 +133,15 @@ pub(crate) enum TreeResponse {
 pub(crate) async fn tree(
     Params(TreeParameters { threshold, reverse, short }): Params<TreeParameters>,
     Params(parameters): Params<MemoryParameters>,
+    known: IfNoneMatch,
     node: AuthorizedNode<ReadMemory>,
 ) -> Result<Response, Problem> {
     if short.unwrap_or(false) {
-        let report = parameters.respond(&node, |_, selected, _| Ok(short_report(&selected))).await?;
-        return Ok(response::json_of(&report));
+        let report = parameters.make(known, &node, |_, selected, _| Ok(short_report(&selected))).await?;
+        return report.respond(|report| Ok(response::json_of(&report)));
     }
-    let (head, rest) = parameters
-        .respond(&node, move |parameters, selected, is_exhausted| {
+    let made = parameters
+        .make(known, &node, move |parameters, selected, is_exhausted| {
             let is_compared = parameters.is_compared();
             let options = TreeOptions {
                 reverse: reverse.unwrap_or(false),
@@ -160,8 +163,10 @@ pub(crate) async fn tree(
             Ok((head, text))
         })
         .await?;
-    let permit = node.app().in_flight().hold(head.iter().map(Bytes::len).sum::<usize>() + rest.memory())?;
-    Ok(response::json(body(head, (rest, permit))))
+    made.respond(|(head, rest)| {
+        let permit = node.app().in_flight().hold(head.iter().map(Bytes::len).sum::<usize>() + rest.memory())?;
+        Ok(response::json(body(head, (rest, permit))))
+    })
 }
 
 /// The blocks that are there, then the others as the client takes them.

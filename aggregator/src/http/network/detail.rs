@@ -13,11 +13,11 @@ use std::{
 use axum::{
     body::{Body, Bytes},
     extract::Path,
-    http::StatusCode,
     response::Response,
 };
 use chainscope_proto::v1::{Chunk, Message, record::Kind};
 use chainscope_store::{Error as StoreError, Store, StoredMessage};
+use prost::Message as _;
 use serde::Serialize;
 use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -26,6 +26,8 @@ use utoipa::ToSchema;
 use super::{
     super::{
         app::AuthorizedNode,
+        code::Code,
+        conditional::{Audience, EntityTag, IfNoneMatch, not_modified, tagged},
         params::{NodeParameters, Params, is_decimal},
         problem::Problem,
         response,
@@ -67,6 +69,7 @@ pub(crate) struct Detail {
 /// One message, decoded, with its bytes; `null` if there is none with this id, or no longer.
 #[utoipa::path(get, path = "/v2/p2p/{id}", params(("id" = u64, Path, description = "Id of the message."), NodeParameters), responses(
     (status = 200, description = "The message, or null.", body = Option<Detail>),
+    (status = 304, description = "The client has it: `If-None-Match` lists its `ETag`."),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
@@ -75,14 +78,17 @@ pub(crate) async fn message(
     Path(id): Path<String>,
     // As in the original, the parameters of lists are checked and have no effect.
     Params(_): Params<MessageParameters>,
+    known: IfNoneMatch,
     node: AuthorizedNode<ReadMessages>,
 ) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
-    match node.read(move |store, node, _| buffered(store, node, id)).await? {
-        Found::Nothing => Ok(response::json(Body::from("null"))),
-        Found::Buffered(json) => Ok(response::json(Body::from(json))),
-        Found::Large => streamed(&node, id),
-    }
+    let (response, tag) = match node.read(move |store, node, _| buffered(store, node, id, &known)).await? {
+        Found::Nothing => return Ok(response::json(Body::from("null"))),
+        Found::Known(tag) => return Ok(not_modified(&tag, Audience::Caller)),
+        Found::Buffered(json, tag) => (response::json(Body::from(json)), tag),
+        Found::Large(tag) => (streamed(&node, id)?, tag),
+    };
+    Ok(tagged(response, &tag, Audience::Caller))
 }
 
 /// The id of a message at the end of a path; anything else is no resource.
@@ -90,12 +96,13 @@ fn parse_id(text: &str) -> Result<u64, Problem> {
     is_decimal(text)
         .then(|| text.parse().ok())
         .flatten()
-        .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "the path does not end in the id of a message"))
+        .ok_or_else(|| Problem::new(Code::UnknownPath, "the path does not end in the id of a message"))
 }
 
 /// One message: the same as `/v2/p2p/{id}`.
 #[utoipa::path(get, path = "/v3/message/{id}", params(("id" = u64, Path, description = "Id of the message."), NodeParameters), responses(
     (status = 200, description = "The message, or null.", body = Option<Detail>),
+    (status = 304, description = "The client has it: `If-None-Match` lists its `ETag`."),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
@@ -103,29 +110,37 @@ fn parse_id(text: &str) -> Result<u64, Problem> {
 pub(crate) async fn message_v3(
     path: Path<String>,
     parameters: Params<MessageParameters>,
+    known: IfNoneMatch,
     node: AuthorizedNode<ReadMessages>,
 ) -> Result<Response, Problem> {
-    message(path, parameters, node).await
+    message(path, parameters, known, node).await
 }
 
 enum Found {
     Nothing,
-    Buffered(Vec<u8>),
-    Large,
+    /// The client has it.
+    Known(EntityTag),
+    Buffered(Vec<u8>, EntityTag),
+    Large(EntityTag),
 }
 
-fn buffered(store: &Store, node: &str, id: u64) -> Result<Found, StoreError> {
+fn buffered(store: &Store, node: &str, id: u64, known: &IfNoneMatch) -> Result<Found, StoreError> {
     let Some(stored) = store.stored_message(node, id)? else { return Ok(Found::Nothing) };
+    // A message and its chunks never change; its row, with its time and connection, tells it from that of another database.
+    let tag = known.tag(&[node.as_bytes(), &stored.record().encode_to_vec()]);
+    if known.has(&tag) {
+        return Ok(Found::Known(tag));
+    }
     let is_large = |message: &Message| {
         let further_chunks = message.last_chunk.saturating_sub(message.first_chunk);
         message.length > MAX_BUFFERED || further_chunks > MAX_BUFFERED_CHUNKS
     };
     if matches!(&stored.record().kind, Some(Kind::Message(message)) if is_large(message)) {
-        return Ok(Found::Large);
+        return Ok(Found::Large(tag));
     }
     let mut json = Vec::new();
     match write(&stored, id, &mut json) {
-        Ok(()) => Ok(Found::Buffered(json)),
+        Ok(()) => Ok(Found::Buffered(json, tag)),
         Err(WriteError::Store(error)) => Err(error),
         // Memory takes everything.
         Err(WriteError::Io(error)) => Err(StoreError::Corrupt(error.to_string())),
@@ -145,8 +160,8 @@ fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64) -> Result<Response, Pr
     node.spawn_bulk(move |store, node| {
         let written = match store.stored_message(node, id) {
             Ok(Some(stored)) => write(&stored, id, &mut out),
-            // Evicted meanwhile.
-            Ok(None) => out.write_all(b"null").map_err(WriteError::Io),
+            // The head of the response has the tag of the message: `null` would be kept as if it was the message.
+            Ok(None) => Err(io::Error::other("the message was evicted meanwhile").into()),
             Err(error) => Err(error.into()),
         };
         if let Err(error) = written.and_then(|()| Ok(out.flush()?)) {
