@@ -9,9 +9,9 @@ use crate::failure::Failure;
 #[command(next_help_heading = "General")]
 pub(crate) struct GlobalArgs {
     /// When to use colours; auto: on a terminal, unless NO_COLOR is set
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto, hide_possible_values = false)]
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto)]
     pub(crate) color: ColorChoice,
-    /// Show requests and calls of kubectl on standard error
+    /// Show requests, calls of kubectl and details of recording on standard error
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
     /// Show errors only on standard error, no notes and no progress
