@@ -36,10 +36,14 @@ pub(crate) fn command() -> Command {
 
 const FIRST_STEPS: &str = "\
 First steps:
-  kubectl chainscope nodes                                     the nodes that the cluster's Chainscope records
-  kubectl chainscope messages --live --node tezos/rolling      peers and their messages, as a live table
-  kubectl chainscope logs tezos/rolling -f                     what the node logs
-The aggregator of the current context is found by its labels, and reached by `kubectl port-forward`.";
+  kubectl chainscope nodes                          the nodes that are recorded
+  kubectl chainscope messages tezos/rolling --live  peers, as a live table
+  kubectl chainscope logs tezos/rolling -f          what the node logs
+
+Exit codes:
+  0  success
+  1  error
+  2  wrong command line, or a right or a prerequisite is missing";
 
 /// Replaces the program's name in examples.
 fn as_plugin(mut command: Command) -> Command {

@@ -130,10 +130,10 @@ pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<()> {
 }
 
 fn print_server(stats: &Stats) -> anyhow::Result<()> {
-    let disk = match stats.disk {
-        Disk { full: true, .. } => "its disk is full".to_owned(),
-        Disk { free_bytes: 0, .. } => "records are kept in memory".to_owned(),
-        Disk { free_bytes, .. } => format!("{} are free on its disk", ByteSize::b(free_bytes)),
+    let disk = if stats.disk.full {
+        "its disk is full".to_owned()
+    } else {
+        format!("{} are free for records", ByteSize::b(stats.disk.free_bytes))
     };
     terminal::line(&cell(format!("Chainscope {}, {disk}", stats.build)).to_string())?;
     if let Some(trouble) = &stats.trouble {

@@ -8,6 +8,8 @@ use crate::terminal;
 
 /// Spaces between two columns.
 const GAP: usize = 2;
+/// Least width to which the text of the last column is cut.
+const MIN_LAST_WIDTH: usize = 12;
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
@@ -109,13 +111,17 @@ impl Table {
         Ok(())
     }
 
-    /// The lines of the table, and the columns that are left out. The last column is cut where it does not fit.
+    /// The lines of the table, and the columns that are left out. Text of the last column is cut where it does not fit; columns
+    /// without any value are not shown.
     fn render(&self, limit: Option<usize>, has_colours: bool) -> (String, Vec<&'static str>) {
         let widths: Vec<usize> = (0..self.columns.len()).map(|index| self.width(index)).collect();
-        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let mut shown: Vec<usize> = (0..self.columns.len()).filter(|index| self.has_values(*index)).collect();
         let mut omitted = Vec::new();
         while let Some(limit) = limit {
-            let total = shown.iter().map(|index| widths[*index] + GAP).sum::<usize>().saturating_sub(GAP);
+            let least = |index: &usize| {
+                if self.is_flexible(*index) { widths[*index].min(MIN_LAST_WIDTH) } else { widths[*index] }
+            };
+            let total = shown.iter().map(|index| least(index) + GAP).sum::<usize>().saturating_sub(GAP);
             let last = shown.iter().enumerate().max_by_key(|(_, index)| self.columns[**index].rank);
             match last {
                 Some((position, index)) if total > limit && self.columns[*index].rank > 0 => {
@@ -136,6 +142,15 @@ impl Table {
         (text, omitted)
     }
 
+    fn has_values(&self, index: usize) -> bool {
+        self.rows.iter().any(|row| row.get(index).is_some_and(|cell| !cell.text.is_empty()))
+    }
+
+    /// Whether text of a column may be cut: it is the last one.
+    fn is_flexible(&self, index: usize) -> bool {
+        index + 1 == self.columns.len()
+    }
+
     fn width(&self, index: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| cell.text.width());
         cells.chain([self.columns.get(index).map_or(0, |column| column.name.width())]).max().unwrap_or_default()
@@ -154,7 +169,7 @@ impl Table {
             let Some(cell) = cells.get(*index) else { continue };
             let is_last = position + 1 == shown.len();
             let text = match limit {
-                Some(limit) if is_last => cut(&cell.text, limit.saturating_sub(used)),
+                Some(limit) if self.is_flexible(*index) => cut(&cell.text, limit.saturating_sub(used)),
                 _ => cell.text.clone(),
             };
             let space = " ".repeat(widths[*index].saturating_sub(text.width()));
@@ -205,6 +220,11 @@ mod tests {
         let (text, omitted) = table().render(Some(30), false);
         assert_eq!(text.lines().nth(1), Some("a     12345678  because \\u{1b…"));
         assert_eq!(omitted, ["KIND"]);
+        let (text, omitted) = table().render(Some(10), false);
+        assert!(text.starts_with("NAME     COUNT  …\n") && omitted == ["KIND"], "{text}");
+        let mut empty = Table::new(&[left("A"), left("B")]);
+        empty.row(vec![cell("a"), cell("")]);
+        assert_eq!(empty.render(None, false).0, "A\na\n");
         assert!(table().render(None, true).0.contains("       \u{1b}[31m1\u{1b}[0m"));
     }
 

@@ -59,7 +59,8 @@ const MESSAGES_EXAMPLES: &str = "\
 Examples:
   chainscope messages -f --types current_head,current_branch --sender remote
   chainscope messages --since 5m
-  chainscope messages --since 2026-11-23T17:00:00Z --until 2026-11-23T17:05:00Z -o jsonl | jq -r .kind | sort | uniq -c
+  chainscope messages --since 2026-11-23T17:00:00Z --until 2026-11-23T17:05:00Z
+  chainscope messages --since 1h -o jsonl | jq -r .kind | sort | uniq -c
   chainscope messages tezos/rolling --live --kube";
 
 /// Show a message: the decoded message as a tree, beside its bytes in hex.

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Numbers of JSON that differ from run to run.
-const VOLATILE: [&str; 3] = ["\"clock_skew\":", "\"last\":", "\"time\":"];
+const VOLATILE: [&str; 4] = ["\"clock_skew\":", "\"free_bytes\":", "\"last\":", "\"time\":"];
 
 fn server() -> Server {
     let mut server = Server::start();
@@ -279,6 +279,18 @@ fn memory_of_a_node() {
     transcript.run(Some(80), &["memory", "--reverse"]);
     transcript.run(Some(80), &["memory", "nobody"]);
     transcript.check("memory");
+}
+
+#[test]
+fn help() {
+    let server = Server::start();
+    let mut transcript = Transcript { server: &server, text: String::new() };
+    for columns in [80, 200] {
+        for command in ["nodes", "messages", "message", "connections", "logs", "memory", "stats"] {
+            transcript.run(Some(columns), &[command, "--help"]);
+        }
+    }
+    transcript.check("help");
 }
 
 #[test]
