@@ -25,7 +25,7 @@ use crate::{
     args::DemoArgs,
     diagnostics, logs, memory, messages,
     standalone::{self, Running, Storage},
-    terminal,
+    terminal, time,
 };
 
 /// How long to wait for the node's memory to be observed, then for a first stack, and for its log.
@@ -67,7 +67,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     terminal::line("Records are kept in memory; `chainscope run` stores them in RocksDB.")?;
     let program = std::env::args().next().unwrap_or_default();
     terminal::line(&format!(
-        "Meanwhile, in another terminal: `{program} messages --live --url {url}` or `{program} logs --follow --url {url}`."
+        "Meanwhile, in another terminal: `{program} messages --live --api {url}` or `{program} logs -f --api {url}`."
     ))?;
 
     // Only memory allocated from now on has a stack. If memory cannot be observed (an older kernel, fewer capabilities), the
@@ -108,11 +108,12 @@ fn show(running: &Running, api: &Api, max: Option<u64>) -> anyhow::Result<u64> {
     let print = {
         let (api, shown, left) = (api.clone(), Arc::clone(&shown), Arc::clone(&left));
         move || {
-            messages::follow(&api, Vec::new(), Some(0), |row| {
+            let mut lines = messages::Lines::new(time::of_day);
+            messages::follow(&api, 0, &mut |row| {
                 if shown.load(Ordering::Relaxed) >= left.load(Ordering::Relaxed) {
                     bail!(LimitReached);
                 }
-                messages::show(row, false)?;
+                lines.print(row)?;
                 shown.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             })

@@ -9,6 +9,8 @@ use std::{
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
+use crate::terminal;
+
 /// Number of daily log files to keep.
 const MAX_LOG_FILES: usize = 7;
 
@@ -17,8 +19,14 @@ pub(crate) fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("logs")
 }
 
-/// Installs the log output. `RUST_LOG` filters standard error, with `default` as its default; the files have level `info`.
+/// Installs the log output. `RUST_LOG` filters standard error, else --verbose and --quiet, else `default`; the files have level
+/// `info`.
 pub(crate) fn start(data_dir: Option<&Path>, default: &str) -> anyhow::Result<()> {
+    let default = match (terminal::is_verbose(), terminal::is_quiet()) {
+        (true, _) => "debug",
+        (false, true) => "error",
+        (false, false) => default,
+    };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let file = data_dir
         .map(|data_dir| -> anyhow::Result<_> {

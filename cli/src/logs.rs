@@ -1,15 +1,20 @@
 //! `chainscope logs`: the log of a node.
 
-use anyhow::{Context as _, bail};
-use chainscope_hygiene::{Escaped, EscapedJson, EscapedTruncated};
+use anyhow::Context as _;
+use chainscope_hygiene::{Escaped, EscapedTruncated};
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Deserialize;
-use serde_json::Value;
 
-use crate::{api::Api, args::LogsArgs, terminal, time};
+use crate::{
+    api::Api,
+    args::{Format, LogsArgs},
+    output::JsonRows,
+    rows::Source,
+    terminal, time,
+};
 
-/// Rows requested at a time.
-const PAGE: u64 = 1000;
+/// Past log messages without --limit and --since.
+const DEFAULT_LIMIT: u64 = 100;
 
 /// A row of `/v2/log`.
 #[derive(Debug, Deserialize)]
@@ -21,95 +26,46 @@ struct Row {
     message: String,
 }
 
-/// How rows are printed.
-#[derive(Clone, Copy)]
-enum Output {
-    Json,
-    Text { colours: bool },
-}
-
 pub(crate) fn run(args: LogsArgs) -> anyhow::Result<()> {
     let api = args.api.client()?;
-    let output = if args.json { Output::Json } else { Output::Text { colours: terminal::has_colours() } };
-    let node = args.node.as_ref().or(args.named.as_ref()).map(|name| ("node_name", name.clone()));
-    let filters: Vec<_> = [
-        node.clone(),
+    let filters = [
         args.level.clone().map(|levels| ("log_level", levels)),
         args.query.clone().map(|text| ("query", text)),
         args.since.map(|time| ("from", time.to_string())),
         args.until.map(|time| ("to", time.to_string())),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if !args.follow {
-        return show_newest(&api, &filters, args.limit, output).map(drop);
+    ];
+    let source = Source {
+        node: args.node.name().map(|name| ("node_name", name)).into_iter().collect(),
+        filters: filters.into_iter().flatten().collect(),
+        ..source(&api)
+    };
+    let limit = args.limit.or(args.since.is_none().then_some(DEFAULT_LIMIT));
+    let format = args.output.of_stream(args.follow)?;
+    let has_colours = terminal::has_colours();
+    let mut json = JsonRows::new(format);
+    let mut each = |row: &str| if format == Format::Table { show(row, has_colours) } else { json.row(row) };
+    if args.follow {
+        source.past_and_follow(limit, &mut each)?;
     }
-    // Requested first: what is logged after it is in the list or in the stream.
-    let node: Vec<_> = node.into_iter().collect();
-    let end = page(&api, &node, 1, None)?.first().map(id).transpose()?.map_or(0, |newest| newest + 1);
-    let next = show_newest(&api, &filters, args.limit, output)?.map_or(end, |newest| newest + 1);
-    let mut query = filters;
-    query.push(("cursor", next.to_string()));
-    let mut events = api.events("/v2/log/stream", &query)?;
-    while let Some(row) = events.next()? {
-        show(&row, output)?;
-    }
-    bail!("the server ended the stream")
+    source.past(limit, &mut each)?;
+    json.end()
+}
+
+/// The log messages of the only node.
+fn source(api: &Api) -> Source<'_> {
+    Source { api, list: "/v2/log", stream: "/v2/log/stream", node: Vec::new(), filters: Vec::new() }
 }
 
 /// Prints the newest `limit` log messages of the only node, oldest first.
 pub(crate) fn print_newest(api: &Api, limit: u64) -> anyhow::Result<()> {
-    show_newest(api, &[], limit, Output::Text { colours: terminal::has_colours() }).map(drop)
+    let has_colours = terminal::has_colours();
+    source(api).past(Some(limit), &mut |row| show(row, has_colours)).map(drop)
 }
 
-/// Prints the newest `limit` rows, oldest first, and returns the id of the newest.
-fn show_newest(
-    api: &Api,
-    filters: &[(&'static str, String)],
-    limit: u64,
-    output: Output,
-) -> anyhow::Result<Option<u64>> {
-    let mut rows: Vec<String> = Vec::new();
-    let (mut newest, mut cursor) = (None, None);
-    while (rows.len() as u64) < limit {
-        let page = page(api, filters, (limit - rows.len() as u64).min(PAGE), cursor)?;
-        let Some(oldest) = page.last().map(id).transpose()? else { break };
-        newest = newest.or(page.first().map(id).transpose()?);
-        rows.extend(page.iter().map(Value::to_string));
-        cursor = oldest.checked_sub(1);
-        if cursor.is_none() {
-            break;
-        }
-    }
-    rows.iter().rev().try_for_each(|row| show(row, output))?;
-    Ok(newest)
-}
-
-/// Requests up to `limit` rows, newest first, from the id `cursor` downwards.
-fn page(api: &Api, filters: &[(&'static str, String)], limit: u64, cursor: Option<u64>) -> anyhow::Result<Vec<Value>> {
-    let mut query = filters.to_vec();
-    query.push(("limit", limit.to_string()));
-    query.extend(cursor.map(|id| ("cursor", id.to_string())));
-    match api.json("/v2/log", &query)? {
-        Value::Array(rows) => Ok(rows),
-        _ => bail!("/v2/log did not return a list"),
-    }
-}
-
-fn id(row: &Value) -> anyhow::Result<u64> {
-    row["id"].as_u64().with_context(|| format!("not a row of a log: {}", EscapedTruncated(&row.to_string())))
-}
-
-fn show(text: &str, output: Output) -> anyhow::Result<()> {
-    match output {
-        Output::Json => terminal::line(&EscapedJson(text).to_string()),
-        Output::Text { colours } => {
-            let row: Row = serde_json::from_str(text)
-                .with_context(|| format!("not a row of a log: {}", EscapedTruncated(text)))?;
-            terminal::line(&lines(&row, colours))
-        }
-    }
+fn show(text: &str, has_colours: bool) -> anyhow::Result<()> {
+    let row: Row =
+        serde_json::from_str(text).with_context(|| format!("not a row of a log: {}", EscapedTruncated(text)))?;
+    terminal::line(&lines(&row, has_colours))
 }
 
 /// The lines of a row. A message of several lines has a `│` before each of its further lines, so that none looks like a

@@ -1,68 +1,80 @@
 //! `chainscope`: agent and aggregator for one machine in one process, and the command-line client of the API.
 //!
 //! Each command is a module. Shared by them: [`standalone`] (agent and aggregator in this process), [`api`] (HTTP client),
-//! [`terminal`] (output), [`time`] and [`diagnostics`] (this program's own log).
+//! [`kube`] (the aggregator of a cluster), [`rows`] (lists and their live streams), [`output`], [`table`] and [`terminal`]
+//! (output), [`failure`] (exit codes and advice), [`time`] and [`diagnostics`] (this program's own log).
 
 #![forbid(unsafe_code)]
 
 mod api;
 mod args;
 mod clock;
+mod connections;
 mod demo;
 mod diagnostics;
+mod failure;
+mod hex;
+mod kube;
 mod live;
 mod logs;
+mod manual;
 mod memory;
+mod message;
 mod messages;
+mod nodes;
+mod output;
+mod program;
+mod progress;
+mod rows;
 mod run;
 mod standalone;
+mod stats;
 mod support_bundle;
+mod table;
 mod terminal;
 mod time;
 mod tracepoints;
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-use clap::{CommandFactory as _, Parser as _};
+use clap::FromArgMatches as _;
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Demo(args) => demo::run(args),
-        Command::Messages(args) => messages::run(args),
-        Command::Logs(args) => logs::run(args),
-        Command::Memory(args) => memory::run(args),
-        Command::Tracepoints(args) => tracepoints::run(&args),
-        Command::SupportBundle(args) => support_bundle::run(args),
-        Command::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "chainscope", &mut text);
-            terminal::write(&text)
-        }
-        Command::Man { command } => man(command.as_deref()),
+    let cli = match Cli::from_arg_matches(&program::command().get_matches()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
     };
-    match result {
+    terminal::configure(&cli.global);
+    match execute(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("chainscope: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("{}: {error:#}", program::name());
+            if let Some(hint) = failure::hint(&error) {
+                eprintln!("hint: {hint}");
+            }
+            ExitCode::from(failure::exit(&error).code())
         }
     }
 }
 
-/// Prints the manual page of the program, or of one of its commands.
-fn man(command: Option<&str>) -> anyhow::Result<()> {
-    let mut page = Cli::command();
-    page.build();
-    if let Some(name) = command {
-        page = page.find_subcommand(name).with_context(|| format!("there is no command {name:?}"))?.clone();
+fn execute(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Nodes(args) => nodes::run(&args),
+        Command::Messages(args) => messages::run(args),
+        Command::Message(args) => message::run(&args),
+        Command::Connections(args) => connections::run(&args),
+        Command::Logs(args) => logs::run(args),
+        Command::Memory(args) => memory::run(args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Tracepoints(args) => tracepoints::run(&args),
+        Command::SupportBundle(args) => support_bundle::run(args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
+        Command::Exec(args) => kube::exec_with_parent(args.parent, &args.command),
     }
-    let mut text = Vec::new();
-    clap_mangen::Man::new(page).render(&mut text)?;
-    terminal::write(&text)
 }

@@ -4,20 +4,22 @@ mod lines;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use chainscope_spec::Config;
 use clap::ValueEnum as _;
 use serde_json::Value;
 
 use crate::{
     api::Api,
-    args::MemoryArgs,
+    args::{Format, MemoryArgs},
     clock, diagnostics,
+    failure::Failure,
+    output,
+    progress::Progress,
     standalone::{self, Running, Storage},
-    terminal,
 };
 
 /// How long attaching to a process may take, which includes reading the symbols of a large binary.
@@ -27,7 +29,7 @@ const DEFAULT_FRACTION: u64 = 100;
 
 pub(crate) fn run(args: MemoryArgs) -> anyhow::Result<()> {
     match args.pid {
-        Some(pid) if args.api.url.is_none() && args.node.is_none() => observe(pid, &args),
+        Some(pid) if !args.api.is_given() && args.node.name().is_none() => observe(pid, &args),
         _ => show(&args.api.client()?, &args),
     }
 }
@@ -52,7 +54,7 @@ pub(crate) fn show_own(running: &Running, api: &Api, timeout: Duration) -> anyho
 /// Observes a process with agent and aggregator in this process, then shows its tree.
 fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     if !std::path::Path::new(&format!("/proc/{pid}")).exists() {
-        bail!("there is no process {pid}");
+        return Err(Failure::new(format!("there is no process {pid}")).hint("`ps -e` lists the processes").into());
     }
     chainscope_hygiene::protect_process()?;
     diagnostics::start(None, "warn")?;
@@ -65,13 +67,14 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
     let api = Api::new(&format!("http://{}", running.address()));
     let shown =
         wait_attached(&running, &api, ATTACH_TIMEOUT).with_context(|| format!("process {pid}")).and_then(|()| {
-            if terminal::is_interactive() {
-                terminal::line(&format!(
-                    "Observing process {pid} for {}; Ctrl-C shows it now.",
-                    humantime::format_duration(args.observe)
-                ))?;
-            }
-            running.wait(args.observe)?;
+            let duration = humantime::format_duration(args.observe);
+            let mut progress = Progress::start(format!("observing process {pid} for {duration}; Ctrl-C shows it now"));
+            let start = Instant::now();
+            running.wait_until(args.observe, || {
+                progress.tick();
+                Ok(start.elapsed() >= args.observe)
+            })?;
+            drop(progress);
             show(&api, args)
         });
     running.stop()?;
@@ -80,11 +83,16 @@ fn observe(pid: u32, args: &MemoryArgs) -> anyhow::Result<()> {
 
 /// Waits until the agent in this process has reported the memory of a process.
 pub(crate) fn wait_attached(running: &Running, api: &Api, timeout: Duration) -> anyhow::Result<()> {
-    if !running
-        .wait_until(timeout, || Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty())))?
-    {
+    let mut progress = Progress::start("attaching: reading symbols and unwind tables");
+    let is_attached = running.wait_until(timeout, || {
+        progress.tick();
+        Ok(api.json("/v1/targets", &[])?.as_array().is_some_and(|all| !all.is_empty()))
+    })?;
+    drop(progress);
+    if !is_attached {
         ensure!(!running.is_interrupted(), "interrupted before its memory was reported");
-        bail!("its memory was not reported within {timeout:?}; `chainscope run --check` lists what is missing");
+        let failure = Failure::new(format!("its memory was not reported within {timeout:?}"));
+        return Err(failure.hint("`chainscope run --check` lists what is missing on this machine").into());
     }
     Ok(())
 }
@@ -93,8 +101,8 @@ pub(crate) fn wait_attached(running: &Running, api: &Api, timeout: Duration) -> 
 fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
     let mut query = Vec::new();
     let kind = args.kind.and_then(|kind| kind.to_possible_value()).map(|kind| kind.get_name().to_owned());
-    let numbers = [("pid", args.pid.map(u64::from)), ("since", args.since), ("at", args.at)];
-    query.extend(args.node.clone().map(|node| ("node_name", node)));
+    let numbers = [("pid", args.pid.map(u64::from)), ("since", args.diff), ("at", args.at)];
+    query.extend(args.node.name().map(|node| ("node_name", node)));
     query.extend(kind.map(|kind| ("kind", kind)));
     query.extend(numbers.into_iter().filter_map(|(name, value)| Some((name, value?.to_string()))));
     query.push(("reverse", args.reverse.to_string()));
@@ -107,10 +115,10 @@ fn show(api: &Api, args: &MemoryArgs) -> anyhow::Result<()> {
         }
     };
     let text = api.text("/v1/tree", &with(&query, "threshold", threshold))?;
-    if args.json {
-        return terminal::line(&chainscope_hygiene::EscapedJson(&text).to_string());
+    if args.output.format() != Format::Table {
+        return output::document(&text);
     }
-    lines::print(text, args.since.is_some())
+    lines::print(text, args.diff.is_some())
 }
 
 /// The threshold without --threshold.

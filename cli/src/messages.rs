@@ -2,66 +2,65 @@
 
 pub(crate) mod row;
 
-use self::row::Row;
-use anyhow::Context as _;
-use chainscope_hygiene::{Escaped, EscapedJson};
+use chainscope_hygiene::Escaped;
+use clap::builder::styling::{AnsiColor, Style};
+use unicode_width::UnicodeWidthStr as _;
 
+use self::row::Row;
 use crate::{
-    api::Api,
-    args::{Initiator, MessagesArgs, Sender},
-    live, terminal, time,
+    api::{Api, Query},
+    args::{Format, Initiator, MessagesArgs, Sender},
+    live,
+    output::JsonRows,
+    rows::Source,
+    table, terminal, time,
 };
 
-/// Number of past messages without --limit.
+/// Past messages without --limit and --since.
 const DEFAULT_LIMIT: u64 = 10;
 
 pub(crate) fn run(args: MessagesArgs) -> anyhow::Result<()> {
     let api = args.api.client()?;
+    let node: Query = args.node.name().map(|name| ("node_name", name)).into_iter().collect();
     let filters = filters(&args);
     if args.live {
-        return live::run(api, filters, args.limit);
+        return live::run(api, [node, filters].concat(), args.limit);
     }
-    let mut query = filters.clone();
-    query.push(("limit", args.limit.unwrap_or(DEFAULT_LIMIT).to_string()));
-    let response = api.json("/v2/p2p", &query)?;
-    let rows = response.as_array().context("/v2/p2p did not return a list")?;
-    let mut next = None;
-    for row in rows.iter().rev() {
-        let text = row.to_string();
-        next = Some(show(&text, args.json)? + 1);
+    let source = Source { node, filters, ..source(&api) };
+    let limit = args.limit.or(args.since.is_none().then_some(DEFAULT_LIMIT));
+    let format = args.output.of_stream(args.follow)?;
+    let mut json = JsonRows::new(format);
+    let mut lines = Lines::new(time::rfc3339);
+    let mut each = |row: &str| if format == Format::Table { lines.print(row).map(drop) } else { json.row(row) };
+    if args.follow {
+        source.past_and_follow(limit, &mut each)?;
     }
-    if args.no_follow || args.until.is_some() {
-        return Ok(());
-    }
-    follow(&api, filters, next, |text| show(text, args.json).map(drop))
+    source.past(limit, &mut each)?;
+    json.end()
 }
 
-/// Calls `each` with every message from id `next` on, as it is recorded; without `next` with new ones only.
+/// The messages of the only node.
+fn source(api: &Api) -> Source<'_> {
+    Source { api, list: "/v2/p2p", stream: "/v2/p2p/stream", node: Vec::new(), filters: Vec::new() }
+}
+
+/// Calls `each` with every message of the only node from id `next` on, as it is recorded.
 pub(crate) fn follow(
     api: &Api,
-    mut filters: Vec<(&'static str, String)>,
-    next: Option<u64>,
-    mut each: impl FnMut(&str) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    if let Some(next) = next {
-        filters.push(("cursor", next.to_string()));
-    }
-    let mut events = api.events("/v2/p2p/stream", &filters)?;
-    while let Some(row) = events.next()? {
-        each(&row)?;
-    }
-    anyhow::bail!("the server ended the stream")
+    next: u64,
+    each: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<std::convert::Infallible> {
+    source(api).follow(next, each)
 }
 
 /// The filters of the command line as query parameters.
-fn filters(args: &MessagesArgs) -> Vec<(&'static str, String)> {
+fn filters(args: &MessagesArgs) -> Query {
     let sender = args.sender.map(|sender| matches!(sender, Sender::Remote).to_string());
     let initiator = args.initiator.map(|initiator| match initiator {
         Initiator::Local => String::from("local"),
         Initiator::Remote => String::from("remote"),
     });
     [
-        ("node_name", args.node.clone()),
         ("types", args.types.clone()),
         ("incoming", sender),
         ("source_type", initiator),
@@ -76,21 +75,51 @@ fn filters(args: &MessagesArgs) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// Prints a row and returns its id.
-pub(crate) fn show(text: &str, json: bool) -> anyhow::Result<u64> {
-    let row = Row::parse(text)?;
-    if json {
-        terminal::line(&EscapedJson(text).to_string())?
-    } else {
-        terminal::line(&line(&row))?
-    }
-    Ok(row.id)
+/// Messages as lines. Columns grow with their values, so that lines are aligned with those before them.
+pub(crate) struct Lines {
+    /// Shows a time, nanoseconds since 1970.
+    time: fn(i64) -> String,
+    columns: Option<usize>,
+    has_colours: bool,
+    widths: [usize; 3],
 }
 
-/// The line of a row, with everything from the peer escaped.
-fn line(row: &Row) -> String {
-    let (time, remote) = (time::of_day(row.timestamp), Escaped(&row.remote_addr).to_string());
-    format!("{time} {:>7} {} {remote:<24} {:<28} {}", row.id, row.arrow(), row.kind(), row.preview())
+impl Lines {
+    pub(crate) fn new(time: fn(i64) -> String) -> Self {
+        Self { time, columns: terminal::columns(), has_colours: terminal::has_colours(), widths: [3, 15, 12] }
+    }
+
+    /// Prints a row.
+    pub(crate) fn print(&mut self, row: &str) -> anyhow::Result<()> {
+        terminal::line(&self.line(&Row::parse(row)?))
+    }
+
+    /// The line of a row, with everything from the peer escaped.
+    fn line(&mut self, row: &Row) -> String {
+        let values = [row.id.to_string(), Escaped(&row.remote_addr).to_string(), row.kind()];
+        for (width, value) in self.widths.iter_mut().zip(&values) {
+            *width = value.width().max(*width);
+        }
+        let [id, remote, kind] = values;
+        let [id_width, remote_width, kind_width] = self.widths;
+        let time = (self.time)(row.timestamp);
+        let used = time.width() + id_width + remote_width + kind_width + 6;
+        let preview = match self.columns {
+            Some(columns) => table::cut(&row.preview(), columns.saturating_sub(used)),
+            None => row.preview(),
+        };
+        let style = |style: Style| if self.has_colours { style } else { Style::new() };
+        let (faint, colour) = (style(table::faint()), style(arrow_style(row.incoming)));
+        format!(
+            "{faint}{time}{faint:#} {id:>id_width$} {colour}{}{colour:#} {remote:<remote_width$} {colour}{kind:<kind_width$}{colour:#} {preview}",
+            row.arrow()
+        )
+    }
+}
+
+/// What the peer sent is green, what the node sent blue.
+fn arrow_style(is_incoming: bool) -> Style {
+    if is_incoming { AnsiColor::Green.on_default() } else { AnsiColor::Blue.on_default() }
 }
 
 #[cfg(test)]
@@ -103,8 +132,11 @@ mod tests {
 
     use clap::Parser as _;
 
-    use super::{line, row::Row};
-    use crate::args::{Cli, Command};
+    use super::{Lines, row::Row};
+    use crate::{
+        args::{Cli, Command},
+        time,
+    };
 
     /// The request line that a server receives for these arguments.
     fn requested(arguments: &[&str]) -> String {
@@ -117,7 +149,7 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]").unwrap();
             head.into_iter().next().unwrap()
         });
-        let fixed = ["chainscope", "messages", "--url", &url, "--no-follow", "--limit", "5"];
+        let fixed = ["chainscope", "messages", "--api", &url, "--limit", "5"];
         let Command::Messages(args) = Cli::parse_from(fixed.iter().chain(arguments)).command else { panic!("another") };
         super::run(args).unwrap();
         server.join().unwrap()
@@ -150,8 +182,11 @@ mod tests {
                 "incoming":true,"category":"p2p","kind":"advertise","message_preview":"{\"Advertise\":{\"id\":[\"\u001b[2J"}"#,
         )
         .unwrap();
-        let text = line(&row);
-        assert!(text.starts_with("12:02:03.456") && text.contains("6 ← 127.0.0.1:29733"), "{text}");
-        assert!(text.contains("advertise") && text.contains("\\u{1b}[2J"), "{text}");
+        let lines = |columns| Lines { time: time::rfc3339, columns, has_colours: false, widths: [1, 5, 5] };
+        assert_eq!(
+            lines(None).line(&row),
+            r#"2021-07-14T12:02:03.456Z 6 ← 127.0.0.1:29733 advertise {"Advertise":{"id":["\u{1b}[2J"#
+        );
+        assert_eq!(lines(Some(60)).line(&row), r#"2021-07-14T12:02:03.456Z 6 ← 127.0.0.1:29733 advertise {"Ad…"#);
     }
 }

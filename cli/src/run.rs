@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use crate::{
     args::RunArgs,
     diagnostics,
+    failure::Failure,
     standalone::{self, Storage},
     terminal,
 };
@@ -106,7 +107,7 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
 fn require_prerequisites(findings: &[Finding]) -> anyhow::Result<()> {
     let missing = findings.iter().filter(|finding| finding.is_obstacle()).count();
     if missing > 0 {
-        bail!("this machine lacks {missing} of the prerequisites above");
+        return Err(Failure::refused(format!("this machine lacks {missing} of the prerequisites above")).into());
     }
     Ok(())
 }

@@ -44,9 +44,8 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
         }
     };
     bundle.add("self-check.txt", run::self_check_text(config).as_bytes())?;
-    let mut server = args.api;
-    server.url = server.url.or(config.map(|config| format!("http://{}", standalone::reachable(config.listen))));
-    let api = server.client()?;
+    let url = config.map(|config| format!("http://{}", standalone::reachable(config.listen)));
+    let api = args.api.or(url).client()?;
     for (path, name) in RESPONSES {
         match api.text(path, &[]) {
             Ok(text) => bundle.add(name, text.as_bytes())?,

@@ -1,15 +1,63 @@
-//! Standard output: flushed after every write; a closed pipe is not an error.
+//! Standard output, flushed after every write, and notes on standard error.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    sync::OnceLock,
+};
+
+use clap::ColorChoice;
+use ratatui::crossterm;
+
+use crate::args::GlobalArgs;
+
+/// What the command line says about output.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    color: ColorChoice,
+    is_verbose: bool,
+    is_quiet: bool,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+fn settings() -> Settings {
+    SETTINGS.get().copied().unwrap_or(Settings { color: ColorChoice::Auto, is_verbose: false, is_quiet: false })
+}
+
+/// Applies the command line; the first call counts.
+pub(crate) fn configure(args: &GlobalArgs) {
+    SETTINGS.get_or_init(|| Settings { color: args.color, is_verbose: args.verbose, is_quiet: args.quiet });
+}
 
 /// Whether standard output is a terminal.
 pub(crate) fn is_interactive() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Whether output is coloured: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
+/// Whether standard output is coloured: as --color says, else on a terminal unless `NO_COLOR` is set (<https://no-color.org>).
 pub(crate) fn has_colours() -> bool {
-    is_interactive() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    match settings().color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => is_interactive() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    }
+}
+
+/// Whether --verbose is given.
+pub(crate) fn is_verbose() -> bool {
+    settings().is_verbose
+}
+
+/// Whether --quiet is given.
+pub(crate) fn is_quiet() -> bool {
+    settings().is_quiet
+}
+
+/// Columns of the output: `COLUMNS`, else those of the terminal; `None`: no limit.
+pub(crate) fn columns() -> Option<usize> {
+    let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let size = || is_interactive().then(|| crossterm::terminal::size().ok()).flatten();
+    variable.or_else(|| size().map(|(columns, _)| usize::from(columns))).filter(|columns| *columns > 0)
 }
 
 /// Writes to standard output and flushes.
@@ -23,6 +71,21 @@ pub(crate) fn write(bytes: &[u8]) -> anyhow::Result<()> {
 /// Writes a line to standard output and flushes.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     write(format!("{text}\n").as_bytes())
+}
+
+/// Writes a line to standard error, unless --quiet is given.
+pub(crate) fn note(text: &str) {
+    if !is_quiet() {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+}
+
+/// Writes a line to standard error if --verbose is given.
+pub(crate) fn detail(text: &str) {
+    if is_verbose() {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
 }
 
 /// Whether the error is a write to a closed pipe, such as `chainscope … | head`.

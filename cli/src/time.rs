@@ -29,6 +29,23 @@ pub(crate) fn rfc3339(nanoseconds: i64) -> String {
     }
 }
 
+/// The same with whole seconds: "2018-02-14T17:01:29Z".
+pub(crate) fn rfc3339_seconds(nanoseconds: i64) -> String {
+    match u64::try_from(nanoseconds) {
+        Ok(since) => humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(since)).to_string(),
+        Err(_) => nanoseconds.to_string(),
+    }
+}
+
+/// Nanoseconds since 1970 of a parameter of the API: seconds below 10^11, milliseconds below 10^14, else nanoseconds.
+pub(crate) fn nanoseconds(parameter: u64) -> u64 {
+    match parameter {
+        0..100_000_000_000 => parameter * 1_000_000_000,
+        100_000_000_000..100_000_000_000_000 => parameter * 1_000_000,
+        nanoseconds => nanoseconds,
+    }
+}
+
 /// The time of day in UTC with milliseconds, "17:01:29.123", of nanoseconds since 1970.
 pub(crate) fn of_day(nanoseconds: i64) -> String {
     let time = rfc3339(nanoseconds);
@@ -37,7 +54,7 @@ pub(crate) fn of_day(nanoseconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{of_day, parse, rfc3339};
+    use super::{nanoseconds, of_day, parse, rfc3339, rfc3339_seconds};
     use crate::clock;
 
     #[test]
@@ -59,5 +76,11 @@ mod tests {
         assert_eq!(of_day(1_626_264_123_456_789_000), "12:02:03.456");
         assert_eq!((rfc3339(-1), of_day(-1)), ("-1".to_owned(), "-1".to_owned()));
         assert_eq!(rfc3339(i64::MAX), "2262-04-11T23:47:16.854Z");
+        assert_eq!(
+            (rfc3339_seconds(999_999_999).as_str(), rfc3339_seconds(-1).as_str()),
+            ("1970-01-01T00:00:00Z", "-1")
+        );
+        let same = [1_626_264_123, 1_626_264_123_000, 1_626_264_123_000_000_000].map(nanoseconds);
+        assert_eq!(same, [1_626_264_123_000_000_000; 3]);
     }
 }

@@ -2,24 +2,18 @@
 
 use clap::Args;
 
-use super::ApiArgs;
+use super::{ApiArgs, NodeArgs, OutputArgs};
 use crate::time;
 
 /// Show the log of a node: filter, search, follow.
 ///
-/// Prints the newest log messages, oldest first, and exits; with --follow it goes on with each new one. All filters given
-/// must hold. Times are in UTC. In a terminal levels have colours, unless NO_COLOR is set.
+/// Prints the newest log messages, oldest first; with --follow it goes on with each new one, and reconnects after the last one
+/// if the connection is lost. All filters given must hold. Times are in UTC.
 #[derive(Debug, Args)]
 #[command(after_help = LOGS_EXAMPLES)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]
-    pub(crate) api: ApiArgs,
-    /// The node, by name or alias [default: the only one]
-    #[arg(value_name = "NODE")]
-    pub(crate) named: Option<String>,
-    /// The same as NODE
-    #[arg(long, short, value_name = "NAME", conflicts_with = "named")]
-    pub(crate) node: Option<String>,
+    pub(crate) node: NodeArgs,
     /// Print each new log message as it is recorded
     #[arg(long, short, conflicts_with = "until")]
     pub(crate) follow: bool,
@@ -27,7 +21,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, short, value_name = "LEVELS")]
     pub(crate) level: Option<String>,
     /// Only log messages with any of these words; +WORD must, -WORD must not be in it; "a phrase" in quotes
-    #[arg(long, short, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) query: Option<String>,
     /// Only log messages of this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
     #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = time::parse)]
@@ -35,17 +29,18 @@ pub(crate) struct LogsArgs {
     /// Only log messages of this time or earlier, as for --since
     #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = time::parse)]
     pub(crate) until: Option<u64>,
-    /// Number of past log messages to begin with
-    #[arg(long, visible_alias = "last", value_name = "N", default_value_t = 100)]
-    pub(crate) limit: u64,
-    /// Print one JSON object per line, as returned by the API
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// Number of past log messages to begin with [default: 100; with --since all]
+    #[arg(long, visible_alias = "last", value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
 }
 
 const LOGS_EXAMPLES: &str = "\
 Examples:
-  chainscope logs --follow
+  chainscope logs -f
   chainscope logs --level warning,error,fatal --since 1h
-  chainscope logs --query 'validation failed' --limit 1000 --json | jq -r .message
-  chainscope logs tezos/rolling --aggregator https://localhost:17732 --ca-file ca.crt";
+  chainscope logs --query 'validation failed' --limit 1000 -o jsonl | jq -r .message
+  chainscope logs tezos/rolling --kube --service-account tezos/reader";

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::ApiArgs;
+use super::{ApiArgs, NodeArgs, OutputArgs};
 use crate::time;
 
 /// Show which code holds a node's memory, or that of any process.
@@ -14,11 +14,8 @@ use crate::time;
 #[command(after_help = MEMORY_EXAMPLES)]
 pub(crate) struct MemoryArgs {
     #[command(flatten)]
-    pub(crate) api: ApiArgs,
-    /// The node, by name or alias [default: the only one]
-    #[arg(long, short, value_name = "NAME")]
-    pub(crate) node: Option<String>,
-    /// Process to show; without --node and --url this command observes it, with the privileges that `chainscope run` needs
+    pub(crate) node: NodeArgs,
+    /// Process to show; without a node and a server this command observes it, with the privileges that `chainscope run` needs
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
     /// How long to observe the process of --pid: "10s", "5m"; Ctrl-C shows it earlier
@@ -35,20 +32,21 @@ pub(crate) struct MemoryArgs {
     pub(crate) kind: Option<MemoryKind>,
     /// Show the difference to the snapshot of this time: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
     #[arg(long, value_name = "TIME", conflicts_with = "pid", value_parser = time::parse)]
-    pub(crate) since: Option<u64>,
-    /// Show the snapshot of this time instead of the current state, as for --since
+    pub(crate) diff: Option<u64>,
+    /// Show the snapshot of this time instead of the current state, as for --diff
     #[arg(long, value_name = "TIME", conflicts_with = "pid", value_parser = time::parse)]
     pub(crate) at: Option<u64>,
-    /// Print the tree as JSON, as returned by the API
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
 }
 
 const MEMORY_EXAMPLES: &str = "\
 Examples:
-  chainscope memory --node 9732 --reverse
+  chainscope memory tezos/rolling --reverse --kube
   chainscope memory --pid $(pidof postgres | cut -d' ' -f1) --for 1m
-  chainscope memory --since 1day
+  chainscope memory --diff 1day                what has grown since yesterday
 In a browser: /v1/flamegraph. For `go tool pprof`: /v1/pprof.";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

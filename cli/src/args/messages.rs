@@ -1,25 +1,26 @@
-//! Arguments of `chainscope messages`.
+//! Arguments of `chainscope messages` and `chainscope message`.
 
 use clap::{Args, ValueEnum};
 
-use super::ApiArgs;
+use super::{ApiArgs, NodeArgs, NodeOption, OutputArgs};
 use crate::time;
 
-/// Follow the messages of a node in this terminal.
+/// Show the messages of a node: filter, follow, or as a live table of its peers.
 ///
-/// Prints the last messages, then each new one as it is recorded; with --live a table of the peers instead, with their
-/// counts, bytes, rates and latest types, from which a peer's messages and a message's decoded body and bytes open. All
-/// filters given must hold.
+/// Prints the newest messages, oldest first, one per line: time, id, direction (→ sent, ← received), peer, type, and the
+/// beginning of the decoded message. With --follow it goes on with each new one, and reconnects after the last one if the
+/// connection is lost; with --live it shows a table of the peers with their counts, bytes, rates and latest types, from which a
+/// peer's messages and a message's decoded body and bytes open. All filters given must hold.
 #[derive(Debug, Args)]
 #[command(after_help = MESSAGES_EXAMPLES)]
 pub(crate) struct MessagesArgs {
     #[command(flatten)]
-    pub(crate) api: ApiArgs,
-    /// The node, by name or alias [default: the only one]
-    #[arg(long, short, value_name = "NAME")]
-    pub(crate) node: Option<String>,
+    pub(crate) node: NodeArgs,
+    /// Print each new message as it is recorded
+    #[arg(long, short, conflicts_with = "until")]
+    pub(crate) follow: bool,
     /// Show a live table of the peers: arrows or j and k select, Enter opens, Esc goes back, q quits
-    #[arg(long, conflicts_with_all = ["until", "no_follow", "json"])]
+    #[arg(long, conflicts_with_all = ["until", "follow", "json", "output"])]
     pub(crate) live: bool,
     /// Only these message types, separated by commas: connection_message, metadata, ack_message, current_head, …
     #[arg(long, short, value_name = "TYPES")]
@@ -36,32 +37,54 @@ pub(crate) struct MessagesArgs {
     /// Only connections with the peer of this identity
     #[arg(long, value_name = "ID")]
     pub(crate) peer_id: Option<String>,
-    /// Only this observed process, by its label such as "pid 4711", as listed by /v3/connections
+    /// Only this observed process, by its label such as "pid 4711", as `chainscope nodes` lists it
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Option<String>,
     /// Only messages of this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
     #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = time::parse)]
     pub(crate) since: Option<u64>,
-    /// Only messages of this time or earlier, as for --since; implies --no-follow
+    /// Only messages of this time or earlier, as for --since
     #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = time::parse)]
     pub(crate) until: Option<u64>,
-    /// Number of past messages to begin with [default: 10; with --live 1000]
+    /// Number of past messages to begin with [default: 10; with --since all; with --live 1000]
     #[arg(long, visible_alias = "last", value_name = "N")]
     pub(crate) limit: Option<u64>,
-    /// Exit after the past messages
-    #[arg(long)]
-    pub(crate) no_follow: bool,
-    /// Print one JSON object per line, as returned by the API
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
 }
 
 const MESSAGES_EXAMPLES: &str = "\
 Examples:
-  chainscope messages --live
-  chainscope messages --types current_head,current_branch --sender remote
-  chainscope messages --since 1h --until 30m --limit 1000
-  chainscope messages --limit 1000 --no-follow --json | jq -r .kind | sort | uniq -c";
+  chainscope messages -f --types current_head,current_branch --sender remote
+  chainscope messages --since 5m
+  chainscope messages --since 2026-11-23T17:00:00Z --until 2026-11-23T17:05:00Z
+  chainscope messages --since 1h -o jsonl | jq -r .kind | sort | uniq -c
+  chainscope messages tezos/rolling --live --kube";
+
+/// Show a message: the decoded message as a tree, beside its bytes in hex.
+///
+/// The first column of `chainscope messages` after the time is the id.
+#[derive(Debug, Args)]
+#[command(after_help = MESSAGE_EXAMPLES)]
+pub(crate) struct MessageArgs {
+    /// Id of the message
+    #[arg(value_name = "ID")]
+    pub(crate) id: u64,
+    #[command(flatten)]
+    pub(crate) node: NodeOption,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
+}
+
+const MESSAGE_EXAMPLES: &str = "\
+Examples:
+  chainscope message 1104
+  chainscope message 1104 --node tezos/rolling --kube
+  chainscope message 1104 -o json | jq -r '.decrypted_bytes | join(\"\")' | xxd -r -p > message.bin";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Sender {

@@ -3,21 +3,26 @@
 mod api;
 mod demo;
 mod logs;
+mod manual;
 mod memory;
 mod messages;
+mod nodes;
+mod output;
 mod run;
 mod support_bundle;
 mod tracepoints;
 
 use clap::{Parser, Subcommand};
-use clap_complete::Shell;
 
 pub(crate) use self::{
-    api::ApiArgs,
+    api::{ApiArgs, NodeArgs, NodeOption},
     demo::DemoArgs,
     logs::LogsArgs,
+    manual::{CompletionsArgs, ExecArgs, ManArgs},
     memory::MemoryArgs,
-    messages::{Initiator, MessagesArgs, Sender},
+    messages::{Initiator, MessageArgs, MessagesArgs, Sender},
+    nodes::{ConnectionState, ConnectionsArgs, NodesArgs, StatsArgs},
+    output::{Format, GlobalArgs, OutputArgs},
     run::RunArgs,
     support_bundle::SupportBundleArgs,
     tracepoints::TracepointsArgs,
@@ -31,18 +36,27 @@ pub(crate) use self::{
 #[derive(Debug, Parser)]
 #[command(name = "chainscope", version, propagate_version = true, after_help = FIRST_STEPS)]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 const FIRST_STEPS: &str = "\
 First steps:
-  chainscope run --p2p-port 9732          record the node that listens for peers on port 9732
-  chainscope messages --live              its peers and their messages, as a live table
-  chainscope logs --follow                what it logs
-  chainscope memory --pid 4711            show which code holds the memory of a process
-  curl 'localhost:17732/v2/p2p?limit=5'   the newest five, as JSON
-  http://localhost:17732/docs             the API in a browser";
+  chainscope run --p2p-port 9732         record the node of this P2P port
+  chainscope messages --live             its peers and messages, as a live table
+  chainscope message 1104                a message, decoded, beside its bytes
+  chainscope logs -f                     what it logs
+  chainscope memory --pid 4711           which code holds a process's memory
+  chainscope nodes --kube                the nodes that are recorded in a cluster
+  curl 'localhost:17732/v2/p2p?limit=5'  the newest five messages, as JSON
+  http://localhost:17732/docs            the API in a browser
+
+Exit codes:
+  0  success
+  1  error
+  2  wrong command line, or a right or a prerequisite is missing";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -50,21 +64,32 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Start a demo node, record it, and show its messages, its log and its memory
     Demo(DemoArgs),
-    /// Follow the messages of a node in this terminal, one per line or as a live table of its peers
+    /// List the nodes of a server with their state, messages and losses
+    Nodes(NodesArgs),
+    /// Show the messages of a node: filter, follow, or as a live table of its peers
     #[command(visible_alias = "p2p")]
     Messages(MessagesArgs),
+    /// Show a message: the decoded message as a tree, beside its bytes in hex
+    Message(MessageArgs),
+    /// List the connections of a node with its peers
+    Connections(ConnectionsArgs),
     /// Show the log of a node: filter, search, follow
     Logs(LogsArgs),
     /// Show which code holds a node's memory, or that of any process
     Memory(MemoryArgs),
+    /// Show what was seen, stored and lost, and why
+    Stats(StatsArgs),
     /// List the static tracepoints (USDT) of a program, and check them
     Tracepoints(TracepointsArgs),
     /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets
     SupportBundle(SupportBundleArgs),
     /// Print completions for a shell
-    Completions { shell: Shell },
-    /// Print the manual page, or that of a command
-    Man { command: Option<String> },
+    Completions(CompletionsArgs),
+    /// Print the manual page of the program or of a command, or write all of them
+    Man(ManArgs),
+    /// Become a program that ends with the process that started it
+    #[command(name = "exec-with-parent", hide = true)]
+    Exec(ExecArgs),
 }
 
 #[cfg(test)]

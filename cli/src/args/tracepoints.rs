@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
+use super::OutputArgs;
+
 /// List the static tracepoints (USDT) of a program, and check them.
 ///
 /// Reads the notes of an ELF file, or of every file that a process executes. Arguments of well-known nodes are shown with
@@ -30,9 +32,8 @@ pub(crate) struct TracepointsArgs {
     /// Name of a built-in contract, or a contract file [default: the best match]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) contract: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 const TRACEPOINTS_EXAMPLES: &str = "\

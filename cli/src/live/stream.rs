@@ -1,25 +1,18 @@
 //! The threads of the live table: one follows the stream of messages, one loads bodies.
 
 use std::{
-    fmt::Write as _,
     sync::mpsc::{Receiver, SyncSender},
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use chainscope_hygiene::EscapedJson;
 use serde_json::Value;
 
-use crate::{api::Api, messages::row::Row};
+use crate::{api::Api, hex, messages::row::Row, rows::backoff};
 
-/// Pauses before a lost stream is opened again; the last one repeats.
-const BACKOFF: [Duration; 4] =
-    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(10)];
 /// Largest response with a body that is shown: about a mebibyte of message.
 const MAX_BODY_BYTES: u64 = 16 << 20;
-/// Bytes of a line of a hex dump.
-const HEX_BYTES: usize = 16;
 
 /// News for the state.
 pub(super) enum Update {
@@ -75,7 +68,7 @@ impl Source {
                 if updates.send(Update::Lost(format!("{error:#}"))).is_err() {
                     return;
                 }
-                thread::sleep(BACKOFF.get(failures).or(BACKOFF.last()).copied().unwrap_or_default());
+                thread::sleep(backoff(failures));
                 failures += 1;
             }
         })
@@ -138,24 +131,8 @@ fn body(response: &Value) -> anyhow::Result<Vec<String>> {
         .and_then(|bytes| bytes.iter().map(|byte| u8::from_str_radix(byte.as_str()?, 16).ok()).collect());
     let bytes = bytes.context("a message without its bytes")?;
     lines.extend([String::new(), format!("{} bytes:", bytes.len())]);
-    lines.extend(bytes.chunks(HEX_BYTES).enumerate().map(|(index, bytes)| hex_line(index * HEX_BYTES, bytes)));
+    lines.extend(hex::dump(&bytes, hex::LINE_BYTES));
     Ok(lines)
-}
-
-/// A line of a hex dump: offset, bytes, and those of them that are printable ASCII.
-fn hex_line(offset: usize, bytes: &[u8]) -> String {
-    let mut line = format!("{offset:08x} ");
-    for index in 0..HEX_BYTES {
-        // Writing to a string does not fail.
-        let _ = match bytes.get(index) {
-            Some(byte) => write!(line, " {byte:02x}"),
-            None => write!(line, "   "),
-        };
-    }
-    let shown = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
-    line.push_str("  ");
-    line.extend(bytes.iter().map(shown));
-    line
 }
 
 #[cfg(test)]

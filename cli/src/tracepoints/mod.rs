@@ -11,7 +11,10 @@ use chainscope_hygiene::EscapedTruncated;
 use chainscope_usdt::{Contract, Error, Finding, Image, best_match, built_in, check};
 use globset::{Glob, GlobMatcher};
 
-use crate::{args::TracepointsArgs, terminal};
+use crate::{
+    args::{Format, TracepointsArgs},
+    terminal,
+};
 
 /// A file with tracepoints.
 struct Listed {
@@ -74,7 +77,7 @@ pub(crate) fn run(args: &TracepointsArgs) -> anyhow::Result<()> {
     if args.check && files.iter().all(|file| file.contract.is_none()) {
         bail!("no contract has a tracepoint of {}; name one by --contract: {}", source(args), names(&contracts));
     }
-    if args.json {
+    if args.output.format() != Format::Table {
         terminal::line(&chainscope_hygiene::EscapedJson(&json::document(&files).to_string()).to_string())?;
     } else if args.check {
         terminal::write(text::findings(&files).as_bytes())?;

@@ -1,7 +1,7 @@
 //! `chainscope logs`.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Write as _},
     net::TcpListener,
     process::{Child, Stdio},
     sync::{Arc, Mutex},
@@ -64,7 +64,7 @@ fn each_flag_is_a_parameter_of_the_request() {
         [
             "/v2/log?limit=100",
             "/v2/log?node_name=default%2Foctez-0&log_level=warning%2Cerror&query=%22a%20b%22%20%2Bc&limit=7",
-            "/v2/log?node_name=x&from=1626264123&to=1626264124000&limit=100",
+            "/v2/log?node_name=x&from=1626264123&to=1626264124000&limit=1000&direction=forward",
         ]
     );
     for wrong in
@@ -82,19 +82,22 @@ fn what_is_logged_between_the_list_and_the_stream_is_not_missed() {
             .to_string()
     };
     let server = Fake::start(move |target| match target {
-        "/v2/log?limit=1" => ("200 OK", format!("[{}]", row(41))),
+        "/v2/log?limit=1&direction=backward" => ("200 OK", format!("[{}]", row(41))),
         "/v2/log?log_level=error&limit=100" => ("200 OK", "[]".to_owned()),
         "/v2/log/stream?log_level=error&cursor=42" => {
-            let problem = json!({"detail": "no longer\u{1b}"});
+            let problem = json!({"status": 403, "detail": "no longer\u{1b}"});
             ("200 OK", format!(": open\n\nid: 42\ndata: {}\n\nevent: error\ndata: {problem}\n\n", row(42)))
         }
         other => ("404 Not Found", other.to_owned()),
     });
     let output = chainscope(&["logs", "-f", "--level", "error", "--url", &server.url]).output().expect("it starts");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "2021-07-14T12:02:03.456Z INFO    line 42\n");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2), "a right is missing");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(error, "chainscope: the server ended the stream: no longer\\u{1b}\n");
+    assert!(
+        error.starts_with("chainscope: the server ended the stream: no longer\\u{1b}\nhint: the account needs"),
+        "{error}"
+    );
     let refused = Fake::start(|_| ("400 Bad Request", json!({"detail": "log_level: unknown"}).to_string()));
     assert!(refusal(&["logs", "--url", &refused.url]).contains("400 Bad Request: log_level: unknown"));
 }
@@ -164,13 +167,68 @@ fn a_followed_log_continues_where_the_list_ends() {
     assert_eq!(next(2), [7, 9]);
     server.feed(numbered(10, 6));
     assert_eq!(next(3), [11, 13, 15]);
+    // A lost connection: nothing is missing, and nothing comes twice.
     server.stop();
-    assert_eq!(next(1), [0_i64; 0]);
-    let mut error = String::new();
-    follow.stderr.take().expect("piped").read_to_string(&mut error).expect("readable");
+    let mut errors = BufReader::new(follow.stderr.take().expect("piped")).lines().map(|line| line.expect("a line"));
+    let lost = errors.next().expect("a note");
+    assert!(lost.starts_with("connection lost: ") && lost.ends_with("; reconnecting"), "{lost}");
+    server.resume();
+    server.feed(numbered(16, 4));
+    assert_eq!(next(2), [17, 19]);
+    assert_eq!(errors.next().as_deref(), Some("reconnected"));
+    follow.kill().expect("it runs");
+    follow.wait().expect("it ends");
+}
+
+#[test]
+fn records_that_are_new_or_gone_after_a_reconnect_are_named() {
+    let row =
+        |id: u64| json!({"id": id, "level": "Info", "timestamp": TIME, "section": "", "message": format!("line {id}")});
+    let event = move |id: u64| format!("id: {id}\ndata: {}\n\n", row(id));
+    // The first stream ends after row 1; then rows 2 to 4 were evicted; then the server has lost all records.
+    let state = Arc::new(Mutex::new(0));
+    let server = Fake::start(move |target| {
+        let mut streams = state.lock().expect("not poisoned");
+        let (oldest, newest) = [(0, 0), (5, 6), (0, 0)][*streams];
+        let list = |id: u64| ("200 OK", format!("[{}]", row(id)));
+        if target.starts_with("/v2/log?limit=1&direction=backward") {
+            return list(newest);
+        }
+        if target.starts_with("/v2/log?limit=1&direction=forward") {
+            return list(oldest);
+        }
+        if target.starts_with("/v2/log?limit=100") {
+            return ("200 OK", "[]".to_owned());
+        }
+        *streams += 1;
+        match target {
+            "/v2/log/stream?cursor=1" => ("200 OK", event(1)),
+            "/v2/log/stream?cursor=2" => ("200 OK", event(5) + &event(6)),
+            "/v2/log/stream?cursor=0" => {
+                let problem = json!({"status": 404, "detail": "the end"});
+                ("200 OK", format!("{}event: error\ndata: {problem}\n\n", event(0)))
+            }
+            other => ("404 Not Found", other.to_owned()),
+        }
+    });
+    let output = chainscope(&["logs", "-f", "--api", &server.url]).output().expect("it starts");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let shown: Vec<_> = shown.lines().map(|line| line.rsplit(' ').next().expect("a number")).collect();
+    assert_eq!(shown, ["1", "5", "6", "0"]);
+    let lost = "connection lost: the server ended the stream; reconnecting";
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(
-        (follow.wait().expect("it ends").code(), error.as_str()),
-        (Some(1), "chainscope: the server ended the stream\n")
+        errors.lines().collect::<Vec<_>>(),
+        [
+            lost,
+            "3 records were evicted meanwhile and are missing here",
+            "reconnected",
+            lost,
+            "the server has other records than before; all of them follow",
+            "reconnected",
+            "chainscope: the server ended the stream: the end",
+            "hint: --api is the URL of a Chainscope API, without a path or with /nodes/NAME",
+        ]
     );
 }
 

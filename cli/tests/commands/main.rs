@@ -1,9 +1,12 @@
 //! The commands that request from an aggregator, as a user runs them.
 
+mod kube;
 mod live;
 mod logs;
 mod messages;
 mod server;
+mod snapshots;
+mod tls;
 mod tmux;
 
 use std::process::{Command, Output};
@@ -24,9 +27,15 @@ fn stdout(arguments: &[&str]) -> String {
 
 /// Standard error of a command that fails with code 1 and prints nothing.
 fn refusal(arguments: &[&str]) -> String {
+    refusal_with(1, arguments)
+}
+
+/// Standard error of a command that fails with this code and prints nothing.
+fn refusal_with(code: i32, arguments: &[&str]) -> String {
     let Output { status, stdout, stderr } = chainscope(arguments).output().expect("it starts");
-    assert_eq!((status.code(), stdout.as_slice()), (Some(1), &b""[..]), "{arguments:?}");
-    String::from_utf8(stderr).expect("UTF-8")
+    let error = String::from_utf8(stderr).expect("UTF-8");
+    assert_eq!((status.code(), stdout.as_slice()), (Some(code), &b""[..]), "{arguments:?}: {error}");
+    error
 }
 
 #[test]
@@ -37,7 +46,18 @@ fn manual_pages_and_completions_describe_the_commands() {
         page.contains("chainscope\\-logs") && page.contains("\\-\\-follow") && page.contains("\\-\\-ca\\-file"),
         "{page}"
     );
-    assert!(refusal(&["man", "nothing"]).contains("\"nothing\""));
+    assert!(refusal_with(2, &["man", "nothing"]).contains("\"nothing\""));
+    let folder = tempfile::tempdir().expect("a directory");
+    stdout(&["man", "--out", folder.path().to_str().expect("UTF-8")]);
+    let mut pages: Vec<_> = std::fs::read_dir(folder.path())
+        .expect("written")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+        .collect();
+    pages.sort();
+    for name in ["", "-connections", "-logs", "-man", "-message", "-messages", "-nodes", "-run", "-stats"] {
+        assert!(pages.contains(&format!("chainscope{name}.1")), "{name}: {pages:?}");
+    }
+    assert!(!pages.iter().any(|page| page.contains("exec-with-parent")), "{pages:?}");
     for shell in ["bash", "zsh", "fish"] {
         let completions = stdout(&["completions", shell]);
         assert!(completions.contains("logs") && completions.contains("live"), "{shell}");

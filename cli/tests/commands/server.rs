@@ -4,11 +4,15 @@ use std::{net::SocketAddr, time::Duration};
 
 use chainscope_aggregator::{Aggregator, Config, NodeConfig, Running};
 use chainscope_proto::v1::{
-    Batch, Chunk, ChunkState, Hello, Initiator, LogEncoding, LogLevel, LogMessage, Message, Record, RecordReply,
-    RecordRequest, SocketAddress, record::Kind, record_reply::Reply, record_request::Request,
+    Batch, Chunk, ChunkState, Hello, Initiator, LogEncoding, LogLevel, LogMessage, MemoryState, Message, Record,
+    RecordReply, RecordRequest, SocketAddress, record::Kind, record_reply::Reply, record_request::Request,
 };
 use chainscope_store::{Store, StoreOptions};
-use tokio::{runtime::Runtime, sync::mpsc::Receiver, time::timeout};
+use tokio::{
+    runtime::Runtime,
+    sync::mpsc::{Receiver, Sender},
+    time::timeout,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// 2021-07-14T12:02:03.456Z
@@ -22,6 +26,14 @@ pub(crate) struct Server {
     config: Config,
     /// Records delivered so far.
     sequence: u64,
+    /// Open sessions of the agent.
+    sessions: Vec<Session>,
+}
+
+/// A session of the agent, which is open as long as this exists.
+struct Session {
+    requests: Sender<RecordRequest>,
+    replies: Receiver<RecordReply>,
 }
 
 impl Server {
@@ -36,7 +48,7 @@ impl Server {
         let mut config = Config::new(store, address);
         config.nodes.push(NodeConfig::new(NODE));
         change(&mut config);
-        let mut server = Self { runtime, running: None, config, sequence: 0 };
+        let mut server = Self { runtime, running: None, config, sequence: 0, sessions: Vec::new() };
         server.resume();
         server
     }
@@ -51,12 +63,26 @@ impl Server {
     }
 
     pub(crate) fn stop(&mut self) {
+        self.sessions.clear();
         let running = self.running.take().expect("it runs");
         self.runtime.block_on(async { timeout(LIMIT, running.shutdown()).await }).expect("it ends");
     }
 
     /// Stores records of the node.
     pub(crate) fn feed(&mut self, records: Vec<Record>) {
+        drop(self.session(records));
+    }
+
+    /// Stores records of the node and the memory of its process; the agent stays connected.
+    pub(crate) fn feed_and_stay(&mut self, records: Vec<Record>, memory: MemoryState) {
+        let mut session = self.session(records);
+        let request = RecordRequest { request: Some(Request::Memory(memory)) };
+        self.runtime.block_on(session.requests.send(request)).expect("it receives");
+        while !matches!(self.reply(&mut session.replies), Reply::Memory(ack) if ack.sequence == 1) {}
+        self.sessions.push(session);
+    }
+
+    fn session(&mut self, records: Vec<Record>) -> Session {
         let _runtime = self.runtime.enter();
         let (requests, mut replies) = self.running.as_ref().expect("it runs").connect();
         let hello = Hello {
@@ -74,6 +100,7 @@ impl Server {
             self.runtime.block_on(requests.send(RecordRequest { request: Some(request) })).expect("it receives");
         }
         while !matches!(self.reply(&mut replies), Reply::Ack(ack) if ack.next_sequence == self.sequence) {}
+        Session { requests, replies }
     }
 
     fn reply(&self, replies: &mut Receiver<RecordReply>) -> Reply {
@@ -126,6 +153,7 @@ pub(crate) fn logged(second: i64, level: LogLevel, line: &str) -> Record {
     Record { time_ns, ..record(Kind::LogMessage(message)) }
 }
 
-fn record(kind: Kind) -> Record {
+/// A record of the node's process at [`TIME`].
+pub(crate) fn record(kind: Kind) -> Record {
     Record { time_ns: TIME, target: "pid 4711".into(), kind: Some(kind) }
 }

@@ -189,9 +189,7 @@ fn control_characters_reach_no_terminal() {
     scene.honest_peer();
     let url = format!("http://127.0.0.1:{}", scene._machine.port());
     let shown = |more: &[&str]| {
-        run(Command::new(binary("chainscope"))
-            .args(["messages", "--url", &url, "--no-follow", "--last", "1000"])
-            .args(more))
+        run(Command::new(binary("chainscope")).args(["messages", "--api", &url, "--last", "1000"]).args(more))
     };
     for text in [shown(&[]), shown(&["--json"])] {
         assert!(text.lines().count() >= 10, "{text}");

@@ -1,0 +1,48 @@
+//! `chainscope completions` and `chainscope man`.
+
+use std::{fs, path::Path};
+
+use anyhow::Context as _;
+use clap_mangen::Man;
+
+use crate::{
+    args::{CompletionsArgs, ManArgs},
+    failure::Failure,
+    program, terminal,
+};
+
+/// Prints the completions of a shell.
+pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut program::command(), "chainscope", &mut text);
+    terminal::write(&text)
+}
+
+/// Prints a manual page, or writes all of them.
+pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
+    match &args.out {
+        Some(directory) => write_all(directory),
+        None => print(&args.command),
+    }
+}
+
+fn print(names: &[String]) -> anyhow::Result<()> {
+    let mut page = program::command();
+    page.build();
+    for name in names {
+        let found = page.find_subcommand(name).cloned();
+        page = found.ok_or_else(|| {
+            let failure = Failure::refused(format!("there is no command {name:?}"));
+            failure.hint(format!("`{} --help` lists the commands", program::name()))
+        })?;
+    }
+    let mut text = Vec::new();
+    Man::new(page).render(&mut text)?;
+    terminal::write(&text)
+}
+
+fn write_all(directory: &Path) -> anyhow::Result<()> {
+    let context = || format!("cannot write to {}", directory.display());
+    fs::create_dir_all(directory).with_context(context)?;
+    clap_mangen::generate_to(program::command(), directory).with_context(context)
+}
