@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("chainscope: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<demo::MissingPrerequisites>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
