@@ -204,10 +204,13 @@ https://{{ include "chainscope.fullname" . }}-operator.{{ .Release.Namespace }}.
 {{- define "chainscope.apiHosts" -}}
 {{- $names := list (include "chainscope.serviceNames" (list . "aggregator")) }}
 {{- with .Values.aggregator }}
+{{- /* A wildcard is no name: with auth.mode none, only names are served. */}}
 {{- if .ingress.enabled }}{{ $names = concat $names .ingress.hosts }}{{ end }}
 {{- if .httpRoute.enabled }}{{ $names = concat $names .httpRoute.hostnames }}{{ end }}
 {{- end }}
-{{- join "," $names }}
+{{- $known := list }}
+{{- range $names }}{{ if not (hasPrefix "*." .) }}{{ $known = append $known . }}{{ end }}{{ end }}
+{{- join "," $known }}
 {{- end -}}
 
 {{/* Projected token of agents and aggregator for the audience chainscope. */}}
