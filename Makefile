@@ -8,6 +8,12 @@ SHELL := /bin/bash -euo pipefail
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 BUILT = $${CARGO_TARGET_DIR:-target}/debug
+RELEASE = $${CARGO_TARGET_DIR:-target}/release
+OUT ?= $${CARGO_TARGET_DIR:-target}/images
+# Cargo runs as the user, and only the tests that it runs as root: no build artifacts of root are left.
+test e2e soak bench: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(CURDIR)/scripts/as-root
+comma := ,
+say = @echo "==> $(1)"
 DEMO = -p chainscope-cli -p chainscope-demo-node --no-default-features --features chainscope-cli/workspace-hack
 
 .PHONY: help setup build demo test e2e e2e-long cluster images lint bench soak fuzz openapi clean
@@ -19,24 +25,31 @@ setup: ## install system packages and mount the kernel's tracing file systems (D
 	@scripts/setup
 
 build: setup ## build every program and test
+	$(call say,Building every program and test; from nothing about 500 crates$(comma) RocksDB among them: 15 to 40 minutes on two cores)
 	$(CARGO) build --workspace --all-targets
 
 demo: ## record a demo node, show its decoded messages, its log and which code holds its memory
 	@scripts/setup demo
+	$(call say,Building two programs; from nothing about 380 crates: 5 to 15 minutes on two cores)
 	$(CARGO) build $(DEMO)
+	$(call say,Starting the demo as root$(comma) which loading eBPF programs needs; its first lines take some seconds)
 	scripts/as-root $(BUILT)/chainscope demo
 
 test: build ## run every test: unit, property, kernel (as root), API, end to end
-	scripts/as-root $(CARGO) test --workspace
+	$(call say,Running every test as root: 15 to 30 minutes on two cores; a failure stops here and is printed last)
+	$(CARGO) test --workspace
 	@# Again with the fallback for kernels before 6.3: the tests that depend on how bytes are captured.
-	scripts/as-root env CHAINSCOPE_CAPTURE=syscall $(CARGO) test --workspace \
+	$(call say,Running the tests of capturing again$(comma) with the fallback for kernels before 6.3)
+	CHAINSCOPE_CAPTURE=syscall $(CARGO) test --workspace \
 	  --test kernel --test half_open --test capture
 
-e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
+e2e: build images ## check the chart and run scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
 	charts/check
-	scripts/as-root $(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1 --show-output
+	$(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1 --show-output
+	@# Once more with the release images.
+	CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test -p chainscope-e2e --test cluster_messages -- --test-threads 1 --show-output
 
 e2e-long: build ## run the long scenarios on a cluster: every program at its memory limit (about 10 minutes)
 	scripts/setup-cluster
@@ -48,24 +61,27 @@ cluster: build ## run a Kubernetes cluster with the chart on this machine until 
 	scripts/kubernetes-tools
 	scripts/as-root $(BUILT)/chainscope-cluster up --hosts $${HOSTS:-1}
 
-images: build ## write the images of the chart as OCI archives, without a container engine (OUT=target/images)
-	scripts/setup-cluster
-	$(BUILT)/chainscope-cluster images --out $${OUT:-$${CARGO_TARGET_DIR:-target}/images}
+images: setup ## write release images as OCI archives, with SBOMs, without a container engine (OUT=target/images, REGISTRY=localhost)
+	$(call say,Building the programs in release mode; from nothing 20 to 60 minutes on two cores)
+	$(CARGO) build --locked --release -p chainscope-agent -p chainscope-operator -p chainscope-aggregator -p chainscope-cli \
+	  -p chainscope-demo-node -p chainscope-images
+	scripts/images $(RELEASE) $(OUT)
 
-lint: setup ## check format, clippy, licences and sources of the dependencies
+lint: setup ## check format, clippy, licences and sources of the dependencies, the release workflow (needs Go 1.26)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@# The scenarios on a cluster have `test = false`, so --all-targets leaves them out.
 	$(CARGO) clippy --workspace --test 'cluster*' --test 'long_cluster*' -- -D warnings
 	scripts/tool cargo-deny 0.20.2
 	PATH="$$(scripts/tool --bin):$$PATH" cargo deny --offline check bans licenses sources
+	"$$(scripts/go-tool actionlint github.com/rhysd/actionlint/cmd/actionlint@v1.7.12)" -shellcheck= -pyflakes= .github/workflows/*.yml
 
 bench: build ## measure ratios to the physical limit and to other tools (docs/benchmarks.md)
-	scripts/as-root scripts/bench
+	scripts/bench
 
 soak: build ## run the long tests: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s, memory trees for 10 minutes, PostgreSQL
 	scripts/setup-soak
-	scripts/as-root env CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --no-fail-fast --test 'soak*' -- --nocapture --test-threads 1
+	CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --no-fail-fast --test 'soak*' -- --nocapture --test-threads 1
 
 fuzz: setup ## fuzz every parser, FUZZ_SECONDS (300) each
 	scripts/tool cargo-fuzz 0.13.2

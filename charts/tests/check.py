@@ -4,6 +4,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,12 +27,13 @@ def fail(place, what):
     failures.append(f"{place}: {what}")
 
 
-def template(values):
-    """Renders the chart with these values; returns the process with its output."""
+def template(values, chart=CHART):
+    """Renders the chart with these values, and a registry if they name none; returns the process with its output."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        values = dict(values, image={"registry": "localhost"} | values.get("image", {}))
         yaml.safe_dump(values, file)
         file.flush()
-        command = [os.environ["HELM"], "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", file.name]
+        command = [os.environ["HELM"], "template", RELEASE, str(chart), "--namespace", NAMESPACE, "--values", file.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode == 0, done.stdout, done.stderr
 
@@ -57,8 +59,8 @@ def taken(case, rendered, seen):
         fail(name, error)
         return
     for problem in (
-        *manifests.problems(objects, seen),
-        *permissions.problems(objects, NAMESPACE),
+        *manifests.problems(objects, seen, case.get("accounts", ())),
+        *permissions.problems(objects, NAMESPACE, "security" not in case),
         *permissions.pod_logs(objects, case["values"].get("agent", {}).get("podLogs", {})),
     ):
         fail(name, problem)
@@ -71,11 +73,32 @@ def same_keys(values, schema, place=""):
         return
     for key in sorted(properties.keys() - values.keys() - {"global"}):
         # Kubernetes objects whose fields are all optional.
-        if place not in ("/agent/appArmorProfile", "/agent/seLinuxOptions", "/agent/updateStrategy/rollingUpdate"):
+        if not re.search("ecurityContext$|^/agent/updateStrategy/rollingUpdate$", place):
             fail("values.yaml", f"lacks {place}/{key} of the schema")
     for key, value in values.items():
         sub = properties.get(key, {})
         same_keys(value, sub, f"{place}/{key}")
+
+
+def pods_without_versions():
+    """Pod templates, selectors and claims of two versions of the chart are the same but for images: a new chart restarts no pod
+    that is the same, and changes no immutable field."""
+    values = {"image": {"registry": "localhost", "tag": "t"}}
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        other = pathlib.Path(folder) / "chainscope"
+        shutil.copytree(CHART, other)
+        text = (CHART / "Chart.yaml").read_text()
+        (other / "Chart.yaml").write_text(re.sub("(?m)^(version|appVersion): .*$", r"\1: 99.0.0", text))
+        for chart in (CHART, other):
+            accepted, text, error = template(values, chart)
+            if not accepted:
+                fail("another version of the chart", error)
+                return
+            specs = [item["spec"] for item in manifests.load(text) if manifests.pod_of(item) and item["kind"] != "Pod"]
+            found.append([(spec["template"], spec["selector"], spec.get("volumeClaimTemplates")) for spec in specs])
+    if len(found[0]) != 3 or found[0] != found[1]:
+        fail("pod templates", "differ between versions of the chart")
 
 
 def explained():
@@ -104,6 +127,7 @@ def main():
         taken(case, rendered.pop(0), seen)
     schema = yaml.safe_load((CHART / "values.schema.json").read_text())
     same_keys(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
+    pods_without_versions()
     explained()
     plain = ROOT / "deploy/manifests/chainscope.yaml"
     for problem in manifests.problems(manifests.load(plain.read_text()), seen):

@@ -13,8 +13,12 @@ VERSIONS = ("1.30", "1.34", "1.35", "1.36")
 # Third-party kinds without a schema here.
 FOREIGN = {
     ("cert-manager.io/v1", "Certificate"),
+    ("gateway.networking.k8s.io/v1", "BackendTLSPolicy"),
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"),
+    ("monitoring.coreos.com/v1", "PodMonitor"),
     ("monitoring.coreos.com/v1", "ServiceMonitor"),
     ("monitoring.coreos.com/v1", "PrometheusRule"),
+    ("security.openshift.io/v1", "SecurityContextConstraints"),
 }
 
 
@@ -81,14 +85,15 @@ def matches(selector, labels):
     return all(labels.get(key) == value for key, value in selector.items())
 
 
-def dangling(objects):
-    """References to missing objects."""
+def dangling(objects, accounts):
+    """References to missing objects. `accounts`: names of ServiceAccounts that the values say exist."""
+    existing = {("ServiceAccount", name) for name in accounts}
     pods = [(item, *pod) for item in objects if (pod := pod_of(item))]
     named = {(item["kind"], item["metadata"]["name"]) for item in objects}
     for item, labels, spec in pods:
         if item["kind"] != "Pod" and not matches(item["spec"]["selector"]["matchLabels"], labels):
             yield f"{label(item)}: its selector does not match its pods"
-        if ("ServiceAccount", spec.get("serviceAccountName", "default")) not in named and item["kind"] != "Pod":
+        if ("ServiceAccount", spec.get("serviceAccountName", "default")) not in named | existing and item["kind"] != "Pod":
             yield f"{label(item)}: no ServiceAccount {spec.get('serviceAccountName')}"
         claims = {claim["metadata"]["name"] for claim in item["spec"].get("volumeClaimTemplates", [])}
         volumes = {volume["name"] for volume in spec.get("volumes", [])} | claims
@@ -107,6 +112,14 @@ def dangling(objects):
         spec = item.get("spec", {})
         if item["kind"] == "Service":
             chosen, ports = spec["selector"], [port["targetPort"] for port in spec["ports"]]
+        elif item["kind"] == "PodMonitor":
+            # One for all components: of a component it is checked as Services are.
+            yield from pod_monitor(item, pods)
+            continue
+        elif item["kind"] in ("Ingress", "HTTPRoute"):
+            for service in backends(item) - {name for kind, name in named if kind == "Service"}:
+                yield f"{label(item)}: no Service {service}"
+            continue
         elif item["kind"] == "PodDisruptionBudget":
             chosen, ports = spec["selector"]["matchLabels"], []
         elif item["kind"] == "NetworkPolicy":
@@ -123,8 +136,29 @@ def dangling(objects):
                 yield f"{label(item)}: port {port} is not a port of a container"
 
 
-def problems(objects, seen):
-    """Problems of the objects of one rendering. `seen`: objects that have been validated before."""
+def pod_monitor(item, pods):
+    spec = item["spec"]
+    components = spec["selector"]["matchExpressions"][0]["values"]
+    for component in components:
+        labels_wanted = spec["selector"]["matchLabels"] | {"app.kubernetes.io/component": component}
+        found = [each for _, labels, each in pods if matches(labels_wanted, labels)]
+        offered = {port["name"] for each in found for container in each["containers"] for port in container.get("ports", [])}
+        for endpoint in spec["podMetricsEndpoints"]:
+            if endpoint["port"] not in offered:
+                yield f"{label(item)}: no pod of {component} has the port {endpoint['port']}"
+
+
+def backends(item):
+    """Names of the Services of an Ingress or an HTTPRoute."""
+    rules = item["spec"]["rules"]
+    if item["kind"] == "Ingress":
+        return {path["backend"]["service"]["name"] for rule in rules for path in rule["http"]["paths"]}
+    return {backend["name"] for rule in rules for backend in rule["backendRefs"]}
+
+
+def problems(objects, seen, accounts=()):
+    """Problems of the objects of one rendering. `seen`: objects that have been validated before; `accounts`: ServiceAccounts
+    that the values say exist."""
     names = [label(item) for item in objects]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"duplicate {name}"
@@ -133,4 +167,4 @@ def problems(objects, seen):
         if text not in seen:
             seen.add(text)
             yield from invalid(item)
-    yield from dangling(objects)
+    yield from dangling(objects, accounts)

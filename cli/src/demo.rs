@@ -3,8 +3,8 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
-    net::SocketAddr,
+    io::{BufRead as _, BufReader, ErrorKind},
+    net::{SocketAddr, TcpListener},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -17,13 +17,16 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use chainscope_agent::Finding;
 use chainscope_spec::{Config, Logs, Memory};
 use serde_json::Value;
 
 use crate::{
     api::Api,
     args::DemoArgs,
-    diagnostics, logs, memory, messages,
+    diagnostics,
+    failure::Failure,
+    logs, memory, messages,
     standalone::{self, Running, Storage},
     terminal, time,
 };
@@ -32,15 +35,25 @@ use crate::{
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of messages to show if standard output is not a terminal.
 const DEFAULT_MESSAGES: u64 = 40;
+/// What to try after the demo.
+const NEXT: &str = "
+  chainscope run --p2p-port 9732       record the node that listens for peers on port 9732
+  chainscope messages --live           then: its peers and their messages, live
+  chainscope memory --pid PID          which code holds the memory of any process
+  make images                          images for Kubernetes: docs/kubernetes.md
+
+docs/chainscope.example.toml adds the log and the memory of a node, and more nodes.";
 /// Number of log messages to show.
 const LOG_MESSAGES: u64 = 12;
 
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     diagnostics::start(None, "warn")?;
+    require_prerequisites(&chainscope_agent::self_check())?;
     let binary = demo_node_binary(args.demo_node.as_deref())?;
     let directory = tempfile::tempdir()?;
     let identity = directory.path().join("identity.json");
     let log = directory.path().join("node.log");
+    let store = directory.path().join("store");
     let rate = args.rate.to_string();
 
     let mut node = DemoNode::start(
@@ -48,7 +61,9 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
             .args(["load", "--listen", "[::1]:0", "--commands", "--keep-open", "--rate", &rate, "--identity"])
             .arg(&identity)
             .arg("--log")
-            .arg(&log),
+            .arg(&log)
+            .arg("--store")
+            .arg(&store),
     )?;
     let port = node.port()?;
     terminal::line(&format!("A demo node runs as pid {}, listening for peers on port {port}.", node.child.id()))?;
@@ -59,7 +74,13 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
         node.observe.logs = Some(Logs::default());
         node.log_sources.file = Some(log.clone());
     }
-    config.listen = args.listen;
+    config.listen = free_address(args.listen)?;
+    if config.listen.port() != args.listen.port() {
+        terminal::line(&format!(
+            "Another program listens on {} (another Chainscope?); the API is on another port.",
+            args.listen
+        ))?;
+    }
     config.data_dir = directory.path().join("data");
     let running = standalone::start(&config, Storage::Memory)?;
     let url = format!("http://{}", standalone::reachable(running.address()));
@@ -98,6 +119,29 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     }
     print_summary(&api, shown)?;
     running.stop()
+}
+
+/// Fails with all that is missing, before anything is started.
+fn require_prerequisites(findings: &[Finding]) -> anyhow::Result<()> {
+    let missing: Vec<String> =
+        findings.iter().filter(|finding| finding.is_obstacle()).map(|finding| format!("\n  {finding}")).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let hint = "the demo loads eBPF programs: run it as root, with sudo, or in a container with --privileged --pid=host; \
+                `chainscope run --check` lists all prerequisites";
+    Err(Failure::refused(format!("the demo cannot record here:{}", missing.concat())).hint(hint).into())
+}
+
+/// The address, or if its port is taken the same address with a free port.
+fn free_address(wanted: SocketAddr) -> anyhow::Result<SocketAddr> {
+    match TcpListener::bind(wanted) {
+        Ok(_) => Ok(wanted),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            Ok(TcpListener::bind(SocketAddr::new(wanted.ip(), 0))?.local_addr()?)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot listen on {wanted}")),
+    }
 }
 
 /// Prints `max` messages, or all until Ctrl-C; returns their number.
@@ -141,14 +185,11 @@ impl std::fmt::Display for LimitReached {
 
 impl std::error::Error for LimitReached {}
 
-/// Prints the last line of the demo.
+/// Prints the last lines of the demo: what was shown, and what to try next.
 fn print_summary(api: &Api, shown: u64) -> anyhow::Result<()> {
     let connections = api.json("/v3/connections", &[])?;
     let connections = connections.as_array().map_or(0, Vec::len);
-    terminal::line(&format!(
-        "\n{shown} messages of {connections} connections shown. Try next: `chainscope run --p2p-port 9732` records your node; \
-         `logs = {{ file = … }}` and `memory = {{}}` in chainscope.toml add its log and its memory; `chainscope run --help`."
-    ))
+    terminal::line(&format!("\n{shown} messages of {connections} connections shown. Try next:\n{NEXT}"))
 }
 
 /// The demo node's binary: `path`, else the one beside this binary.

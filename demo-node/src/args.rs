@@ -159,6 +159,9 @@ pub(crate) struct Load {
     /// Keep connections open after the last message
     #[arg(long)]
     pub(crate) keep_open: bool,
+    /// Handle messages in subsystems that hold memory: a block cache, a mempool, and a block store in this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) store: Option<PathBuf>,
     /// Answer handshakes with a Nack of this motive
     #[arg(long)]
     pub(crate) nack: Option<u16>,

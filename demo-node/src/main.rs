@@ -5,6 +5,7 @@
 
 mod args;
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use chainscope_demo_node::reactor::{Command, CommandSender, Plan, Reactor};
 use chainscope_demo_node::report::Report;
 use chainscope_demo_node::script::{Player, Script};
 use chainscope_demo_node::session::{Session, SessionOptions, Source};
+use chainscope_demo_node::subsystems::Subsystems;
 use chainscope_demo_node::wire::Identity;
 use chainscope_demo_node::{hostile, octez};
 use clap::Parser as _;
@@ -104,6 +106,7 @@ fn load(load: Load) -> Result<usize> {
         interval,
         keep_open: load.keep_open,
         nack: load.nack,
+        subsystems: load.store.as_deref().map(subsystems).transpose()?,
         ..session_options(common, &load.protocol, identity)
     };
     let finite = (load.messages.is_some() || load.bytes.is_some()) && !load.keep_open;
@@ -159,7 +162,13 @@ fn session_options(common: &Common, protocol: &ProtocolOptions, identity: Rc<Ide
         verify: !protocol.no_verify,
         keep_open: false,
         nack: None,
+        subsystems: None,
     }
+}
+
+fn subsystems(store: &Path) -> Result<Rc<RefCell<Subsystems>>> {
+    let subsystems = Subsystems::create(store).with_context(|| format!("cannot write {}", store.display()))?;
+    Ok(Rc::new(RefCell::new(subsystems)))
 }
 
 fn report(common: &Common) -> Result<Report> {

@@ -1,5 +1,6 @@
 //! A session with generated keys: handshake, then sealed messages from a source, one write per chunk.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use crate::io_sizes::{WriteSizes, random_read_size};
 use crate::log::{self, Level};
 use crate::messages::{KINDS, Message};
 use crate::report::{Report, TranscriptLine};
+use crate::subsystems::Subsystems;
 use crate::wire::{Chunks, Cipher, Identity, MAX_PLAIN, ciphers, peer_id, public_key_of};
 
 /// Options of a session.
@@ -37,6 +39,8 @@ pub struct SessionOptions {
     pub keep_open: bool,
     /// Refuse the handshake with a Nack of this motive, without points.
     pub nack: Option<u16>,
+    /// Handle what arrives; shared by all sessions.
+    pub subsystems: Option<Rc<RefCell<Subsystems>>>,
 }
 
 /// A source of messages; an endless one has no upper size hint.
@@ -206,18 +210,20 @@ impl Session {
                 }));
             }
             (1, _) => self.finishing = true,
-            _ => self.assemble(counter, plain),
+            _ => self.assemble(counter, plain)?,
         }
         Ok(())
     }
 
     /// Appends the plaintext of a chunk to the current message.
-    fn assemble(&mut self, counter: u64, plain: Vec<u8>) {
+    fn assemble(&mut self, counter: u64, plain: Vec<u8>) -> Result<(), String> {
         if self.partial.is_empty() {
             self.partial_start = counter;
         }
         self.partial.extend(plain);
-        let Some(length) = self.partial.first_chunk::<4>().map(|l| 4 + u32::from_be_bytes(*l) as usize) else { return };
+        let Some(length) = self.partial.first_chunk::<4>().map(|l| 4 + u32::from_be_bytes(*l) as usize) else {
+            return Ok(());
+        };
         if self.partial.len() >= length {
             let message = std::mem::take(&mut self.partial);
             let tag = message.get(4..6).and_then(|t| t.try_into().ok()).map_or(0, u16::from_be_bytes);
@@ -225,7 +231,14 @@ impl Session {
             self.record(false, kind, self.partial_start, &message);
             self.report.log(|| log::about(kind, &message, self.peer.as_deref()?));
             self.received_messages += 1;
+            if let Some(subsystems) = &self.options.subsystems {
+                subsystems
+                    .borrow_mut()
+                    .handle_message(kind, &message)
+                    .map_err(|error| format!("block store: {error}"))?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -4,12 +4,12 @@ use std::process::Command;
 
 use chainscope_e2e::cluster::{Level, Setup, programs};
 use chainscope_e2e::harness::{self, run};
-use chainscope_e2e::image::ours;
+use chainscope_e2e::image;
 
 #[test]
 fn an_older_release_is_upgraded_rolled_back_and_uninstalled() {
     let images = tempfile::tempdir().expect("a folder for images");
-    let archives = ours::write_all(&harness::programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
+    let archives = image::write_all(&harness::programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
     let cluster = Setup::new(Level::Hosts(1)).images(archives).start();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/tests/lifecycle");
     let output = run(Command::new(script)

@@ -1,11 +1,27 @@
+{{/* Name of the application, in labels and selectors. */}}
+{{- define "chainscope.name" -}}
+{{- .Values.nameOverride | default .Chart.Name -}}
+{{- end -}}
+
 {{/* Prefix of all object names, short enough for all suffixes. */}}
 {{- define "chainscope.fullname" -}}
-{{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Release.Name -}}
+{{- if and .Values.nameOverride (not (contains .Values.nameOverride $name)) -}}
+{{- $name = printf "%s-%s" $name .Values.nameOverride -}}
+{{- end -}}
+{{- .Values.fullnameOverride | default $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Name of a component's ServiceAccount. Takes (list $ "component"). */}}
+{{- define "chainscope.serviceAccount" -}}
+{{- $root := index . 0 -}}
+{{- $name := printf "%s-%s" (include "chainscope.fullname" $root) (index . 1) -}}
+{{- (index $root.Values (index . 1)).serviceAccount.name | default $name -}}
 {{- end -}}
 
 {{/* Selector labels of a component's pods. They must not change: selectors are immutable. Takes (list $ "component"). */}}
 {{- define "chainscope.selector" -}}
-app.kubernetes.io/name: chainscope
+app.kubernetes.io/name: {{ include "chainscope.name" (index . 0) }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
@@ -50,13 +66,15 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* metadata of a pod's template. Takes (list $ "component" values). */}}
+{{/* metadata of a pod's template, without labels that change with every version of the chart: they would restart agents that are
+     the same. Takes (list $ "component" values). */}}
 {{- define "chainscope.podMetadata" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 2 -}}
 labels:
-  {{- include "chainscope.labels" . | nindent 2 }}
-  {{- with $values.podLabels }}
+  {{- include "chainscope.selector" . | nindent 2 }}
+  app.kubernetes.io/part-of: chainscope
+  {{- with merge (dict) ($values.podLabels | default dict) $root.Values.commonLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
@@ -70,10 +88,27 @@ annotations:
 {{- define "chainscope.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
+{{- if not (or $root.Values.image.registry (contains "/" $image.repository)) -}}
+{{- include "chainscope.noRegistry" $root | fail -}}
+{{- end -}}
 {{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- $image.repository -}}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}{{ end -}}
 {{- end -}}
+
+{{/* What to do without image.registry. */}}
+{{- define "chainscope.noRegistry" }}
+
+image.registry is not set, and there is no registry that has these images by default. Build them in a checkout of Chainscope:
+
+  make images
+
+Then load them into the hosts, such as those of kind, and pass --set image.registry=localhost
+
+  for name in agent operator aggregator; do kind load image-archive target/images/$name.tar; done
+
+or push them to a registry (docs/kubernetes.md, "Images"), and pass --set image.registry=registry.example.org/team
+{{ end -}}
 
 {{/* A third-party image. Takes the image. */}}
 {{- define "chainscope.foreignImage" -}}
@@ -114,21 +149,21 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* securityContext for the PodSecurity level restricted, for pods and containers. */}}
-{{- define "chainscope.restrictedPod" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
+{{/* securityContext of a pod that needs no privileges. OpenShift assigns users and groups of the namespace's range; others are
+     refused. Takes (list $ podSecurityContext). */}}
+{{- define "chainscope.podSecurity" -}}
+{{- $context := index . 1 -}}
+{{- if (index . 0).Values.openshift.enabled }}{{ $context = omit $context "runAsUser" "runAsGroup" "fsGroup" }}{{ end -}}
+{{- toYaml $context -}}
 {{- end -}}
-{{- define "chainscope.restrictedContainer" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+
+{{/* securityContext of the agent's pod. SELinux denies bpf(2) to ordinary containers. */}}
+{{- define "chainscope.agentPodSecurity" -}}
+{{- $context := .Values.agent.podSecurityContext -}}
+{{- if and .Values.openshift.enabled (not $context.seLinuxOptions) }}
+{{- $context = merge (dict "seLinuxOptions" (dict "type" "spc_t")) $context }}
+{{- end -}}
+{{- toYaml $context -}}
 {{- end -}}
 
 {{/* Probes on the metrics port. Takes the maximum startup time in seconds. */}}
@@ -165,6 +200,19 @@ https://{{ include "chainscope.fullname" . }}-operator.{{ .Release.Namespace }}.
 {{- list $name $namespaced (printf "%s.svc" $namespaced) (printf "%s.svc.cluster.local" $namespaced) | join "," }}
 {{- end -}}
 
+{{/* The names under which clients reach the API, for --hosts. */}}
+{{- define "chainscope.apiHosts" -}}
+{{- $names := list (include "chainscope.serviceNames" (list . "aggregator")) }}
+{{- with .Values.aggregator }}
+{{- /* A wildcard is no name: with auth.mode none, only names are served. */}}
+{{- if .ingress.enabled }}{{ $names = concat $names .ingress.hosts }}{{ end }}
+{{- if .httpRoute.enabled }}{{ $names = concat $names .httpRoute.hostnames }}{{ end }}
+{{- end }}
+{{- $known := list }}
+{{- range $names }}{{ if not (hasPrefix "*." .) }}{{ $known = append $known . }}{{ end }}{{ end }}
+{{- join "," $known }}
+{{- end -}}
+
 {{/* Projected token of agents and aggregator for the audience chainscope. */}}
 {{- define "chainscope.tokenVolume" -}}
 name: token
@@ -177,8 +225,8 @@ projected:
         expirationSeconds: 3600
 {{- end -}}
 
-{{/* Volume of the CA bundle. */}}
-{{- define "chainscope.caVolume" -}}
+{{/* Kind, name and key of the object with the CA bundle, as YAML. */}}
+{{- define "chainscope.ca" -}}
 {{- $name := .Values.certificates.ca.name -}}
 {{- $kind := .Values.certificates.ca.kind -}}
 {{- $key := .Values.certificates.ca.key -}}
@@ -191,16 +239,47 @@ projected:
 {{- $kind = "Secret" -}}
 {{- $key = "ca.crt" -}}
 {{- end -}}
+{{- dict "kind" $kind "name" $name "key" $key | toYaml -}}
+{{- end -}}
+
+{{/* Volume of the CA bundle. */}}
+{{- define "chainscope.caVolume" -}}
+{{- $ca := include "chainscope.ca" . | fromYaml -}}
 name: ca
-{{- if eq $kind "ConfigMap" }}
+{{- if eq $ca.kind "ConfigMap" }}
 configMap:
-  name: {{ $name }}
+  name: {{ $ca.name }}
 {{- else }}
 secret:
-  secretName: {{ $name }}
+  secretName: {{ $ca.name }}
 {{- end }}
   items:
-    - {key: {{ $key }}, path: ca.crt}
+    - {key: {{ $ca.key }}, path: ca.crt}
+{{- end -}}
+
+{{/* The aggregator's volume claim; empty if another volume holds its data. */}}
+{{- define "chainscope.claim" -}}
+{{- with .Values.aggregator.persistence -}}
+{{- if and .enabled (not .existingClaim) -}}
+metadata:
+  name: data
+  {{- with .annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  accessModes:
+    {{- toYaml .accessModes | nindent 4 }}
+  {{- if eq .storageClassName "-" }}
+  storageClassName: ""
+  {{- else if .storageClassName }}
+  storageClassName: {{ .storageClassName }}
+  {{- end }}
+  resources:
+    requests:
+      storage: {{ include "chainscope.quantity" .size }}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Directories of the host with logs of pods, by name of the volume, as JSON. They are mounted under the same paths, because
@@ -232,4 +311,18 @@ secret:
   resourceNames: {{ toJson . }}
   {{- end }}
   verbs: [get]
+{{- end -}}
+
+{{/* A quantity as text; large integers come as floating-point numbers. */}}
+{{- define "chainscope.quantity" -}}
+{{- if kindIs "float64" . }}{{ printf "%.0f" . }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}
+
+{{/* Number of bytes of a quantity, to compare those of different units. */}}
+{{- define "chainscope.bytes" -}}
+{{- $text := include "chainscope.quantity" . -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
+{{- $decimal := dict "m" 0.001 "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 -}}
+{{- $binary := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- mulf (float64 $number) (get (merge $decimal $binary) (trimPrefix $number $text)) | printf "%.0f" -}}
 {{- end -}}

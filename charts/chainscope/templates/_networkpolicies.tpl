@@ -3,6 +3,10 @@
 - ports:
     - {protocol: UDP, port: 53}
     - {protocol: TCP, port: 53}
+    {{- if .Values.openshift.enabled }}
+    - {protocol: UDP, port: 5353}
+    - {protocol: TCP, port: 5353}
+    {{- end }}
 {{- end }}
 
 {{- define "chainscope.allowApiServer" -}}

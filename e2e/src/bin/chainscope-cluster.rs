@@ -1,11 +1,10 @@
-//! A Kubernetes cluster on this machine, and the images for it: `make cluster`, `make images`.
+//! A Kubernetes cluster on this machine: `make cluster`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use chainscope_e2e::cluster::{Level, Setup};
-use chainscope_e2e::image::ours;
+use chainscope_e2e::image;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -19,12 +18,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Write the images of Chainscope and of a simulated Octez as OCI archives
-    Images {
-        /// Output directory
-        #[arg(long)]
-        out: PathBuf,
-    },
     /// Start a cluster, install the chart, and keep both until Ctrl-C
     Up {
         /// Number of hosts that run pods
@@ -50,12 +43,6 @@ fn run(action: Action) -> Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this binary")?;
     let built = program.parent().context("the binary has no parent directory")?;
     match action {
-        Action::Images { out } => {
-            for archive in ours::write_all(built, &out)? {
-                say(&archive.display().to_string());
-            }
-            Ok(())
-        }
         Action::Up { hosts, bare } => up(built, hosts, bare),
     }
 }
@@ -65,7 +52,7 @@ fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
 
     let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
-    let images = if bare { Vec::new() } else { ours::write_all(built, folder.path())? };
+    let images = if bare { Vec::new() } else { image::write_all(built, folder.path())? };
     say("starting a cluster");
     let cluster = Setup::new(Level::Hosts(hosts)).images(images).start();
     if !bare {
@@ -83,6 +70,8 @@ fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
                 "--wait",
                 "--timeout",
                 "3m",
+                "--set",
+                &format!("image.registry={}", image::REGISTRY),
             ])
             .status()
             .context("cannot run helm")?;
@@ -94,7 +83,7 @@ fn up(built: &std::path::Path, hosts: u8, bare: bool) -> Result<()> {
     if !bare {
         say(&format!(
             "{kubectl} apply -f e2e/manifests/octez.yaml   # pods as tezos-k8s creates them, image {}",
-            ours::OCTEZ
+            image::OCTEZ
         ));
     }
     say("Ctrl-C stops the cluster");

@@ -345,12 +345,9 @@ pub fn programs() -> PathBuf {
 /// Writes the image of the pause container, which holds the namespaces of a pod.
 fn pause(folder: &Folder) -> PathBuf {
     let archive = folder.join("pause.tar");
-    let image = crate::image::Image {
-        name: worker::PAUSE.to_owned(),
-        entry: ["/bin/busybox", "sleep", "2147483647"].map(str::to_owned).to_vec(),
-        user: "65532:65532".to_owned(),
-        files: vec![crate::image::Entry::file("bin/busybox", "/bin/busybox")],
-    };
+    let files = vec![chainscope_images::Entry::file("bin/busybox", "/bin/busybox")];
+    let mut image = crate::image::image(worker::PAUSE, "/bin/busybox", chainscope_images::NONROOT, files);
+    image.entry.extend(["sleep", "2147483647"].map(str::to_owned));
     image.write(&archive).unwrap_or_else(|e| panic!("{}: {e:#}", archive.display()));
     archive
 }

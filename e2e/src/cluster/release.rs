@@ -10,6 +10,7 @@ use super::forward::Forward;
 use crate::harness::api::Api;
 use crate::harness::run;
 use crate::harness::wait::until;
+use crate::image::REGISTRY;
 
 /// Name of the release and of its namespace.
 pub const RELEASE: &str = "chainscope";
@@ -35,6 +36,7 @@ impl Cluster {
     pub fn install(&self, values: &[&str]) {
         let mut command = self.program("helm");
         command.args(["install", RELEASE, "charts/chainscope", "--namespace", RELEASE, "--wait", "--timeout", "3m"]);
+        command.args(["--set", &format!("image.registry={REGISTRY}")]);
         for value in values {
             command.args(["--set", value]);
         }

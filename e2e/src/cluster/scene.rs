@@ -10,7 +10,7 @@ use super::{Cluster, Level, Setup};
 use crate::harness::api::Api;
 use crate::harness::transcript::{self, Missing};
 use crate::harness::{programs, wait};
-use crate::image::ours;
+use crate::image;
 
 /// The pods, as tezos-k8s creates them.
 const PODS: &str = include_str!("../../manifests/octez.yaml");
@@ -58,7 +58,7 @@ impl Scene {
     #[must_use]
     pub fn on(setup: Setup, values: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
         let images = tempfile::tempdir().expect("a folder for images");
-        let archives = ours::write_all(&programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
+        let archives = image::write_all(&programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
         let cluster = setup.audit().images(archives).start();
         cluster.kubectl("create namespace tezos");
         cluster.make_namespace();

@@ -1,5 +1,6 @@
 //! `chainscope demo`, as seen on a terminal.
 
+use std::net::TcpListener;
 use std::process::Command;
 
 use chainscope_e2e::harness::program::Program;
@@ -25,8 +26,36 @@ fn ctrl_c_ends_it_with_the_log_the_memory_tree_and_the_sum() {
         "Which code holds",
         "100.0 %  all (cache",
         "[chainscope-demo-node]",
-        "connections shown",
+        "BlockCache>::insert_block",
+        "Mempool>::add_operation",
+        "BlockStore>::read_block",
+        "connections shown. Try next:",
     ] {
         assert!(output.contains(part), "no {part:?} in {output}");
     }
+}
+
+#[test]
+fn a_taken_port_is_replaced_and_said() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listen = taken.local_addr().expect("its address").to_string();
+    let mut command = Command::new(binary("chainscope"));
+    command.args(["demo", "--messages", "1", "--listen", &listen]).arg("--demo-node");
+    let finished = Program::start("chainscope", command.arg(binary("chainscope-demo-node"))).join(WAIT_TIMEOUT);
+    assert!(finished.status.success(), "{}", finished.err.join("\n"));
+    let output = finished.out.join("\n");
+    assert!(output.contains(&format!("Another program listens on {listen}")), "{output}");
+    assert!(!output.contains(&format!("http://{listen}/")), "{output}");
+}
+
+#[test]
+fn without_rights_it_says_what_is_missing() {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(binary("chainscope")).arg("demo");
+    let finished = Program::start("setpriv", &mut command).join(WAIT_TIMEOUT);
+    let errors = finished.err.join("\n");
+    assert_eq!(finished.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("the demo cannot record here:"), "{errors}");
+    assert!(errors.contains("BPF"), "{errors}");
+    assert!(finished.out.is_empty(), "nothing was started: {:?}", finished.out);
 }

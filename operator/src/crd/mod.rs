@@ -44,12 +44,6 @@ pub use status::{PodState, PodStatus, TezosNodeStatus};
         description = "Number of pods that are recorded"
     ),
     printcolumn(
-        name = "Messages",
-        type_ = "integer",
-        json_path = ".status.messages",
-        description = "Messages recorded from the current pods"
-    ),
-    printcolumn(
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",

@@ -1,10 +1,10 @@
 //! Status of a `TezosNode`.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Observed state of the node. Counters are updated at most once a minute, other fields immediately.
+/// Observed state of the node, without counters; these are metrics.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TezosNodeStatus {
@@ -24,12 +24,6 @@ pub struct TezosNodeStatus {
     /// Number of these pods that are recorded.
     #[serde(default)]
     pub recording_count: i64,
-    /// Messages recorded from these pods since the start of their agents.
-    #[serde(default)]
-    pub messages: i64,
-    /// Bytes of these pods' traffic that were lost at any stage of recording.
-    #[serde(default)]
-    pub bytes_lost: i64,
     /// The pods, sorted by name; at most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
@@ -63,24 +57,6 @@ pub struct PodStatus {
     /// Peer id of the identity in use; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub peer_id: String,
-    /// Messages recorded.
-    #[serde(default)]
-    pub messages: i64,
-    /// Open connections.
-    #[serde(default)]
-    pub connections: i64,
-    /// Bytes sent and received on the node's connections.
-    #[serde(default)]
-    pub bytes_seen: i64,
-    /// Bytes of these that were lost at any stage of recording.
-    #[serde(default)]
-    pub bytes_lost: i64,
-    /// Dropped records.
-    #[serde(default)]
-    pub records_lost: i64,
-    /// Time of the last record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_record_time: Option<Time>,
     /// Last error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_error: String,

@@ -5,15 +5,10 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::input::Key;
-use crate::{
-    crd::{PodStatus, TezosNodeStatus},
-    desired::Desired,
-};
+use crate::{crd::TezosNodeStatus, desired::Desired};
 
 /// Minimum interval between two writes of the same status.
 const MIN_WRITE_INTERVAL_NS: i64 = 1_000_000_000;
-/// Interval of writes that update counters only.
-const COUNTER_WRITE_INTERVAL_NS: i64 = 60_000_000_000;
 
 /// The result of a reconciliation.
 #[derive(Debug, Default)]
@@ -74,34 +69,7 @@ impl EventRecord {
     }
 }
 
-/// Whether a status is due to be written: changes are written at once, changed counters once a minute.
+/// Whether a status is due to be written: at once after a change, unless one was written just before.
 pub(super) fn is_due(written: &TezosNodeStatus, written_ns: i64, status: &TezosNodeStatus, now_ns: i64) -> bool {
-    let age = now_ns.saturating_sub(written_ns);
-    let interval = if differs(written, status) { MIN_WRITE_INTERVAL_NS } else { COUNTER_WRITE_INTERVAL_NS };
-    status != written && age >= interval
-}
-
-/// Whether the statuses differ in more than counters.
-fn differs(one: &TezosNodeStatus, other: &TezosNodeStatus) -> bool {
-    one.observed_generation != other.observed_generation
-        || one.pod_count != other.pod_count
-        || one.recording_count != other.recording_count
-        || one.conditions != other.conditions
-        || one.pods.len() != other.pods.len()
-        || one.pods.iter().zip(&other.pods).any(|(one, other)| pod_differs(one, other))
-}
-
-fn pod_differs(one: &PodStatus, other: &PodStatus) -> bool {
-    let PodStatus { name, uid, node_name, state, pid, process_starts, peer_id, last_error, .. } = one;
-    (name, uid, node_name, state, pid, process_starts, peer_id, last_error.is_empty())
-        != (
-            &other.name,
-            &other.uid,
-            &other.node_name,
-            &other.state,
-            &other.pid,
-            &other.process_starts,
-            &other.peer_id,
-            other.last_error.is_empty(),
-        )
+    status != written && now_ns.saturating_sub(written_ns) >= MIN_WRITE_INTERVAL_NS
 }

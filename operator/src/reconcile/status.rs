@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use chainscope_proto::v1::{PodReport, PodState as ReportedState};
 
 use super::{
-    conditions::{ConditionSummary, PodConditions, sanitize, time},
+    conditions::{ConditionSummary, PodConditions, sanitize},
+    drops::PodDrops,
     hosts::{AgentState, HostView, Hosts},
     input::NodeInput,
     plan::{IdentityPlan, Plan, PodPlan},
@@ -23,6 +24,8 @@ pub(super) struct ComputedStatus {
     /// Whether a process is in a restart loop. The status then has to be computed again without a change of the inputs,
     /// because only elapsed time ends a loop.
     pub(super) has_restart_loop: bool,
+    /// Dropped records of the reported pods, by UID.
+    pub(super) drops: BTreeMap<Box<str>, PodDrops>,
 }
 
 /// Computes the status of a node. `before` is its previous status.
@@ -41,10 +44,14 @@ pub(super) fn compute_status(
     let mut status = TezosNodeStatus { observed_generation: Some(node.generation), ..TezosNodeStatus::default() };
     let mut summary = ConditionSummary::default();
     let mut has_restart_loop = false;
+    let mut drops = BTreeMap::new();
     // After a change of leader the agents need time to reconnect: the previous conditions are kept until then.
     let mut is_reconnecting = false;
     for (name, pod) in &plan.pods {
         let host = pod.host.as_deref().and_then(|host| hosts.view(host, &node_key, &pod.uid));
+        if let Some((host, report)) = host.as_ref().and_then(|host| Some((host, host.report?))) {
+            drops.insert(pod.uid.clone(), PodDrops { host: host.name.into(), records: report.records_lost });
+        }
         let previous = previous.get(&*pod.uid).copied();
         let was_reported = previous.is_some_and(|previous| {
             !matches!(previous.state, PodState::Unknown | PodState::NotConfigured | PodState::Unscheduled)
@@ -62,8 +69,6 @@ pub(super) fn compute_status(
             }
         }
         status.recording_count += i64::from(pod_status.state == PodState::Recording);
-        status.messages = status.messages.saturating_add(pod_status.messages);
-        status.bytes_lost = status.bytes_lost.saturating_add(pod_status.bytes_lost);
         summary.add(name, conditions, pod.error.as_ref());
         if status.pods.len() < MAX_PODS {
             status.pods.push(pod_status);
@@ -77,7 +82,7 @@ pub(super) fn compute_status(
     } else {
         summary.into_conditions(node, plan, &before.conditions, unix_ns)
     };
-    ComputedStatus { status, has_restart_loop }
+    ComputedStatus { status, has_restart_loop, drops }
 }
 
 /// Inputs of the status of one pod.
@@ -148,7 +153,6 @@ impl PodInputs<'_> {
 fn set_inactive(status: &mut PodStatus, state: PodState) {
     status.state = state;
     status.pid = 0;
-    status.connections = 0;
 }
 
 /// Copies an agent's report to the status.
@@ -164,12 +168,6 @@ fn apply_report(status: &mut PodStatus, report: &PodReport) {
     status.pid = report.pid.into();
     status.process_starts = report.process_starts.into();
     status.peer_id = sanitize(&report.peer_id);
-    status.messages = saturating_i64(report.messages);
-    status.connections = saturating_i64(report.connections_open);
-    status.bytes_seen = saturating_i64(report.bytes_seen);
-    status.bytes_lost = saturating_i64(report.bytes_lost);
-    status.records_lost = saturating_i64(report.records_lost);
-    status.last_record_time = (report.last_record_ns > 0).then(|| time(report.last_record_ns)).flatten();
     status.last_error = sanitize(&report.last_error);
 }
 
@@ -227,8 +225,4 @@ fn identity_condition(plan: &Plan, report: &PodReport, process: &Condition) -> C
         }
         _ => Condition { status: ConditionStatus::Unknown, ..process.clone() },
     }
-}
-
-fn saturating_i64(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }

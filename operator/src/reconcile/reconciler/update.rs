@@ -164,10 +164,12 @@ impl Reconciler {
     /// Computes the status of a node.
     pub(super) fn update_status(&mut self, key: &Key, now: Moment) {
         let Some(node) = self.nodes.get_mut(key).filter(|node| !node.input.deleting) else { return };
-        let ComputedStatus { status, has_restart_loop } =
+        let ComputedStatus { status, has_restart_loop, drops } =
             compute_status(&node.input, &node.plan, &node.status, &self.hosts, &mut node.restarts, now.unix_ns);
         self.events.extend(EventRecord::of_change(key, &node.input.uid, &node.status, &status));
-        if let Some(note) = node.drops.update(&node.status.pods, &status.pods, now.monotonic_ns) {
+        let pods = &node.plan.pods;
+        let exists = |uid: &str| pods.values().any(|pod| &*pod.uid == uid);
+        if let Some(note) = node.drops.update(drops, exists, now.monotonic_ns) {
             self.events.push(EventRecord {
                 node: key.clone(),
                 uid: node.input.uid.clone(),

@@ -27,14 +27,20 @@ fn nothing_is_written_without_changes() {
 }
 
 #[test]
-fn counters_are_written_once_a_minute() {
+fn counters_are_not_written() {
     let mut cluster = cluster();
     for second in 0..600 {
-        let report = PodReport { messages: 100 + second, bytes_seen: second, ..recording("u0", "tezos/main") };
+        let report = PodReport {
+            messages: 100 + second,
+            bytes_seen: second,
+            bytes_lost: second,
+            connections_open: second,
+            last_record_ns: 1,
+            ..recording("u0", "tezos/main")
+        };
         cluster.report("host-1", host_status([report])).wait(1);
     }
-    assert!((9..=11).contains(&cluster.writes), "{} writes", cluster.writes);
-    assert!(cluster.statuses["tezos/main"].messages > 600);
+    assert_eq!(cluster.writes, 0);
 }
 
 #[test]
@@ -126,7 +132,6 @@ fn events_about_dropped_records_are_rate_limited() {
     cluster.step().report("host-1", lost(0, 0)).wait(3);
     cluster.take_events();
     cluster.report("host-1", lost(80, 0));
-    assert_eq!(cluster.statuses["tezos/main"].pods[0].records_lost, 0, "counters alone are not written at once");
     let event = cluster.events.pop().unwrap();
     assert_eq!((&*event.reason, event.is_warning), ("RecordsDropped", true));
     assert_eq!(event.note, "records were dropped: 80 on host host-1; /v2/stats of the node lists the reasons");

@@ -1,44 +1,26 @@
 //! The images of a cluster with Chainscope: its three programs, curl for `helm test`, and a simulated Octez node.
+//!
+//! With `CHAINSCOPE_IMAGES`, the directory of `make images`, those of Chainscope are the release images there.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Entry, Image, program};
+use chainscope_images::{Component, Entry, Image, NONROOT, Release, passwd, program};
 
-/// The chart's default registry.
-const REGISTRY: &str = "ghcr.io/chainscope";
+/// Registry of images that no registry has.
+pub const REGISTRY: &str = "localhost";
 /// The simulated Octez node.
 pub const OCTEZ: &str = "localhost/chainscope/octez:1";
 /// The image of the chart's tests, with this machine's curl.
 const CURL: &str = "docker.io/curlimages/curl:8.16.0";
-/// The `nonroot` user and group of distroless images.
-const NONROOT: &str = "65532:65532";
 /// The applets of busybox that scripts of charts call.
 const TOOLS: &[&str] = &[
     "cat", "chmod", "chown", "cp", "echo", "false", "grep", "head", "id", "kill", "killall", "ln", "ls", "mkdir", "mv",
     "nc", "nslookup", "pidof", "ps", "readlink", "rm", "sed", "seq", "sh", "sleep", "stat", "tail", "test", "touch",
     "true", "wget",
 ];
-
-/// An image of Chainscope, as in the chart. The agent's user is root, because capabilities that a container adds are effective for
-/// root only.
-///
-/// # Errors
-/// If it is not built.
-pub fn chainscope(name: &str, built: &Path) -> Result<Image> {
-    let name = format!("chainscope-{name}");
-    let path = format!("usr/local/bin/{name}");
-    let mut files = program(&path, &built.join(&name))?;
-    files.push(Entry::Text { path: "etc/passwd".to_owned(), text: passwd() });
-    files.push(Entry::Text { path: "etc/group".to_owned(), text: "root:x:0:\nnonroot:x:65532:\n".to_owned() });
-    Ok(Image {
-        user: if name.ends_with("agent") { "0:0".to_owned() } else { NONROOT.to_owned() },
-        name: format!("{REGISTRY}/{name}:{}", env!("CARGO_PKG_VERSION")),
-        entry: vec![format!("/{path}")],
-        files,
-    })
-}
 
 /// An image like that of Octez: a shell with its tools, the demo node as `octez-node`, and recorded conversations.
 ///
@@ -57,7 +39,7 @@ pub fn octez(built: &Path, vectors: &Path) -> Result<Image> {
     }
     files.push(Entry::Text { path: "etc/passwd".to_owned(), text: passwd() });
     files.push(Entry::Scratch { path: "tmp".to_owned() });
-    Ok(Image { name: OCTEZ.to_owned(), entry: vec!["/bin/sh".to_owned()], user: "0:0".to_owned(), files })
+    Ok(image(OCTEZ, "/bin/sh", "0:0", files))
 }
 
 /// curl and a shell.
@@ -66,7 +48,7 @@ fn curl() -> Result<Image> {
     ensure!(curl.is_file(), "no /usr/bin/curl: scripts/setup-cluster installs it");
     let mut files = program("usr/bin/curl", curl)?;
     files.extend(shell()?);
-    Ok(Image { name: CURL.to_owned(), entry: vec!["/usr/bin/curl".to_owned()], user: NONROOT.to_owned(), files })
+    Ok(image(CURL, "/usr/bin/curl", NONROOT, files))
 }
 
 /// A shell and the tools that scripts call.
@@ -77,11 +59,13 @@ fn shell() -> Result<Vec<Entry>> {
     Ok([Entry::file("bin/busybox", busybox)].into_iter().chain(links).collect())
 }
 
-fn passwd() -> String {
-    "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n".to_owned()
+/// An image of the tests, without labels.
+pub(crate) fn image(name: &str, entry: &str, user: &str, files: Vec<Entry>) -> Image {
+    let (name, user, entry) = (name.to_owned(), user.to_owned(), vec![entry.to_owned()]);
+    Image { name, entry, user, labels: BTreeMap::new(), created: None, files }
 }
 
-/// Writes all images as `<folder>/<name>.tar`; `built` is the directory of the binaries.
+/// Writes the images as `<folder>/<name>.tar` and returns the archives; `built` is the directory of the binaries.
 ///
 /// # Errors
 /// If a binary is not built or an archive cannot be written.
@@ -89,12 +73,24 @@ pub fn write_all(built: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/tezos");
     let mut images = vec![("octez", octez(built, &vectors)?), ("curl", curl()?)];
-    for name in ["agent", "operator", "aggregator"] {
-        images.push((name, chainscope(name, built)?));
+    let mut archives = Vec::new();
+    let released = std::env::var_os("CHAINSCOPE_IMAGES").map(PathBuf::from);
+    let release = Release { registry: REGISTRY.to_owned(), revision: None, created: None, sbom: None };
+    for component in [Component::Agent, Component::Operator, Component::Aggregator] {
+        let name = component.archive();
+        match &released {
+            Some(folder) => {
+                let archive = folder.join(format!("{name}.tar"));
+                ensure!(archive.is_file(), "CHAINSCOPE_IMAGES: no {}: run `make images`", archive.display());
+                archives.push(archive);
+            }
+            None => images.push((name, release.image(component, built)?)),
+        }
     }
-    let written = images.into_iter().map(|(name, image)| {
+    for (name, image) in images {
         let archive = folder.join(format!("{name}.tar"));
-        image.write(&archive).map(|()| archive)
-    });
-    written.collect()
+        image.write(&archive)?;
+        archives.push(archive);
+    }
+    Ok(archives)
 }

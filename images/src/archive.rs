@@ -1,14 +1,10 @@
-//! Container images without a registry or a daemon: a program and its shared libraries in an otherwise empty root, as an OCI archive.
-//!
-//! Archives are reproducible: no timestamps, no owners, sorted names.
-
-pub mod ours;
+//! An image as an OCI archive, which `docker load` reads, too. Archives are reproducible: no timestamps of files, no owners, sorted
+//! names.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -16,6 +12,7 @@ use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
 /// A container image.
+#[derive(Debug, Clone)]
 pub struct Image {
     /// Name and tag, as in the spec of a pod.
     pub name: String,
@@ -23,6 +20,10 @@ pub struct Image {
     pub entry: Vec<String>,
     /// Numeric user and group, `uid:gid`.
     pub user: String,
+    /// Labels of the configuration, and annotations of the manifest.
+    pub labels: BTreeMap<String, String>,
+    /// When it was created, RFC 3339.
+    pub created: Option<String>,
     /// Its files; parent directories are added.
     pub files: Vec<Entry>,
 }
@@ -72,27 +73,6 @@ impl Entry {
             }
         }
     }
-}
-
-/// A program and its shared libraries, at the paths of the dynamic linker.
-///
-/// # Errors
-/// If the program or a library is missing.
-pub fn program(path: &str, from: &Path) -> Result<Vec<Entry>> {
-    ensure!(from.is_file(), "{} is not built", from.display());
-    let output = Command::new("ldd").arg(from).output().context("cannot run ldd")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "ldd {}: {}", from.display(), String::from_utf8_lossy(&output.stderr));
-    let mut files = vec![Entry::file(path, from)];
-    for line in text.lines().map(str::trim) {
-        // "libc.so.6 => /lib/libc.so.6 (0x…)", "/lib64/ld-linux-x86-64.so.2 (0x…)", "linux-vdso.so.1 (0x…)".
-        let library = line.split_once("=> ").map_or(line, |(_, library)| library);
-        ensure!(library != "not found", "{}: {line}", from.display());
-        if let Some(library) = library.split(' ').next().and_then(|path| path.strip_prefix('/')) {
-            files.push(Entry::file(library, Path::new("/").join(library)));
-        }
-    }
-    Ok(files)
 }
 
 impl Image {
@@ -152,18 +132,28 @@ impl Image {
             other => bail!("no image for {other}"),
         };
         let layer = layer.descriptor("application/vnd.oci.image.layer.v1.tar");
-        let config = json!({
+        let mut config = json!({
             "architecture": architecture, "os": "linux",
-            "config": {"Entrypoint": self.entry, "User": self.user, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
+            "config": {
+                "Entrypoint": self.entry, "User": self.user, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+                "Labels": self.labels,
+            },
             "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
-        })
-        .to_string();
+        });
+        if let Some(created) = &self.created {
+            config["created"] = json!(created);
+        }
+        let config = config.to_string();
+        let config_blob = Blob::of(config.as_bytes());
+        let layer_blob = Blob::of_file(layer_file)?;
         let manifest = json!({
             "schemaVersion": 2, "mediaType": MANIFEST,
-            "config": Blob::of(config.as_bytes()).descriptor("application/vnd.oci.image.config.v1+json"),
-            "layers": [layer],
+            "config": config_blob.descriptor("application/vnd.oci.image.config.v1+json"),
+            "layers": [layer], "annotations": self.labels,
         })
         .to_string();
+        let docker = json!([{"Config": config_blob.path(), "RepoTags": [self.name], "Layers": [layer_blob.path()]}]);
+        let docker = docker.to_string();
         let mut descriptor = Blob::of(manifest.as_bytes()).descriptor(MANIFEST);
         let tag = self.name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
         descriptor["annotations"] =
@@ -171,15 +161,16 @@ impl Image {
         let index = json!({"schemaVersion": 2, "manifests": [descriptor]}).to_string();
 
         let mut tar = Builder::new(BufWriter::new(create(archive)?));
-        for (path, text) in [("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#), ("index.json", &index)] {
+        let layout = r#"{"imageLayoutVersion":"1.0.0"}"#;
+        for (path, text) in [("oci-layout", layout), ("index.json", &index), ("manifest.json", &docker)] {
             append(&mut tar, path, &mut header(EntryType::Regular, 0o644, text.len() as u64), text.as_bytes())?;
         }
         for text in [&config, &manifest] {
             let blob = Blob::of(text.as_bytes());
             append(&mut tar, &blob.path(), &mut header(EntryType::Regular, 0o644, blob.size), text.as_bytes())?;
         }
-        let blob = Blob::of_file(layer_file)?;
-        append(&mut tar, &blob.path(), &mut header(EntryType::Regular, 0o644, blob.size), File::open(layer_file)?)?;
+        let layer_file = File::open(layer_file)?;
+        append(&mut tar, &layer_blob.path(), &mut header(EntryType::Regular, 0o644, layer_blob.size), layer_file)?;
         tar.into_inner()?.flush()?;
         Ok(())
     }
