@@ -9,21 +9,21 @@
 
 constexpr long PAGE = 4096;
 
-// Sixteen read-only texts that nothing touches before a tracer does. The distance is twice what the kernel maps around a
-// fault of a neighbour.
-constexpr int UNTOUCHED = 16;
-constexpr long UNTOUCHED_DISTANCE = 128 * 1024;
+// Read-only texts that nothing touches before a tracer does, each in the middle of half a megabyte: around a page that is
+// touched the kernel maps others, of large folios more than 64 KB.
+constexpr int UNTOUCHED = 8;
+constexpr long UNTOUCHED_DISTANCE = 512 * 1024;
 #define UNTOUCHED_TEXT "text of a page that was never touched"
 __asm__(".pushsection .rodata.untouched,\"a\",@progbits\n"
         ".balign 4096\n"
         ".globl untouched_pages\n"
         ".hidden untouched_pages\n"
         "untouched_pages:\n"
-        ".rept 16\n"
-        ".skip 65536\n"
+        ".rept 8\n"
+        ".skip 262144\n"
         ".asciz \"" UNTOUCHED_TEXT "\"\n"
         ".balign 4096\n"
-        ".skip 61440\n"
+        ".skip 258048\n"
         ".endr\n"
         ".popsection\n");
 extern "C" const char untouched_pages[];
@@ -36,7 +36,7 @@ inline const char *untouched() {
         std::fprintf(stderr, "fake node: no untouched page is left of %d\n", UNTOUCHED);
         std::exit(1);
     }
-    return untouched_pages + next * UNTOUCHED_DISTANCE + 65536;
+    return untouched_pages + next * UNTOUCHED_DISTANCE + UNTOUCHED_DISTANCE / 2;
 }
 
 // An address at which `readable` bytes can be read, and then none. The mapping is never released.

@@ -147,8 +147,17 @@ impl FakeNode {
     /// If it does not start.
     #[must_use]
     pub fn start(program: &Path) -> Self {
-        let started = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = started.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        Self::start_command(&mut Command::new(program))
+    }
+
+    /// Starts a program of [`build`] by a command of one's own, for its environment.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start_command(command: &mut Command) -> Self {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut node = Self { child, input, output };
