@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use chainscope_testing::fakenode::{
     FakeNode, Fired, Flavour,
     blocks::{Block, setting},
+    relay::Relay,
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -137,4 +138,19 @@ fn blocks_have_the_layout_of_the_wire() {
     assert_eq!(block.getblocktxn()[32..], [2, 1, 0]);
     assert_eq!(setting(&[1, 255]), "payload=hex:01ff");
     assert!(block.id().chars().all(|digit| digit.is_ascii_hexdigit()) && block.id().len() == 64);
+}
+
+#[test]
+fn a_relayed_block_has_known_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut node = FakeNode::run(folder.path(), Flavour::Core(31));
+    let first = Relay::after_stalling(&mut node, Block::new([1; 32], 200, 1, 1), 200);
+    let second = Relay::compact(&mut node, Block::new(first.block.hash(), 201, 4, 1), 201);
+    assert_eq!(second.block.header[4..36], first.block.hash());
+    for relay in [&first, &second] {
+        assert!(relay.fired.windows(2).all(|pair| pair[1].before_ns - pair[0].after_ns >= 15_000_000));
+        assert_eq!(relay.connected().show("hash"), relay.block.id());
+    }
+    assert_eq!(first.message(2, "block").sha256(), digest(&first.block.block()));
+    assert_eq!(second.message(3, "blocktxn").tracepoint, "net:inbound_message");
 }

@@ -4,6 +4,7 @@ use std::{
     fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use crate::program::compile;
@@ -79,7 +80,10 @@ pub fn build_with(folder: &Path, flavour: Flavour, compiler: &str, flags: &[&str
         let _ = compile(compiler, &sources.join(source), &kept, &name, &flags);
     }
     let copy = folder.join(flavour.program());
-    fs::copy(&program, &copy).unwrap_or_else(|error| panic!("{}: {error}", copy.display()));
+    // By a program: while a file is open for writing here, a process that another thread starts has it open as well, and the
+    // file cannot be executed.
+    let copied = Command::new("cp").arg("--remove-destination").args([&program, &copy]).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{}", copy.display());
     copy
 }
 

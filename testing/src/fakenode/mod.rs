@@ -20,6 +20,7 @@
 
 pub mod blocks;
 mod build;
+pub mod relay;
 
 use std::{
     collections::BTreeMap,
