@@ -9,7 +9,10 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use chainscope_testing::program::compile;
+use chainscope_testing::{
+    fakenode::{self, FakeNode, Flavour},
+    program::compile,
+};
 use serde_json::Value;
 
 /// Initial value of the semaphores of `tracepoint_forms.c`.
@@ -102,7 +105,7 @@ fn semaphores(file: &Value) -> Vec<&Value> {
 #[test]
 fn a_file_is_listed_with_names_and_specs() {
     let folder = tempfile::tempdir().unwrap();
-    let path = program(folder.path(), "g++", "tracepoint_nodes.cc", "tapyrusd", &["-O2", "-DTAPYRUS"]);
+    let path = fakenode::build(folder.path(), Flavour::Tapyrus);
     let listing = text(&tracepoints(&[path.to_str().unwrap()]));
     assert!(listing.contains("tapyrusd: 15 tracepoints, 17 locations; contract tapyrus\n"), "{listing}");
     let size = listing.lines().find(|line| line.contains("u32 bytes")).expect("the size of a message");
@@ -137,7 +140,8 @@ fn a_contract_needs_most_tracepoints() {
 #[test]
 fn a_check_fails_if_anything_disagrees() {
     let folder = tempfile::tempdir().unwrap();
-    let path = program(folder.path(), "g++", "tracepoint_nodes.cc", "node", &["-O2", "-DTAPYRUS"]);
+    let path = folder.path().join("node");
+    fs::rename(fakenode::build(folder.path(), Flavour::Tapyrus), &path).unwrap();
     let output = tracepoints(&[path.to_str().unwrap(), "--check"]);
     assert_eq!(output.status.code(), Some(1));
     let found = String::from_utf8(output.stdout).unwrap();
@@ -191,9 +195,10 @@ fn libraries_and_deleted_files_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["-O2", "-DSEMAPHORES", "-fPIC", "-shared"];
     let library = program(folder.path(), "gcc", "tracepoint_forms.c", "libforms.so", &flags);
-    let path = program(folder.path(), "g++", "tracepoint_nodes.cc", "bitcoind", &["-std=c++20", "-DCORE=31"]);
-    let process = Running::start(Command::new(&path).env("LD_PRELOAD", &library));
-    let before = json(&["--pid", &process.pid()]);
+    let path = fakenode::build(folder.path(), Flavour::Core(31));
+    let process = FakeNode::start_command(Command::new(&path).env("LD_PRELOAD", &library));
+    let pid = process.pid().to_string();
+    let before = json(&["--pid", &pid]);
     assert_eq!(file(&before, "bitcoind")["contract"]["name"], "bitcoin-core-v31");
     assert!(semaphores(file(&before, "bitcoind")).iter().all(|value| value["value"] == 0));
     assert!(semaphores(file(&before, "libforms.so")).iter().all(|value| value["value"] == SEMAPHORE));
@@ -202,7 +207,7 @@ fn libraries_and_deleted_files_are_listed() {
     // Another file takes the library's name.
     fs::remove_file(&library).unwrap();
     fs::write(&library, "not a library").unwrap();
-    let after = json(&["--pid", &process.pid()]);
+    let after = json(&["--pid", &pid]);
     for name in ["bitcoind", "libforms.so"] {
         assert_eq!(file(&after, name)["deleted"], true);
         assert_eq!(file(&after, name)["tracepoints"], file(&before, name)["tracepoints"], "{name}");

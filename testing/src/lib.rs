@@ -1,8 +1,10 @@
 //! Test support shared by several crates: waiting for conditions, free ports, a simulated agent's memory states, a
-//! workload program with known memory use, the invariants of a memory tree, log lines, and traced system calls.
+//! workload program with known memory use, the invariants of a memory tree, log lines, traced system calls, and nodes with
+//! tracepoints.
 
 #![forbid(unsafe_code)]
 
+pub mod fakenode;
 pub mod logs;
 pub mod memory;
 pub mod program;

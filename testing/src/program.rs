@@ -12,7 +12,8 @@ pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: 
     let program = folder.join(name);
     let fresh = folder.join(format!("{name}.{}.{:?}", std::process::id(), std::thread::current().id()));
     let status = Command::new(compiler).args(flags).arg("-o").arg(&fresh).arg(source).status();
-    assert!(status.is_ok_and(|status| status.success()), "{compiler} on {}", source.display());
+    let status = status.unwrap_or_else(|error| panic!("{compiler}: {error}; `make setup` installs what tests need"));
+    assert!(status.success(), "{compiler} on {}; `make setup` installs the headers that tests need", source.display());
     std::fs::rename(&fresh, &program).expect("the same folder");
     program
 }

@@ -1,11 +1,24 @@
 //! Programs with the tracepoints of well-known nodes, compared with their contracts.
 
-use chainscope_usdt::{Contract, Image, Kind, Scalar, best_match, built_in, check, meaning};
+use std::{fs, path::Path};
 
-use crate::support::{CODE, Elf, image, stapsdt};
+use chainscope_testing::fakenode::{Flavour, build_with};
+use chainscope_usdt::{Contract, Finding, Image, Kind, Scalar, best_match, built_in, check, meaning};
 
-fn node(compiler: &str, define: &str) -> Image {
-    image(compiler, "tracepoint_nodes.cc", &["-std=c++20", "-O2", define])
+use crate::{
+    readelf,
+    support::{CODE, Elf, stapsdt},
+};
+
+fn read(path: &Path) -> Image {
+    let image = Image::read(fs::read(path).unwrap().as_slice()).unwrap();
+    assert_eq!(image.errors, [], "{}", path.display());
+    image
+}
+
+fn node(compiler: &str, flavour: Flavour) -> Image {
+    let folder = tempfile::tempdir().unwrap();
+    read(&build_with(folder.path(), flavour, compiler, &["-O2"]))
 }
 
 /// What a check finds, with the number of the location instead of its address.
@@ -16,7 +29,7 @@ fn findings(contract: &Contract, image: &Image) -> Vec<String> {
         let at = address.and_then(|address| locations.map(|at| at.address).position(|known| known == address));
         at.map(|index| format!("#{}", index + 1)).unwrap_or_default()
     };
-    let show = |finding: chainscope_usdt::Finding| {
+    let show = |finding: Finding| {
         format!("{}{}: {}", finding.tracepoint, number(&finding.tracepoint, finding.location), finding.problem)
     };
     check(contract, image).into_iter().map(show).collect()
@@ -34,7 +47,7 @@ fn contract(name: &str) -> &'static Contract {
 #[test]
 fn tapyrus_differs_from_its_documentation() {
     for compiler in ["g++", "clang++"] {
-        let image = node(compiler, "-DTAPYRUS");
+        let image = node(compiler, Flavour::Tapyrus);
         assert_eq!(matched(&image, None), ("tapyrus".to_owned(), vec![]));
         assert_eq!(
             findings(contract("tapyrus"), &image),
@@ -73,10 +86,46 @@ fn tapyrus_differs_from_its_documentation() {
     }
 }
 
+/// Whatever the compiler makes of the arguments; every note as `readelf` shows it.
+#[test]
+fn every_build_agrees_with_its_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let builds: [(&str, &[&str]); 5] = [
+        ("g++", &["-O0", "-pie"]),
+        ("g++", &["-O2", "-no-pie"]),
+        ("g++", &["-O3", "-pie"]),
+        ("clang++", &["-O0"]),
+        ("clang++", &["-O2", "-no-pie"]),
+    ];
+    // With the number of locations and of arguments.
+    let flavours = [
+        (Flavour::Core(31), "bitcoin-core-v31", (20, 93)),
+        (Flavour::Core(28), "bitcoin-core-v28", (15, 70)),
+        (Flavour::Moneyrocket, "moneyrocket", (11, 53)),
+        (Flavour::Tapyrus, "tapyrus", (17, 73)),
+        (Flavour::Rippled, "rippled", (5, 15)),
+    ];
+    for (compiler, flags) in builds {
+        for (flavour, name, counts) in flavours {
+            let path = build_with(folder.path(), flavour, compiler, flags);
+            let program = path.file_name().and_then(|name| name.to_str());
+            let image = read(&path);
+            assert_eq!(matched(&image, program).0, name, "{compiler} {flags:?}");
+            let mut contradictions = check(contract(name), &image);
+            contradictions.retain(|finding| !finding.problem.is_documentation());
+            let codes: Vec<_> = contradictions.iter().map(|finding| finding.problem.code()).collect();
+            let known: &[&str] = if flavour == Flavour::Tapyrus { &["known_deviation"] } else { &[] };
+            assert_eq!(codes, known, "{compiler} {flags:?}: {contradictions:#?}");
+            let (notes, arguments, unsupported) = readelf::compare(&path);
+            assert_eq!(((notes, arguments), unsupported), (counts, 0), "{name} {compiler} {flags:?}");
+        }
+    }
+}
+
 /// Each location of one tracepoint has its own meaning.
 #[test]
 fn a_pointer_is_recognised_by_its_location() {
-    let image = node("g++", "-DTAPYRUS");
+    let image = node("g++", Flavour::Tapyrus);
     let change = image.tracepoints.iter().find(|tracepoint| tracepoint.name == "change_info").unwrap();
     let expected = contract("tapyrus").tracepoint("coin_selection", "change_info").unwrap();
     let kinds: Vec<Kind> =
@@ -99,7 +148,7 @@ fn releases_of_bitcoin_core_are_told_apart() {
         (31, "bitcoin-core-v31", vec!["bitcoin-core-v30", "bitcoin-core-v29"], [&established[..], &signs].concat()),
     ];
     for (release, name, others, problems) in expected {
-        let image = node("g++", &format!("-DCORE={release}"));
+        let image = node("g++", Flavour::Core(release));
         let others: Vec<String> = others.into_iter().map(str::to_owned).collect();
         assert_eq!(matched(&image, Some("bitcoind")), (name.to_owned(), others));
         assert_eq!(findings(contract(name), &image), problems, "v{release}");
@@ -109,7 +158,7 @@ fn releases_of_bitcoin_core_are_told_apart() {
 
 #[test]
 fn semaphores_and_releases_that_do_not_match_are_found() {
-    let image = node("g++", "-DCORE=28");
+    let image = node("g++", Flavour::Core(28));
     let found = findings(contract("bitcoin-core-v29"), &image);
     let expected = [
         "mempool:added#1: has no semaphore",
@@ -123,13 +172,13 @@ fn semaphores_and_releases_that_do_not_match_are_found() {
     assert!(found.contains(&"mempool:added#1: argument 2 (size) is signed 32-bit, not unsigned 64-bit".to_owned()));
     let found = findings(contract("bitcoin-core-v24"), &image);
     assert!(!found.iter().any(|found| found.starts_with("mempool")), "v24 has no such provider: {found:?}");
-    let found = findings(contract("bitcoin-core-v28"), &node("g++", "-DCORE=31"));
+    let found = findings(contract("bitcoin-core-v28"), &node("g++", Flavour::Core(31)));
     assert!(found.contains(&"net:closed_connection: not in the contract".to_owned()), "{found:#?}");
 }
 
 #[test]
 fn relatives_are_told_apart_by_the_name_of_the_program() {
-    let image = node("g++", "-DCORE=24");
+    let image = node("g++", Flavour::Core(24));
     assert_eq!(matched(&image, Some("moneyrocketd")).0, "moneyrocket");
     assert_eq!(
         findings(contract("moneyrocket"), &image),
@@ -138,7 +187,10 @@ fn relatives_are_told_apart_by_the_name_of_the_program() {
             "validation:block_connected#1: argument 6 (duration) is signed 64-bit, not unsigned 64-bit",
         ]
     );
-    let rippled = node("clang++", "-DRIPPLED");
+    let moneyrocket = node("g++", Flavour::Moneyrocket);
+    assert_eq!(matched(&moneyrocket, Some("moneyrocketd")), ("moneyrocket".to_owned(), vec![]));
+    assert_eq!(findings(contract("moneyrocket"), &moneyrocket), [""; 0]);
+    let rippled = node("clang++", Flavour::Rippled);
     assert_eq!(matched(&rippled, None), ("rippled".to_owned(), vec![]));
     assert_eq!(findings(contract("rippled"), &rippled), [""; 0]);
     let forms = crate::support::image("gcc", "tracepoint_forms.c", &["-O2"]);

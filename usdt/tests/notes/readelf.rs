@@ -42,7 +42,7 @@ fn read(path: &Path) -> Image {
 }
 
 /// Compares an image with `readelf`. Returns the number of notes, of arguments, and of those that are not located.
-fn compare(path: &Path) -> (usize, usize, usize) {
+pub(crate) fn compare(path: &Path) -> (usize, usize, usize) {
     let image = read(path);
     assert_eq!(image.errors, [], "{}", path.display());
     let bytes = fs::read(path).unwrap();

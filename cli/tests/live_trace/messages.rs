@@ -1,0 +1,157 @@
+//! P2P messages: `log_p2p_traffic`, `log_raw_p2p_msgs`, `p2p_monitor`.
+
+use chainscope_testing::fakenode::{Fired, Flavour};
+use sha2::{Digest as _, Sha256};
+
+use crate::support::{Node, assert_lines, nothing_lost};
+
+const MESSAGES: [&str; 2] = ["net:inbound_message", "net:outbound_message"];
+
+/// A Tor address of the greatest length.
+const ONION: &str = "pg6mmjiyjmcrsslvykfwnntlaru7p5svn6y2ymmju6nubxndf4pscryd.onion:18333";
+
+fn line(fired: &Fired) -> String {
+    let is_inbound = fired.tracepoint == "net:inbound_message";
+    let (direction, preposition) = if is_inbound { ("inbound", "from") } else { ("outbound", "to") };
+    format!(
+        "{direction} '{}' msg {preposition} peer {} ({}, {}) with {} bytes",
+        fired.show("message_type"),
+        fired.show("peer_id"),
+        fired.show("connection_type"),
+        fired.show("address"),
+        fired.show("size"),
+    )
+}
+
+/// Messages in both directions, with texts of the greatest lengths and payloads of all sizes.
+fn conversation(node: &mut Node) -> Vec<Fired> {
+    let commands = [
+        "net:inbound_message message_type=version size=102".to_owned(),
+        format!("net:outbound_message peer_id=8 message_type=getcfcheckpt address={ONION} size=37"),
+        format!("net:inbound_message peer_id=8 message_type=cfcheckpt address={ONION} connection_type=inbound size=0"),
+        "net:inbound_message peer_id=-1 message_type=@length:20 connection_type=@length:20 size=1".to_owned(),
+        "net:outbound_message peer_id=9223372036854775807 address=[2001:db8::1]:8333 size=32569".to_owned(),
+        "net:inbound_message message_type=block size=4000000 seed=42".to_owned(),
+        "net:inbound_message message_type=pong size=8 seed=3".to_owned(),
+    ];
+    commands.iter().map(|command| node.node.fire(command)).collect()
+}
+
+#[test]
+fn traffic_of_every_flavour() {
+    for flavour in [Flavour::Core(31), Flavour::Core(28), Flavour::Moneyrocket, Flavour::Tapyrus] {
+        let mut node = Node::start(flavour);
+        let tool = node.trace(&["p2p"], &MESSAGES);
+        let fired = conversation(&mut node);
+        let output = tool.interrupt();
+        let expected: Vec<String> = fired.iter().map(line).collect();
+        assert_lines(&output, &["Logging P2P traffic"], &expected, fired.len());
+        assert!(node.breakpoints(&MESSAGES).iter().all(|is_set| !is_set), "{flavour:?}");
+    }
+}
+
+/// The semaphores are raised while the tool runs; the other tracepoints stay off.
+#[test]
+fn semaphores_are_raised_and_given_back() {
+    let mut node = Node::start(Flavour::Core(31));
+    let tool = node.trace(&["p2p"], &MESSAGES);
+    node.node.wait_for_semaphores(&MESSAGES, 1);
+    assert_eq!(node.node.semaphores().values().filter(|value| **value > 0).count(), 2);
+    assert_eq!(node.node.fire("mempool:added").active, 0);
+    let fired = node.node.fire("net:inbound_message");
+    assert_eq!(fired.active, 1);
+    assert_lines(&tool.interrupt(), &["Logging P2P traffic"], &[line(&fired)], 1);
+    node.node.wait_for_semaphores(&MESSAGES, 0);
+}
+
+#[test]
+fn payloads_are_whole() {
+    for flavour in [Flavour::Core(31), Flavour::Tapyrus] {
+        let mut node = Node::start(flavour);
+        let tool = node.trace(&["raw"], &MESSAGES);
+        let mut fired = conversation(&mut node);
+        for size in [255, 32_568, 65_535, 65_536, 65_537, 1 << 20, 3_999_999, 4_194_304] {
+            fired.push(node.node.fire(&format!("net:inbound_message message_type=tx size={size} seed={size}")));
+        }
+        let output = tool.interrupt();
+        let mut lines = output.lines();
+        assert_eq!(lines.next(), Some("Logging raw P2P messages."));
+        for (fired, found) in fired.iter().zip(lines.by_ref()) {
+            // Without a warning the line begins with a space.
+            let (start, payload) = found.split_once(" bytes: ").unwrap();
+            let expected = format!(" {} bytes", line(fired).replace("msg to", "msg from"));
+            assert_eq!(format!("{start} bytes"), expected.replace(" bytes bytes", " bytes"));
+            let payload = hex(payload);
+            assert_eq!(payload.len() as i64, fired.number_of("size"));
+            assert_eq!(format!("{:x}", Sha256::digest(&payload)), fired.sha256(), "{start}");
+        }
+        assert_eq!(lines.next_back().or(output.lines().last()), Some(&*nothing_lost(fired.len())));
+    }
+}
+
+/// What cannot be read is said to be missing, and nothing of the message before is shown in its place.
+#[test]
+fn payloads_that_end_early_are_marked() {
+    let mut node = Node::start(Flavour::Core(28));
+    let tool = node.trace(&["raw"], &MESSAGES);
+    let whole = node.node.fire("net:inbound_message size=100000 seed=1");
+    let cut = node.node.fire("net:inbound_message size=100000 payload=@cut:70000 seed=2");
+    let null = node.node.fire("net:inbound_message size=5000 payload=@null");
+    let unreadable = node.node.fire("net:inbound_message size=5000 payload=@unreadable");
+    let output = tool.interrupt();
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(format!("{:x}", Sha256::digest(hex(payload(lines[1])))), whole.sha256());
+
+    let found = hex(payload(lines[2]));
+    let warning = format!("Warning: incomplete message (only {} out of 100000 bytes)! inbound ", found.len());
+    assert!(lines[2].starts_with(&warning), "{:.200}", lines[2]);
+    assert_eq!(cut.arguments["payload"]["readable"], 70_000);
+    assert_eq!(found.len(), 70_000, "all that can be read");
+    assert_eq!(format!("{:x}", Sha256::digest(&found)), cut.sha256());
+
+    for (found, fired) in lines[3..5].iter().zip([&null, &unreadable]) {
+        let warning = "Warning: incomplete message (only 0 out of 5000 bytes)! inbound ";
+        assert!(found.starts_with(warning), "{} {found:.300}", fired.number);
+    }
+    assert_eq!(lines.last().copied(), Some(&*nothing_lost(4)));
+}
+
+#[test]
+fn sums_by_peer() {
+    let mut node = Node::start(Flavour::Core(31));
+    let tool = node.trace(&["p2p-monitor"], &[&MESSAGES[..], &["net:closed_connection"]].concat());
+    let fired = conversation(&mut node);
+    let output = tool.interrupt();
+    let heading = format!("{:>6}  {:<20}  {:<20}  {:<22}  {:<67}", "PEER", "OUTBOUND", "INBOUND", "TYPE", "ADDR");
+    assert!(output.lines().any(|line| line.trim_end() == heading.trim_end()), "{heading}\nin\n{output}");
+    let mut ids: Vec<i64> = fired.iter().map(|fired| fired.number_of("peer_id")).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    for id in ids {
+        let of_peer = || fired.iter().filter(|fired| fired.number_of("peer_id") == id);
+        let sum = |name: &str| {
+            let sizes = of_peer().filter(|fired| fired.tracepoint == name).map(|fired| fired.number_of("size"));
+            (sizes.clone().count(), sizes.sum::<i64>())
+        };
+        let ((sent, sent_bytes), (received, received_bytes)) = (sum(MESSAGES[1]), sum(MESSAGES[0]));
+        // Address and type are those of the first message.
+        let first = of_peer().next().unwrap();
+        let row = format!(
+            "{id:>6}  {sent:<5} {sent_bytes:>9} byte  {received:<5} {received_bytes:>9} byte  {:<22}  {:<67}",
+            first.show("connection_type"),
+            first.show("address"),
+        );
+        assert!(output.lines().any(|line| line.trim_end() == row.trim_end()), "{row}\nin\n{output}");
+    }
+}
+
+/// The hexadecimal digits at the end of a line.
+fn payload(line: &str) -> &str {
+    line.split_once(" bytes: ").unwrap().1
+}
+
+fn hex(digits: &str) -> Vec<u8> {
+    assert!(digits.len().is_multiple_of(2), "{digits:.100}");
+    let pairs = digits.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}

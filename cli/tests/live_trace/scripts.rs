@@ -1,0 +1,338 @@
+//! Blocks, coins, wallets, the mempool and connections, in the formats of the scripts.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chainscope_testing::fakenode::{Fired, Flavour};
+
+use crate::support::{Node, assert_lines, nothing_lost};
+
+const BLOCK: &str = "validation:block_connected";
+
+/// Line of a block that takes longer than the threshold.
+fn block_line(fired: &Fired, ms: i64) -> String {
+    format!(
+        "Block {} ({})  {:>4} tx  {:>5} ins  {:>5} sigops  took {ms:>4} ms",
+        fired.show("height"),
+        fired.show("hash"),
+        fired.show("transactions"),
+        fired.show("inputs"),
+        fired.show("sigops"),
+    )
+}
+
+/// A row of bpftrace's histogram.
+fn row(label: &str, count: usize, most: usize) -> String {
+    let bar = "@".repeat(count * 52 / most);
+    format!("{label:<16}{count:>8} |{bar:<52}|")
+}
+
+/// The duration is in µs in Tapyrus and in ns in Bitcoin Core.
+#[test]
+fn a_benchmark_of_blocks_in_either_unit() {
+    for (flavour, per_ms) in [(Flavour::Tapyrus, 1000), (Flavour::Core(31), 1_000_000), (Flavour::Core(28), 1_000_000)]
+    {
+        let mut node = Node::start(flavour);
+        let tool = node.trace(&["blocks", "101", "104", "3"], &[BLOCK]);
+        let milliseconds = [9, 2, 0, 5, 17];
+        let fired: Vec<Fired> = (100..)
+            .zip(milliseconds)
+            .map(|(height, ms)| {
+                // Time for the block to have been connected in.
+                node.node.execute("pause 20");
+                let duration = ms * per_ms + per_ms / 2;
+                node.node.fire(&format!(
+                    "{BLOCK} hash={height} height={height} transactions=1234 inputs=5678 sigops=9012 duration={duration}"
+                ))
+            })
+            .collect();
+        let output = tool.output();
+        let (bench, others): (Vec<&str>, Vec<&str>) = output.lines().partition(|line| line.starts_with("BENCH "));
+        let took = others.iter().find_map(|line| line.strip_prefix("Took ")).expect("the end");
+        let took: u64 = took.split(' ').next().unwrap().parse().unwrap();
+        let (first, last) = (&fired[1], &fired[4]);
+        let bounds = (last.before_ns - first.after_ns) / 1_000_000..=(last.after_ns - first.before_ns) / 1_000_000;
+        assert!(bounds.contains(&took), "{took} ms in {bounds:?}");
+        let expected = [
+            "ConnectBlock benchmark between height 101 and 104 inclusive".to_owned(),
+            "Logging blocks taking longer than 3 ms to connect.".to_owned(),
+            block_line(&fired[0], 9),
+            "Starting Connect Block Benchmark between height 101 and 104.".to_owned(),
+            block_line(&fired[3], 5),
+            block_line(&fired[4], 17),
+            String::new(),
+            format!("Took {took} ms to connect the blocks between height 101 and 104."),
+            String::new(),
+            "Histogram of block connection times in milliseconds (ms).".to_owned(),
+            "@durations:".to_owned(),
+            row("[0]", 1, 1),
+            row("[1]", 0, 1),
+            row("[2, 4)", 1, 1),
+            row("[4, 8)", 1, 1),
+            row("[8, 16)", 0, 1),
+            row("[16, 32)", 1, 1),
+        ];
+        let found: Vec<String> = others.iter().take(expected.len()).map(|line| (*line).to_owned()).collect();
+        assert_eq!(found, expected, "{flavour:?}");
+        assert_eq!(others.last().copied(), Some(&*nothing_lost(5)));
+        // Each second has a line; here it is usually one.
+        let blocks: u64 =
+            bench.iter().map(|line| line[5..].trim().split(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+        assert!(blocks <= 4, "{bench:?}");
+        if let [only] = &bench[..]
+            && blocks == 4
+        {
+            let expected =
+                format!("BENCH {:4} blk/s {:6} tx/s {:7} inputs/s {:8} sigops/s (height 104)", 4, 4936, 22_712, 36_048);
+            assert_eq!(**only, *expected);
+        }
+    }
+}
+
+#[test]
+fn flushes_of_the_cache() {
+    let columns = |mode: usize, values: [&str; 5]| {
+        let [duration, name, coins, memory, prune] = values;
+        format!("{duration:<15} {name:<mode$} {coins:<15} {memory:<15} {prune:<8}")
+    };
+    let cases = [
+        (
+            Flavour::Core(31),
+            "utxocache:flush",
+            12,
+            "Flush for Prune",
+            ["NONE", "PERIODIC", "FORCE_FLUSH", "FORCE_SYNC"],
+        ),
+        (Flavour::Core(28), "utxocache:flush", 12, "Flush for Prune", ["NONE", "PERIODIC", "ALWAYS", "4"]),
+        (Flavour::Tapyrus, "utxocache:utxocache_flush", 10, "Prune", ["NONE", "PERIODIC", "ALWAYS", "4"]),
+    ];
+    for (flavour, name, width, prune, modes) in cases {
+        let mut node = Node::start(flavour);
+        let tool = node.trace(&["utxocache"], &[name]);
+        let fired: Vec<Fired> = [0, 2, 3, 4]
+            .into_iter()
+            .map(|mode| {
+                let settings = format!("duration=73045{mode} mode={mode} coins=22990 memory=332354{mode}");
+                node.node.fire(&format!("{name} {settings} for_prune={}", mode == 2))
+            })
+            .collect();
+        let heading = columns(width, ["Duration (µs)", "Mode", "Coins Count", "Memory Usage", prune]);
+        let expected: Vec<String> = fired
+            .iter()
+            .zip(modes)
+            .map(|(fired, mode)| {
+                let memory = format!("{:.2} kB", fired.number_of("memory") as f64 / 1000.0);
+                let for_prune = if fired.show("for_prune") == "true" { "True" } else { "False" };
+                columns(width, [&fired.show("duration"), mode, &fired.show("coins"), &memory, for_prune])
+            })
+            .collect();
+        assert_lines(&tool.interrupt(), &["Logging utxocache flushes. Ctrl-C to end...", &heading], &expected, 4);
+    }
+}
+
+#[test]
+fn coins_of_the_cache() {
+    let is_coinbase = |fired: &Fired| if fired.show("is_coinbase") == "true" { "Yes" } else { "No" };
+    let mut node = Node::start(Flavour::Core(31));
+    let names = ["utxocache:add", "utxocache:spent", "utxocache:uncache"];
+    let tool = node.trace(&["utxos"], &names);
+    let fired: Vec<Fired> = (1..)
+        .zip(names)
+        .map(|(number, name)| {
+            let settings = format!("txid={number} index={} height=4294967295", number * 1_431_655_765_u64);
+            node.node.fire(&format!("{name} {settings} value=-{number} is_coinbase={}", number == 1))
+        })
+        .collect();
+    let operations = ["Added   ", "Spent   ", "Uncache "];
+    let expected: Vec<String> = operations
+        .iter()
+        .zip(&fired)
+        .map(|(operation, fired)| {
+            format!(
+                "{operation}{}:{:<6} {:>16} {:>7} {}",
+                fired.show("txid"),
+                fired.show("index"),
+                fired.show("value"),
+                fired.show("height"),
+                is_coinbase(fired)
+            )
+        })
+        .collect();
+    let heading = format!("{:<7} {:<71} {:>16} {:>7} {:>8}", "OP", "Outpoint", "Value", "Height", "Coinbase");
+    assert_lines(&tool.interrupt(), &[&heading], &expected, 3);
+
+    let mut node = Node::start(Flavour::Tapyrus);
+    let names = names.map(|name| name.replace(':', ":utxocache_"));
+    let tool = node.trace(&["utxos"], &names.each_ref().map(String::as_str));
+    let token = format!("c3{}", "5a".repeat(32));
+    let fired: Vec<Fired> = names
+        .iter()
+        .zip(["TPC", &token, &token])
+        .map(|(name, token)| node.node.fire(&format!("{name} txid={} token={token} is_coinbase=true", "7b".repeat(32))))
+        .collect();
+    let expected: Vec<String> = operations
+        .iter()
+        .zip(&fired)
+        .map(|(operation, fired)| {
+            format!(
+                "{operation}:{} {:<6} {} {:>16} {:>7} {}",
+                fired.show("txid"),
+                fired.show("index"),
+                fired.show("token"),
+                fired.show("value"),
+                fired.show("height"),
+                is_coinbase(fired)
+            )
+        })
+        .collect();
+    let columns = ["OP", "Outpoint", "Token", "Value", "Height", "Coinbase"];
+    let [a, b, c, d, e, f] = columns;
+    let heading = format!("{a:<7} {b:<70} {c:>30} {d:>16} {e:>7} {f:>8}");
+    assert_lines(&tool.interrupt(), &[&heading], &expected, 3);
+}
+
+/// With the value of a change of which the code passes the address, signed values, and whole colors.
+#[test]
+fn coin_selection_of_tapyrus() {
+    let names =
+        ["coins_requested", "selected_coins", "change_info", "fee_info"].map(|name| format!("coin_selection:{name}"));
+    let mut node = Node::start(Flavour::Tapyrus);
+    let tool = node.trace(&["coins"], &names.each_ref().map(String::as_str));
+    let mut fire = |what: &str| node.node.fire(&format!("coin_selection:{what}"));
+    let requested = fire("coins_requested value=-1");
+    let selected = fire("selected_coins target=7 total=9 coins=2 algorithm=knapsack");
+    let colored = fire("change_info value=12346");
+    let native = fire("change_info#2 value=12345");
+    let fee = fire("fee_info fee_paid=10380 fee_needed=9000");
+    let other_fee = fire("fee_info#2 fee_paid=-5 fee_needed=6");
+    let change = |fired: &Fired| format!("Change [{}] : value [{}]", fired.show("color"), fired.show("value"));
+    let fees =
+        |fired: &Fired| format!("Fee [TPC] : value [{}] need [{}]", fired.show("fee_paid"), fired.show("fee_needed"));
+    let expected = [
+        format!("Request [{}] : value [{}]", requested.show("color"), requested.show("value")),
+        format!(
+            "Select [{}]: try to select [{}] using [{}] coins of total value [{}] algorithm tried is [{}]",
+            selected.show("color"),
+            selected.show("target"),
+            selected.show("coins"),
+            selected.show("total"),
+            selected.show("algorithm"),
+        ),
+        change(&colored),
+        change(&native),
+        fees(&fee),
+        fees(&other_fee),
+    ];
+    assert_eq!((native.location, native.show("value")), (2, "12345".to_owned()));
+    assert_lines(&tool.interrupt(), &["Logging Coin selection "], &expected, 6);
+}
+
+#[test]
+fn connections_of_peers() {
+    let names = ["inbound", "outbound", "evicted_inbound", "closed", "misbehaving"]
+        .map(|name| format!("net:{name}_connection"));
+    let mut node = Node::start(Flavour::Core(31));
+    let tool = node.trace(&["connections"], &names.each_ref().map(String::as_str));
+    let fired: Vec<Fired> = names.iter().map(|name| node.node.fire(&format!("{name} peer_id=77"))).collect();
+    let line = |words: &str, key: &str, value: &str, fired: &Fired| {
+        let [address, id] = ["address", "peer_id"].map(|name| fired.show(name));
+        let [kind, network, last] = ["connection_type", "network", value].map(|name| fired.show(name));
+        format!("{words} {address}: id={id}, type={kind}, network={network}, {key}={last}")
+    };
+    let expected = [
+        line("INBOUND conn from", "total", "connections", &fired[0]),
+        line("OUTBOUND conn to", "total", "connections", &fired[1]),
+        line("EVICTED conn to", "established", "established", &fired[2]),
+        line("CLOSED conn to", "established", "established", &fired[3]),
+        format!("MISBEHAVING conn id={}, message='{}'", fired[4].show("peer_id"), fired[4].show("reason")),
+    ];
+    let heading = "Logging opened, closed, misbehaving, and evicted P2P connections";
+    assert_lines(&tool.interrupt(), &[heading], &expected, 5);
+}
+
+/// Seconds since 1970.
+fn now() -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "compared with time stamps")]
+    let now = SystemTime::now();
+    now.duration_since(UNIX_EPOCH).unwrap()
+}
+
+/// Splits the time off a line, which has to be between two others.
+#[track_caller]
+fn at_time(line: &str, between: [Duration; 2]) -> &str {
+    let (time, rest) = line.split_once(' ').unwrap();
+    let is_it = |seconds: u64| {
+        let of_day = seconds % 86_400;
+        time == format!("{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+    };
+    assert!((between[0].as_secs()..=between[1].as_secs()).any(is_it), "{line}");
+    rest
+}
+
+/// Takes the seconds since a transaction was received out of a line, which have to be right.
+#[track_caller]
+fn without_age(line: &str, received: i64, between: [Duration; 2]) -> String {
+    let (start, rest) = line.split_once("received ").unwrap();
+    let (age, rest) = rest.split_once(" seconds ago").unwrap();
+    let age: f64 = age.parse().unwrap();
+    let [least, most] = between.map(|time| time.as_secs_f64() - received as f64);
+    assert!((least - 0.1..=most + 0.1).contains(&age), "{age} s in {line}");
+    format!("{start}received AGE seconds ago{rest}")
+}
+
+fn fee(fired: &Fired, fee: &str, size: &str) -> (String, String) {
+    let (fee, size) = (fired.number_of(fee), fired.number_of(size));
+    (format!("feerate {:.2} sat/vB", fee as f64 / size as f64), format!("({fee} sat, {size} vbytes)"))
+}
+
+/// The four events, the swapped fees of Tapyrus among them.
+#[test]
+fn events_of_the_mempool() {
+    let names = ["added", "removed", "rejected", "replaced"].map(|name| format!("mempool:{name}"));
+    for (flavour, replacement) in [
+        (Flavour::Core(31), "replacement_id"),
+        (Flavour::Core(28), "replacement_id"),
+        (Flavour::Core(25), "replacement_id"),
+        (Flavour::Tapyrus, "replacement_txid"),
+    ] {
+        let mut node = Node::start(flavour);
+        let tool = node.trace(&["mempool"], &names.each_ref().map(String::as_str));
+        let begin = now();
+        let received = i64::try_from(begin.as_secs()).unwrap() - 100;
+        let fired = [
+            "mempool:added txid=5 size=141 fee=1000".to_owned(),
+            format!("mempool:removed txid=6 reason=sizelimit size=333 fee=-1 entry_time={received}"),
+            "mempool:rejected txid=7 reason=@length:118".to_owned(),
+            format!(
+                "mempool:replaced replaced_txid=8 replaced_size=225 replaced_fee=10380 replaced_entry_time={received} \
+                 {replacement}=9 replacement_size=226 replacement_fee=12975"
+            ),
+        ]
+        .map(|command| node.node.fire(&command));
+        let output = tool.interrupt();
+        let between = [begin, now()];
+        let mut lines = output.lines();
+        assert_eq!(lines.next(), Some("Mempool Monitor"));
+        let found: Vec<&str> = lines.take(4).map(|line| at_time(line, between)).collect();
+
+        let (rate, amounts) = fee(&fired[0], "fee", "size");
+        assert_eq!(found[0], format!("added {} with {rate} {amounts}", fired[0].show("txid")));
+        let (rate, amounts) = fee(&fired[1], "fee", "size");
+        let expected =
+            format!("removed {} with {rate} {amounts} received AGE seconds ago: sizelimit", fired[1].show("txid"));
+        assert_eq!(without_age(found[1], received, between), expected);
+        assert_eq!(found[2], format!("rejected {}: {}", fired[2].show("txid"), fired[2].show("reason")));
+        let (rate, amounts) = fee(&fired[3], "replaced_fee", "replaced_size");
+        let (new_rate, new_amounts) = fee(&fired[3], "replacement_fee", "replacement_size");
+        let expected = format!(
+            "replaced {} with {rate} received AGE seconds ago {amounts} with {} with {new_rate} {new_amounts}",
+            fired[3].show("replaced_txid"),
+            fired[3].show(replacement),
+        );
+        assert_eq!(without_age(found[3], received, between), expected, "{flavour:?}");
+        for name in ["added", "removed", "replaced", "rejected"] {
+            let row = format!(" {name:<8} {:>6}tx {:>5}tx {:>5}tx ", 1, 1, 1);
+            assert!(output.lines().any(|line| line == row), "{row} in {output}");
+        }
+        assert_eq!(output.lines().last(), Some(&*nothing_lost(4)));
+    }
+}

@@ -1,0 +1,150 @@
+//! The tool and the program that it traces.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::JoinHandle,
+};
+
+use chainscope_testing::{
+    fakenode::{FakeNode, Flavour, build},
+    wait,
+};
+use chainscope_usdt::Image;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A running `chainscope trace`.
+pub(crate) struct Tool {
+    child: Child,
+    output: Option<JoinHandle<String>>,
+}
+
+impl Tool {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chainscope"));
+        let mut child =
+            command.arg("trace").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let output = std::thread::spawn(move || {
+            let mut text = String::new();
+            output.read_to_string(&mut text).unwrap();
+            text
+        });
+        Self { child, output: Some(output) }
+    }
+
+    /// Interrupts it and returns what it printed.
+    pub(crate) fn interrupt(self) -> String {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        self.output()
+    }
+
+    /// Waits for its end and returns what it printed.
+    pub(crate) fn output(mut self) -> String {
+        let text = self.output.take().unwrap().join().unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {text}");
+        text
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Tool {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A fake node and its program.
+pub(crate) struct Node {
+    pub(crate) node: FakeNode,
+    pub(crate) program: PathBuf,
+    // Removed after the process has ended.
+    _folder: tempfile::TempDir,
+}
+
+impl Node {
+    pub(crate) fn start(flavour: Flavour) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let program = build(folder.path(), flavour);
+        Self { node: FakeNode::start(&program), program, _folder: folder }
+    }
+
+    /// Starts the tool on this process, and waits until breakpoints are at all locations of these tracepoints.
+    pub(crate) fn trace(&self, arguments: &[&str], tracepoints: &[&str]) -> Tool {
+        let pid = self.node.pid().to_string();
+        let mut tool = Tool::start(&[arguments, &["--pid", &pid]].concat());
+        wait::until_true(&format!("breakpoints at {tracepoints:?}"), || {
+            assert!(!tool.has_ended(), "the tool has ended");
+            self.breakpoints(tracepoints).iter().all(|is_set| *is_set)
+        });
+        tool
+    }
+
+    /// Of each location of these tracepoints, whether a breakpoint is set in the memory of the process.
+    pub(crate) fn breakpoints(&self, tracepoints: &[&str]) -> Vec<bool> {
+        const NOP: u8 = 0x90;
+        let memory = File::open(format!("/proc/{}/mem", self.node.pid())).unwrap();
+        let mut set = Vec::new();
+        for tracepoint in image(&self.program).tracepoints {
+            if !tracepoints.contains(&&*tracepoint.full_name()) {
+                continue;
+            }
+            for location in tracepoint.locations {
+                let mut code = [0];
+                let address = mapped_at(self.node.pid(), &self.program, location.offset.unwrap());
+                memory.read_exact_at(&mut code, address).unwrap();
+                set.push(code[0] != NOP);
+            }
+        }
+        assert!(set.len() >= tracepoints.len(), "{tracepoints:?} in {}", self.program.display());
+        set
+    }
+}
+
+fn image(program: &Path) -> Image {
+    Image::read(fs::read(program).unwrap().as_slice()).unwrap()
+}
+
+/// Address of an offset of a file's code in a process.
+fn mapped_at(pid: u32, program: &Path, offset: u64) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    for line in maps.lines().filter(|line| line.ends_with(program.to_str().unwrap())) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (from, until) = fields[0].split_once('-').unwrap();
+        let (from, until, start) = (hex(from), hex(until), hex(fields[2]));
+        if fields[1].contains('x') && (start..start + (until - from)).contains(&offset) {
+            return from + offset - start;
+        }
+    }
+    panic!("offset {offset:#x} of {} in {maps}", program.display());
+}
+
+/// The last line, after one event was delivered for each hit.
+pub(crate) fn nothing_lost(hits: usize) -> String {
+    format!("{hits} hits = {hits} delivered + 0 dropped")
+}
+
+/// Lines from the first that is `first`, as many as `expected`, compared; and the last line.
+#[track_caller]
+pub(crate) fn assert_lines(output: &str, heading: &[&str], expected: &[String], hits: usize) {
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines.len() > heading.len() + expected.len(), "{output}");
+    let (found, rest) = lines.split_at(heading.len());
+    assert_eq!(found, heading);
+    let found = &rest[..expected.len()];
+    for (number, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(found == expected, "line {number}:\n{found:.300}\ninstead of\n{expected:.300}");
+    }
+    assert_eq!(lines.last().copied(), Some(&*nothing_lost(hits)));
+}
