@@ -8,6 +8,7 @@
 mod api;
 mod args;
 mod clock;
+mod db;
 mod demo;
 mod diagnostics;
 mod live;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Logs(args) => logs::run(args),
         Command::Memory(args) => memory::run(args),
         Command::Tracepoints(args) => tracepoints::run(&args),
+        Command::Db(args) => db::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions { shell } => {
             let mut text = Vec::new();

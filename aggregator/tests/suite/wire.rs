@@ -153,7 +153,7 @@ fn records() -> Vec<Record> {
         amount_unknown: true,
     };
     let logged = LogMessage {
-        raw: b"Jul 14 12:02:03.456 WARN peer left".to_vec().into(),
+        raw: b"Jul 14 12:02:03.456 WARN peer left".to_vec(),
         encoding: LogEncoding::Plain.into(),
         level: LogLevel::Warning.into(),
         received_ns: TIME + 5,

@@ -1,6 +1,8 @@
 //! The command line, with help for a first-time user: a module for each command.
 
 mod api;
+#[cfg_attr(not(feature = "rocksdb"), expect(dead_code, reason = "only `db::maintenance` reads them"))]
+mod db;
 mod demo;
 mod logs;
 mod memory;
@@ -12,8 +14,11 @@ mod tracepoints;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
+#[cfg(feature = "rocksdb")]
+pub(crate) use self::db::DbCommand;
 pub(crate) use self::{
     api::ApiArgs,
+    db::DbArgs,
     demo::DemoArgs,
     logs::LogsArgs,
     memory::MemoryArgs,
@@ -59,6 +64,8 @@ pub(crate) enum Command {
     Memory(MemoryArgs),
     /// List the static tracepoints (USDT) of a program, and check them
     Tracepoints(TracepointsArgs),
+    /// Check, back up, restore or compact the database of a stopped server
+    Db(DbArgs),
     /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets
     SupportBundle(SupportBundleArgs),
     /// Print completions for a shell

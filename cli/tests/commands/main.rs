@@ -1,5 +1,6 @@
 //! The commands that request from an aggregator, as a user runs them.
 
+mod db;
 mod live;
 mod logs;
 mod messages;
