@@ -10,6 +10,7 @@ mod api;
 mod args;
 mod clock;
 mod connections;
+mod db;
 mod demo;
 mod diagnostics;
 mod failure;
@@ -72,6 +73,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Memory(args) => memory::run(args),
         Command::Stats(args) => stats::run(&args),
         Command::Tracepoints(args) => tracepoints::run(&args),
+        Command::Db(args) => db::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

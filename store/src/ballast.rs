@@ -11,6 +11,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::Error;
 
+/// Name of the file.
+pub(crate) const BALLAST: &str = "ballast";
+
 /// The file, held or released. An engine without a disk has none.
 pub(crate) struct Ballast {
     path: Option<PathBuf>,
@@ -21,7 +24,7 @@ pub(crate) struct Ballast {
 impl Ballast {
     /// Not held yet; a file that an earlier process left counts as released until [`Self::restore`].
     pub(crate) fn new(dir: Option<&Path>, bytes: u64) -> Self {
-        Self { path: dir.map(|dir| dir.join("ballast")), bytes, held: false }
+        Self { path: dir.map(|dir| dir.join(BALLAST)), bytes, held: false }
     }
 
     /// Bytes held.

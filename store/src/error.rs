@@ -39,6 +39,12 @@ pub enum Error {
         /// Version that this build reads.
         known: u32,
     },
+    /// There is no database.
+    #[error("there is no database in {}", path.display())]
+    NoDatabase {
+        /// The directory meant.
+        path: PathBuf,
+    },
     /// There is a RocksDB database, but it is not one of this store.
     #[error("the database in {} is not one of chainscope", path.display())]
     NotAStore {
@@ -97,6 +103,16 @@ pub enum Error {
     /// The query's caller no longer wants the answer.
     #[error("the query was cancelled")]
     Cancelled,
+    /// A copy of the database, or its compaction, would not fit.
+    #[error("{needed_bytes} bytes are needed in {}, and {free_bytes} are free", path.display())]
+    NoSpace {
+        /// The directory meant.
+        path: PathBuf,
+        /// Bytes that are needed.
+        needed_bytes: u64,
+        /// Bytes that an unprivileged writer may still use.
+        free_bytes: u64,
+    },
     /// A backup is restored only where nothing is.
     #[error("{} is not empty", path.display())]
     NotEmpty {

@@ -23,7 +23,8 @@
 //!
 //! Shared by all pillars: the engine (`engine`), the layout on disk (`keys.rs`, drawn there), the writing side
 //! (`writer.rs`, `node.rs`, `streams.rs`, `positions.rs`, `block.rs`, `load.rs`), eviction (`evict.rs`), what readers see
-//! (`view.rs`), queries (`query.rs`, `search.rs`, `entries.rs`, `rows.rs`), and full-text search (`text`). Of a pillar:
+//! (`view.rs`), queries (`query.rs`, `search.rs`, `entries.rs`, `rows.rs`), full-text search (`text`), and
+//! maintenance (`offline.rs`, `backup.rs`, `verify.rs`). Of a pillar:
 //! `network`, `memory`, `logs`. Nothing here knows HTTP, gRPC or any protocol; calls block.
 
 #[cfg(feature = "rocksdb")]
@@ -44,6 +45,8 @@ mod memory;
 mod meta;
 mod network;
 mod node;
+#[cfg(feature = "rocksdb")]
+mod offline;
 mod options;
 mod positions;
 mod posting;
@@ -69,6 +72,8 @@ pub use logs::LogQuery;
 pub use memory::SnapshotLimits;
 pub use meta::{MemorySnapshot, Totals};
 pub use network::{Account, ChunkQuery, Connection, ConnectionQuery, MessageQuery, StoredMessage};
+#[cfg(feature = "rocksdb")]
+pub use offline::Offline;
 pub use options::{Retention, StoreOptions};
 pub use query::{Budget, FactQuery, Order};
 pub use report::Report;

@@ -28,28 +28,39 @@ use crate::{
 /// Postings of one segment: by index, value and block.
 type Postings = BTreeMap<(usize, Vec<u8>, u64), Bits>;
 
-/// Checks one node.
-pub(crate) fn node(reader: &Reader<'_>, schema: Schema, report: &mut Report) -> Result<(), Error> {
+/// Checks one node. `progress` is called after each segment of a kind.
+pub(crate) fn node(
+    reader: &Reader<'_>,
+    schema: Schema,
+    report: &mut Report,
+    progress: &mut dyn FnMut(&Report),
+) -> Result<(), Error> {
     report.nodes += 1;
     report.segments +=
         RetentionClass::STREAMED.map(|class| reader.view.segments(class).len() as u64).iter().sum::<u64>();
     for class in RetentionClass::ALL {
         for kind in of_class(schema, class) {
             match kind.group {
-                None => check_kind(reader, kind, report)?,
+                None => check_kind(reader, kind, report, progress)?,
                 Some(_) => check_grouped(reader, kind, report)?,
             }
         }
     }
     for segment in reader.records() {
         report.chunks += count(reader, network::CHUNKS, segment)?;
+        progress(report);
     }
     check_outside(reader, report)?;
     memory::verify(reader, report)
 }
 
 /// Checks rows, zones and postings of a kind.
-fn check_kind(reader: &Reader<'_>, kind: &FactKind, report: &mut Report) -> Result<(), Error> {
+fn check_kind(
+    reader: &Reader<'_>,
+    kind: &FactKind,
+    report: &mut Report,
+    progress: &mut dyn FnMut(&Report),
+) -> Result<(), Error> {
     let (name, what) = (&reader.view.name, kind.name);
     let segments = reader.view.segments(kind.retention);
     let mut expected_id = reader.view.ids(kind).start;
@@ -68,6 +79,7 @@ fn check_kind(reader: &Reader<'_>, kind: &FactKind, report: &mut Report) -> Resu
         expected_id = ids.end;
         check_zones(reader, kind, segment, zones, report)?;
         check_postings(reader, kind, segment, postings, report)?;
+        progress(report);
     }
     let next_id = reader.view.ids(kind).end;
     if expected_id != next_id {

@@ -29,16 +29,19 @@ pub(crate) struct Problem {
     pub(crate) detail: String,
     /// Id of the request, as in the header `x-request-id` and the audit log.
     #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    request_id: Option<Box<str>>,
     /// The malformed parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) parameter: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub(crate) parameter: Option<Box<str>>,
     /// Where in the parameter, in characters from its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<u32>,
     /// Names of the nodes that the request may mean.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) nodes: Option<Vec<String>>,
+    #[schema(value_type = Option<Vec<String>>)]
+    nodes: Option<Box<[String]>>,
 }
 
 impl Problem {
@@ -58,7 +61,7 @@ impl Problem {
 
     /// A problem with a parameter.
     pub(crate) fn of_parameter(code: Code, name: &str, why: impl std::fmt::Display) -> Self {
-        Self { parameter: Some(name.to_owned()), ..Self::new(code, format!("{name}: {why}")) }
+        Self { parameter: Some(name.into()), ..Self::new(code, format!("{name}: {why}")) }
     }
 
     /// Overload: 503.
@@ -73,7 +76,7 @@ impl Problem {
 
     /// The problem with the id of its request.
     pub(crate) fn with_request_id(self, id: &RequestId) -> Self {
-        Self { request_id: Some(id.to_string()), ..self }
+        Self { request_id: Some(id.to_string().into()), ..self }
     }
 
     /// The body.
@@ -143,7 +146,10 @@ impl From<StoreError> for Problem {
 
 impl From<ResolveError> for Problem {
     fn from(error: ResolveError) -> Self {
-        let with = |code, why: String, nodes| Self { nodes: Some(nodes), ..Self::of_parameter(code, "node_name", why) };
+        let with = |code, why: String, nodes| Self {
+            nodes: Some(Vec::into_boxed_slice(nodes)),
+            ..Self::of_parameter(code, "node_name", why)
+        };
         match error {
             ResolveError::Unknown(name) => {
                 Self::new(Code::UnknownNode, format!("no such node: \"{}\"", EscapedTruncated(&name)))

@@ -66,6 +66,12 @@ fn respond(mut stream: TcpStream) -> io::Result<()> {
 
 /// What the page that comes from this host got from the API.
 fn results(host: &str, page: SocketAddr, api: SocketAddr) -> Vec<Value> {
+    let text = result_of(&format!("http://{host}:{}/?http%3A%2F%2F{api}", page.port()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+}
+
+/// What the script of a page writes into its element `result`.
+pub(crate) fn result_of(url: &str) -> String {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
@@ -75,15 +81,14 @@ fn results(host: &str, page: SocketAddr, api: SocketAddr) -> Vec<Value> {
         .arg("--host-resolver-rules=MAP * 127.0.0.1")
         // Time in the page stands still while a request is under way.
         .args(["--virtual-time-budget=60000", "--dump-dom"])
-        .arg(format!("http://{host}:{}/?http%3A%2F%2F{api}", page.port()))
+        .arg(url)
         .env("HOME", profile.path())
         .output()
         .expect("chromium is missing: scripts/setup installs it");
     let document = String::from_utf8(output.stdout).unwrap();
     let text = document.split("<pre id=\"result\">").nth(1).and_then(|rest| rest.split("</pre>").next());
     let text = text.unwrap_or_else(|| panic!("{document}\n{}", String::from_utf8_lossy(&output.stderr)));
-    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+    text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 }
 
 #[test]

@@ -137,6 +137,26 @@ fn pages_come_from_the_explorer_and_data_of_the_listed_node_from_the_api() {
 }
 
 #[test]
+fn request_ids_entity_tags_and_compressed_responses_pass() {
+    let setup = setup();
+    setup.server.feed("a/x", messages(50));
+    let ask = |path: &str, headers: &[(&str, &str)]| get(setup.proxy, "GET", path, headers);
+    let whole = ask("/v2/p2p/0", &[("x-request-id", "browser-1")]);
+    assert_eq!((whole.status, whole.header("x-request-id")), (200, Some("browser-1")));
+    let known = ask("/v2/p2p/0", &[("if-none-match", whole.header("etag").unwrap())]);
+    assert_eq!((known.status, known.body.as_str(), known.header("etag")), (304, "", whole.header("etag")));
+    let zipped = ask("/v2/p2p", &[("accept-encoding", "gzip")]);
+    assert_eq!((zipped.status, zipped.header("content-encoding")), (200, Some("gzip")));
+    assert!(zipped.all("vary").contains(&"accept-encoding"), "{:?}", zipped.headers);
+    // Of the API, and of the proxy itself.
+    for path in ["/v2/p2p?limit=x", "/v2/p2p?node_name=none"] {
+        let refused = ask(path, &[("x-request-id", "browser-2")]);
+        let problem: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
+        assert_eq!((&problem["request_id"], refused.header("x-request-id")), (&"browser-2".into(), Some("browser-2")));
+    }
+}
+
+#[test]
 fn live_streams_pass_and_new_certificates_and_tokens_are_loaded() {
     let setup = setup();
     let mut stream = TcpStream::connect(setup.proxy).unwrap();

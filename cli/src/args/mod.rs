@@ -1,6 +1,8 @@
 //! The command line, with help for a first-time user: a module for each command.
 
 mod api;
+#[cfg_attr(not(feature = "rocksdb"), expect(dead_code, reason = "only `db::maintenance` reads them"))]
+mod db;
 mod demo;
 mod logs;
 mod manual;
@@ -14,8 +16,11 @@ mod tracepoints;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "rocksdb")]
+pub(crate) use self::db::DbCommand;
 pub(crate) use self::{
     api::{ApiArgs, NodeArgs, NodeOption},
+    db::DbArgs,
     demo::DemoArgs,
     logs::LogsArgs,
     manual::{CompletionsArgs, ExecArgs, ManArgs},
@@ -81,6 +86,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// List the static tracepoints (USDT) of a program, and check them
     Tracepoints(TracepointsArgs),
+    /// Check, back up, restore or compact the database of a stopped server
+    Db(DbArgs),
     /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets
     SupportBundle(SupportBundleArgs),
     /// Print completions for a shell

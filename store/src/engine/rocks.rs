@@ -7,9 +7,9 @@ use std::{
 };
 
 use rocksdb::{
-    BlockBasedOptions, CStrLike, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice, DBRawIterator,
-    DEFAULT_COLUMN_FAMILY_NAME, ErrorKind, Options, ReadOptions, SnapshotWithThreadMode, WriteBatch, WriteOptions,
-    checkpoint::Checkpoint, properties,
+    BlockBasedOptions, BottommostLevelCompaction, CStrLike, Cache, ColumnFamilyDescriptor, CompactOptions, DB,
+    DBCompressionType, DBPinnableSlice, DBRawIterator, DEFAULT_COLUMN_FAMILY_NAME, ErrorKind, Options, ReadOptions,
+    SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint, properties,
 };
 
 use super::{Batch, Cursor, Engine, Entry, LocalDisk, Memory, Snapshot, Write};
@@ -112,6 +112,18 @@ fn engine_error(error: rocksdb::Error) -> Error {
 }
 
 impl Rocks {
+    /// Sorts all files into the last level. Needs as much free space as they take: without it this may wait for ever.
+    pub(crate) fn compact(&self) -> Result<(), Error> {
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::ForceOptimized);
+        self.db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &options);
+        // The call itself tells nothing of what failed.
+        match self.property(properties::BACKGROUND_ERRORS) {
+            0 => Ok(()),
+            errors => Err(Error::Failed(format!("{errors} errors of compaction, see LOG in {}", self.dir.display()))),
+        }
+    }
+
     fn write_once(&self, batch: &Batch) -> Result<(), Error> {
         let mut writes = WriteBatch::with_capacity_bytes(batch.len() + batch.len() / 4);
         for write in batch.iter() {

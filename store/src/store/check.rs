@@ -26,7 +26,7 @@ impl Store {
     /// Makes a database in `dir`, which is empty or absent, from a checkpoint, which stays as it is.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::NotAStore`], or the file system's.
+    /// [`Error::NotEmpty`], [`Error::NoDatabase`], [`Error::NoSpace`], or the file system's: `dir` is as before then.
     pub fn restore(checkpoint: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<(), Error> {
         restore(checkpoint.as_ref(), dir.as_ref())
     }
@@ -39,7 +39,7 @@ impl Store {
         let mut report = Report::default();
         for view in self.0.views.all() {
             if let Some(reader) = self.reader(&view.name) {
-                verify::node(&reader, self.0.schema, &mut report)?;
+                verify::node(&reader, self.0.schema, &mut report, &mut |_| ())?;
             }
         }
         Ok(report)

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use chainscope_proto::v1::{MemoryState, Record};
 pub use nodes::NodeInfo;
 #[cfg(feature = "rocksdb")]
-pub(crate) use open::open_engine;
+pub(crate) use open::{open_engine, open_engine_on_full_disk};
 use parking_lot::Mutex;
 pub use space::Disk;
 #[cfg(test)]

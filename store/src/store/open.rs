@@ -23,18 +23,9 @@ impl Store {
     /// The database is in use, damaged, of another schema version, or not one of this store; the disk is full or fails.
     #[cfg(feature = "rocksdb")]
     pub fn open(dir: impl AsRef<Path>, options: StoreOptions) -> Result<Self, Error> {
-        use crate::ballast::Ballast;
-
         let dir = dir.as_ref();
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
-        let engine = match open_engine(dir, &options) {
-            // Opening writes, too.
-            Err(Error::DiskFull { .. }) => {
-                Ballast::new(Some(dir), options.ballast_bytes).release()?;
-                open_engine(dir, &options)?
-            }
-            opened => opened?,
-        };
+        let engine = open_engine_on_full_disk(dir, &options)?;
         Self::with_engine(Arc::new(engine), options, KINDS)
     }
 
@@ -77,6 +68,21 @@ pub(crate) fn open_engine(dir: &Path, options: &StoreOptions) -> Result<crate::e
     let engine = crate::engine::rocks::Rocks::open(dir, options)?;
     check_schema(&engine, dir)?;
     Ok(engine)
+}
+
+/// As [`open_engine`]. Opening writes, too: on a full disk the ballast file makes room for it.
+#[cfg(feature = "rocksdb")]
+pub(crate) fn open_engine_on_full_disk(
+    dir: &Path,
+    options: &StoreOptions,
+) -> Result<crate::engine::rocks::Rocks, Error> {
+    match open_engine(dir, options) {
+        Err(Error::DiskFull { .. }) => {
+            crate::ballast::Ballast::new(Some(dir), options.ballast_bytes).release()?;
+            open_engine(dir, options)
+        }
+        opened => opened,
+    }
 }
 
 /// Refuses a database of another schema version, and one that is not of this store. Marks an empty one.

@@ -374,7 +374,7 @@ fn a_checkpoint_restores_to_an_equal_store() {
 
     assert!(matches!(store.checkpoint(&backup), Err(Error::NotEmpty { .. })));
     assert!(matches!(crate::Store::restore(&backup, &restored), Err(Error::NotEmpty { .. })));
-    assert!(matches!(crate::Store::restore(dir.path(), dir.path().join("new")), Err(Error::NotAStore { .. })));
+    assert!(matches!(crate::Store::restore(dir.path(), dir.path().join("new")), Err(Error::NoDatabase { .. })));
 }
 
 fn events() -> impl Strategy<Value = Vec<chainscope_proto::v1::Record>> {
