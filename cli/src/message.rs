@@ -24,6 +24,8 @@ const DEFAULT_COLUMNS: usize = 120;
 const MIN_TREE_COLUMNS: usize = 28;
 /// Columns of the tree from which on a line has 16 bytes instead of 8.
 const WIDE_TREE_COLUMNS: usize = 40;
+/// Greatest columns of the tree: the bytes are read beside it.
+const MAX_TREE_COLUMNS: usize = 80;
 /// Columns between tree and bytes.
 const GAP: usize = 2;
 
@@ -163,7 +165,8 @@ fn lines(tree: &[String], bytes: &[u8], columns: usize) -> Vec<String> {
         let tree = tree.iter().flat_map(|line| wrap(line, columns));
         return tree.chain(hex::dump(bytes, per_line)).collect();
     }
-    let width = tree.iter().map(|line| line.width()).max().unwrap_or_default().min(room(per_line));
+    let width =
+        tree.iter().map(|line| line.width()).max().unwrap_or_default().min(room(per_line)).min(MAX_TREE_COLUMNS);
     let mut left = tree.iter().flat_map(|line| wrap(line, width));
     let mut right = hex::dump(bytes, per_line);
     let mut lines = Vec::new();

@@ -10,21 +10,26 @@ use crate::{
     program,
 };
 
-/// Variable with the URL of the API, as older versions call it.
-const URL_VARIABLE: &str = "CHAINSCOPE_URL";
+/// Variables with the URL of the API; the second one is that of older versions.
+const URL_VARIABLES: [&str; 2] = ["CHAINSCOPE_API", "CHAINSCOPE_URL"];
+/// Variable with the bearer token.
+const TOKEN_VARIABLE: &str = "CHAINSCOPE_TOKEN";
+/// Variable with the path of the file with the bearer token.
+const TOKEN_FILE_VARIABLE: &str = "CHAINSCOPE_TOKEN_FILE";
 
 /// The server to request from.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ApiArgs {
-    /// URL of the API of any aggregator or `chainscope run` [default: http://127.0.0.1:17732]
-    #[arg(long = "api", visible_alias = "url", alias = "aggregator", value_name = "URL", env = "CHAINSCOPE_API")]
-    pub(crate) url: Option<String>,
-    /// Bearer token; other users of this machine can see it in the arguments, but not in the variable
-    #[arg(long, value_name = "TOKEN", env = "CHAINSCOPE_TOKEN", hide_env_values = true)]
+    // Variables of flags that exclude each other are read below: a flag comes before the variable of another one.
+    /// URL of the API of any aggregator or `chainscope run` [default: http://127.0.0.1:17732] [env: CHAINSCOPE_API]
+    #[arg(long = "api", visible_alias = "url", alias = "aggregator", value_name = "URL")]
+    url: Option<String>,
+    /// Bearer token, which other users of this machine can see; not so that of the variable [env: CHAINSCOPE_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
-    /// File with the bearer token; it is read again for each request
-    #[arg(long, value_name = "FILE", env = "CHAINSCOPE_TOKEN_FILE", conflicts_with = "token")]
+    /// File with the bearer token; it is read again for each request [env: CHAINSCOPE_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
     /// CA bundle to verify an https server with [default: that of the system; with --kube that of the cluster]
     #[arg(long, value_name = "FILE", env = "CHAINSCOPE_CA_FILE")]
@@ -46,12 +51,29 @@ pub(crate) struct ApiArgs {
 impl ApiArgs {
     /// The URL of the command line or of a variable.
     fn url(&self) -> Option<String> {
-        self.url.clone().or_else(|| std::env::var(URL_VARIABLE).ok().filter(|url| !url.is_empty()))
+        let url = self.url.clone().or_else(|| URL_VARIABLES.into_iter().find_map(variable));
+        url.filter(|_| !self.has_kube_flags())
+    }
+
+    fn has_kube_flags(&self) -> bool {
+        let options = [&self.context, &self.namespace, &self.service_account];
+        self.kube || options.iter().any(|option| option.is_some())
     }
 
     fn is_kube(&self) -> bool {
-        let options = [&self.context, &self.namespace, &self.service_account];
-        self.kube || options.iter().any(|option| option.is_some()) || (program::is_plugin() && self.url().is_none())
+        self.has_kube_flags() || (program::is_plugin() && self.url().is_none())
+    }
+
+    /// The token of the command line or of a variable.
+    fn token(&self) -> Option<Token> {
+        match (&self.token, &self.token_file) {
+            (Some(token), _) => Some(Token::Fixed(token.clone())),
+            (None, Some(path)) => Some(Token::File(path.clone())),
+            (None, None) => {
+                let file = || variable(TOKEN_FILE_VARIABLE).map(|path| Token::File(path.into()));
+                variable(TOKEN_VARIABLE).map(Token::Fixed).or_else(file)
+            }
+        }
     }
 
     /// Whether a server is given.
@@ -66,11 +88,7 @@ impl ApiArgs {
 
     /// A client of the server.
     pub(crate) fn client(&self) -> anyhow::Result<Api> {
-        let token = match (&self.token, &self.token_file) {
-            (Some(token), _) if !token.trim().is_empty() => Some(Token::Fixed(token.clone())),
-            (_, Some(path)) => Some(Token::File(path.clone())),
-            _ => None,
-        };
+        let token = self.token();
         let ca_file = self.ca_file.as_deref();
         if !self.is_kube() {
             return Api::connect(self.url().as_deref(), token.unwrap_or(Token::None), ca_file);
@@ -79,6 +97,11 @@ impl ApiArgs {
         let options = Options { context, namespace, service_account: self.service_account.clone() };
         Api::in_cluster(Cluster::connect(&options, token)?, ca_file)
     }
+}
+
+/// The value of a variable, if it has one.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
 /// The node of a request.

@@ -8,6 +8,7 @@ use clap::Args;
 ///
 /// Records are kept in memory and lost when the demo ends; `chainscope run` stores them in RocksDB.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct DemoArgs {
     /// Address of the API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:17732")]
@@ -22,3 +23,8 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) demo_node: Option<PathBuf>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo chainscope demo
+  sudo chainscope demo --messages 100 --rate 20";

@@ -36,5 +36,12 @@ pub(crate) struct RunArgs {
 }
 
 const RUN_NEEDS: &str = "\
-Needs Linux 5.17 or newer, or an older one with bpf_loop backported, with BTF, and root or the capabilities BPF, PERFMON,
-SYS_PTRACE and DAC_READ_SEARCH; `chainscope run --check` lists what is missing. RUST_LOG=debug shows more detail.";
+Examples:
+  sudo chainscope run --p2p-port 9732
+  sudo chainscope run --config /etc/chainscope/chainscope.toml
+  chainscope run --check
+
+Needs Linux 5.17 or newer (or older with bpf_loop backported) with BTF, and root
+or the capabilities BPF, PERFMON, SYS_PTRACE and DAC_READ_SEARCH;
+`chainscope run --check` lists what is missing. --verbose shows more detail,
+RUST_LOG selects it.";

@@ -8,6 +8,7 @@ use super::ApiArgs;
 
 /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct SupportBundleArgs {
     /// File to write
     #[arg(long, short, value_name = "FILE", default_value = "chainscope-support.tar.gz")]
@@ -18,3 +19,8 @@ pub(crate) struct SupportBundleArgs {
     #[command(flatten)]
     pub(crate) api: ApiArgs,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo chainscope support-bundle
+  chainscope support-bundle --kube --service-account tezos/reader -o cluster.tar.gz";

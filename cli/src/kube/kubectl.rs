@@ -55,7 +55,9 @@ impl Kubectl {
         let message = format!("kubectl {}: {}", arguments.join(" "), Escaped(error.trim()));
         Err(match error.contains("(Forbidden)") {
             true => Failure::refused(message).into(),
-            false => Failure::new(message).into(),
+            false => Failure::new(message)
+                .hint("--context NAME selects another cluster; -v shows the calls of kubectl")
+                .into(),
         })
     }
 

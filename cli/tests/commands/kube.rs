@@ -159,6 +159,16 @@ fn the_aggregator_of_a_cluster_is_found_and_reached() {
     // A token of the command line comes first.
     cluster.write("kubeconfig", "{}");
     assert!(cluster.output(&["logs", "--kube", "--token", "5ecret"]).status.success());
+    // Flags come before the variables of other flags.
+    cluster.write("token", "5ecret\n");
+    let token = cluster.folder.path().join("token").display().to_string();
+    let mut command = cluster.with_kubectl(chainscope(&["logs", "--kube", "--token-file", &token]));
+    command.env("CHAINSCOPE_API", "http://127.0.0.1:9").env("CHAINSCOPE_TOKEN", "other");
+    assert!(text(&command.output().expect("it starts")).ends_with("INFO    first\n"));
+    assert_eq!(
+        chainscope(&["logs", "--kube", "--api", "http://127.0.0.1:9"]).output().expect("it starts").status.code(),
+        Some(2)
+    );
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub mod release;
 pub mod scene;
 pub mod worker;
 
+mod command_line;
 mod kubectl;
 
 use std::net::{Ipv4Addr, SocketAddr};
