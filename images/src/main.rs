@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -56,7 +57,8 @@ fn run(cli: Cli) -> Result<()> {
             let to = out.join(format!("{}.cdx.json", component.archive()));
             std::fs::copy(&from, to).with_context(|| format!("cannot copy {}", from.display()))?;
         }
-        println!("{}  {}", archive.display(), image.name);
+        // A closed pipe is not an error.
+        let _ = writeln!(std::io::stdout(), "{}  {}", archive.display(), image.name);
     }
     Ok(())
 }
