@@ -1,0 +1,18 @@
+//! Events of static tracepoints (USDT), after they were captured.
+//!
+//! A [`Source`] delivers [`Event`]s: a probe in the kernel, or a recording. An event refers to its [`Attachment`], which has the
+//! names, types and units of its arguments. [`Accounting`] counts what was hit, delivered and lost.
+//!
+//! Texts and bytes of events come from peers: they are untrusted, and are escaped where they are shown.
+
+#![forbid(unsafe_code)]
+
+mod accounting;
+mod attachment;
+mod event;
+mod source;
+
+pub use accounting::{Accounting, Counts};
+pub use attachment::{AttachedArgument, Attachment};
+pub use event::{Event, Incomplete, Timestamp, Value};
+pub use source::{Polled, Source};
