@@ -22,6 +22,9 @@ pub trait Source {
     /// The source cannot be read any more; what was delivered so far is right.
     fn poll(&mut self, timeout: Duration) -> io::Result<Polled>;
 
+    /// Detaches. Events that were captured by then can still be polled, and after them [`Polled::End`].
+    fn stop(&mut self);
+
     /// What was hit, delivered and lost so far. After [`Polled::End`] nothing is on its way any more.
     fn accounting(&mut self) -> Accounting;
 }
@@ -36,6 +39,6 @@ pub enum Polled {
         /// The time.
         monotonic_ns: u64,
     },
-    /// There will be no more events: every observed process has ended, or the recording ends here.
+    /// There will be no more events: the source was stopped, every observed process has ended, or the recording ends here.
     End,
 }
