@@ -8,11 +8,20 @@
 #![forbid(unsafe_code)]
 
 mod accounting;
+pub mod archive;
 mod attachment;
 mod event;
+pub mod json;
+mod pattern;
+mod session;
+mod show;
 mod source;
+pub mod view;
 
 pub use accounting::{Accounting, Counts};
 pub use attachment::{AttachedArgument, Attachment};
 pub use event::{Event, Incomplete, Timestamp, Value};
+pub use pattern::{Condition, Pattern};
+pub use session::{Selection, Session};
+pub use show::{Shown, reversed_hex};
 pub use source::{Polled, Source};
