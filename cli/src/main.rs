@@ -34,6 +34,7 @@ mod support_bundle;
 mod table;
 mod terminal;
 mod time;
+mod trace;
 mod tracepoints;
 
 use std::process::ExitCode;
@@ -73,6 +74,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Memory(args) => memory::run(args),
         Command::Stats(args) => stats::run(&args),
         Command::Tracepoints(args) => tracepoints::run(&args),
+        Command::Trace(args) => trace::run(args),
         Command::Db(args) => db::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions(args) => manual::completions(&args),

@@ -16,6 +16,7 @@ mod tracepoints;
 
 use clap::{Parser, Subcommand};
 
+
 #[cfg(feature = "rocksdb")]
 pub(crate) use self::db::DbCommand;
 pub(crate) use self::{
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// List the static tracepoints (USDT) of a program, and check them
     Tracepoints(TracepointsArgs),
+    /// Show what the tracepoints of a node say: P2P messages, blocks, mempool, coins; from a recording
+    Trace(TraceArgs),
     /// Check, back up, restore or compact the database of a stopped server
     Db(DbArgs),
     /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets

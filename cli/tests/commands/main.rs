@@ -9,6 +9,7 @@ mod server;
 mod snapshots;
 mod tls;
 mod tmux;
+mod trace;
 
 use std::process::{Command, Output};
 
