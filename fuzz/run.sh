@@ -8,7 +8,7 @@ cd "$(dirname "$0")"
 seconds=${1:-300}
 targets=(identity handshake message chunks opening conversation resume unwind
     spool_segment spool_recovery journal symbols profile config ingest query log_message
-    syslog_frames container_lines tracepoints contract)
+    syslog_frames container_lines tracepoints contract recording)
 
 export RUSTC_BOOTSTRAP=1
 # Seeds are generated from the vectors, not committed.

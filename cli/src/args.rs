@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::{api::Api, time};
+use crate::{api::Api, time, trace::TraceArgs};
 
 /// See inside a running blockchain node without touching it.
 ///
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Memory(MemoryArgs),
     /// List the static tracepoints (USDT) of a program, and check them
     Tracepoints(TracepointsArgs),
+    /// Show what the tracepoints of a node say: P2P messages, blocks, mempool, coins; from a recording
+    Trace(TraceArgs),
     /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets
     SupportBundle(SupportBundleArgs),
     /// Print completions for a shell

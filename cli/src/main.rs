@@ -19,6 +19,7 @@ mod standalone;
 mod support_bundle;
 mod terminal;
 mod time;
+mod trace;
 mod tracepoints;
 
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Logs(args) => logs::run(args),
         Command::Memory(args) => memory::run(args),
         Command::Tracepoints(args) => tracepoints::run(&args),
+        Command::Trace(args) => trace::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions { shell } => {
             let mut text = Vec::new();

@@ -5,6 +5,7 @@ mod logs;
 mod messages;
 mod server;
 mod tmux;
+mod trace;
 
 use std::process::{Command, Output};
 

@@ -168,7 +168,8 @@ impl Scalar {
     }
 
     /// The type of this name in contract files.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
         SCALARS.iter().find(|(known, _)| *known == name).map(|(_, scalar)| *scalar)
     }
 

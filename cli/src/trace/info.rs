@@ -1,0 +1,106 @@
+//! `chainscope trace info`: what is in a recording.
+
+use std::{fmt::Write as _, fs::File, io::BufReader, path::Path};
+
+use anyhow::Context as _;
+use bytesize::ByteSize;
+use chainscope_hygiene::{Escaped, EscapedJson};
+use chainscope_trace::{
+    archive::{Ending, Info},
+    json,
+    view::accounting_line,
+};
+use serde_json::{Map, Value, json};
+
+use crate::terminal;
+
+pub(super) fn run(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    let size = file.metadata().with_context(name)?.len();
+    let info = Info::read(BufReader::new(file)).with_context(name)?;
+    if as_json {
+        let object = object(&name(), size, &info).to_string();
+        return terminal::line(&EscapedJson(&object).to_string());
+    }
+    terminal::write(text(&name(), size, &info).as_bytes())
+}
+
+fn state(info: &Info) -> String {
+    match &info.ending {
+        Ok(Ending::Complete) => "complete".to_owned(),
+        Ok(Ending::Cut) => "cut, or still being written: losses are not known".to_owned(),
+        Err(problem) => format!("damaged: {}", Escaped(problem)),
+    }
+}
+
+fn seconds(info: &Info) -> f64 {
+    let (from, until) = (info.accounting.from.monotonic_ns, info.accounting.until.monotonic_ns);
+    until.saturating_sub(from) as f64 / 1e9
+}
+
+fn text(name: &str, size: u64, info: &Info) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{key:<16} {value}");
+    };
+    line("File:", Escaped(name).to_string());
+    line("Written by:", Escaped(&info.program).to_string());
+    line("Size:", ByteSize::b(size).to_string());
+    line("State:", state(info));
+    line("Start:", json::rfc3339(info.start.wall_ns));
+    if let Some((first, last)) = info.span {
+        line("First event:", json::rfc3339(first.wall_ns));
+        line("Last event:", json::rfc3339(last.wall_ns));
+    }
+    line("Duration:", format!("{:.3} s", seconds(info)));
+    line("Events:", info.events.to_string());
+    let pids: Vec<String> = info.processes.iter().map(u32::to_string).collect();
+    line("Processes:", pids.join(", "));
+    for (path, contract) in &info.files {
+        let contract = contract.as_deref().map_or_else(|| "no contract".to_owned(), |name| format!("contract {name}"));
+        line("Program:", format!("{} ({})", Escaped(path), Escaped(&contract)));
+    }
+    let _ =
+        writeln!(text, "\n{:>10} {:>10} {:>10} {:>10}  TRACEPOINT", "EVENTS", "INCOMPLETE", "UNREADABLE", "DROPPED");
+    for (name, found) in &info.tracepoints {
+        let dropped = info.accounting.tracepoints.get(name).map(|counts| counts.all_dropped()).unwrap_or(0);
+        let _ = writeln!(
+            text,
+            "{:>10} {:>10} {:>10} {dropped:>10}  {}",
+            found.events,
+            found.incomplete,
+            found.unreadable,
+            Escaped(name)
+        );
+    }
+    let _ = writeln!(text, "{}", accounting_line(&info.accounting));
+    text
+}
+
+fn object(name: &str, size: u64, info: &Info) -> Value {
+    let tracepoints = info.tracepoints.iter().map(|(name, found)| {
+        let counts = json!({
+            "events": found.events, "incomplete": found.incomplete, "unreadable": found.unreadable,
+        });
+        (name.clone(), counts)
+    });
+    let files = info.files.iter().map(|(path, contract)| json!({ "path": path, "contract": contract }));
+    json!({
+        "file": name,
+        "written_by": info.program,
+        "size_bytes": size,
+        "complete": info.ending == Ok(Ending::Complete),
+        "state": state(info),
+        "start": json::rfc3339(info.start.wall_ns),
+        "first_event": info.span.map(|(first, _)| json::rfc3339(first.wall_ns)),
+        "last_event": info.span.map(|(_, last)| json::rfc3339(last.wall_ns)),
+        "duration_s": seconds(info),
+        "events": info.events,
+        "processes": info.processes,
+        "programs": files.collect::<Vec<_>>(),
+        "tracepoints": tracepoints.collect::<Map<_, _>>(),
+        "accounting": json::accounting(&info.accounting),
+    })
+}

@@ -1,0 +1,111 @@
+//! `chainscope trace`: events of tracepoints, as lines, as JSON, or on the screen.
+
+mod args;
+mod info;
+mod lines;
+mod recording;
+mod screen;
+
+use std::{
+    io::{self, IsTerminal as _},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use chainscope_trace::{
+    Selection, Source,
+    view::{Any, Blocks, Coins, Connections, Flushes, Format, Mempool, Monitor, P2p, Raw, Relay, Utxos, View},
+};
+
+pub(crate) use self::args::TraceArgs;
+use self::{
+    args::{Options, Replayed, Times, ViewArgs, What},
+    recording::Recording,
+    screen::Screen,
+};
+use crate::terminal;
+
+pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
+    let TraceArgs { what, options } = args;
+    match what {
+        What::Replay(replay) => {
+            let selection = selection(&options, &replay.times);
+            let mut recording = Recording::open(&replay.file)?;
+            let form = Form::new(replay.view, options.json)?;
+            form.show(&mut recording, selection, options.json, Duration::ZERO)?;
+            recording.check_ending();
+            Ok(())
+        }
+        What::Info { file } => info::run(&file, options.json),
+        What::Copy(copy) => {
+            let selection = Selection { tracepoints: copy.tracepoint, ..selection(&options, &copy.times) };
+            recording::copy(&copy.from, &copy.to, &selection)
+        }
+    }
+}
+
+fn selection(options: &Options, times: &Times) -> Selection {
+    Selection {
+        tracepoints: Vec::new(),
+        conditions: options.filter.clone(),
+        since_ns: times.since.map(nanoseconds),
+        until_ns: times.until.map(nanoseconds),
+    }
+}
+
+/// Nanoseconds of seconds or milliseconds since 1970: as in the API, numbers below 10¹¹ are seconds.
+fn nanoseconds(time: u64) -> i64 {
+    let scale = if time < 100_000_000_000 { 1_000_000_000 } else { 1_000_000 };
+    i64::try_from(time.saturating_mul(scale)).unwrap_or(i64::MAX)
+}
+
+/// How a view is shown.
+enum Form {
+    /// As lines or JSON.
+    Lines(Box<dyn View>),
+    /// On the whole terminal.
+    Screen(Box<dyn Screen>),
+}
+
+impl Form {
+    fn new(args: ViewArgs<Replayed>, json: bool) -> anyhow::Result<Self> {
+        let is_terminal = !json && terminal::is_interactive() && io::stdin().is_terminal();
+        Ok(match args {
+            ViewArgs::P2pMonitor(_) if is_terminal => Self::Screen(Box::new(screen::Peers::default())),
+            ViewArgs::Mempool(_) if is_terminal => Self::Screen(Box::new(screen::Log::default())),
+            args => Self::Lines(view_of(args)?),
+        })
+    }
+
+    /// Shows a source. `drain`: how long what was captured before a signal is still shown.
+    fn show(self, source: &mut dyn Source, selection: Selection, json: bool, drain: Duration) -> anyhow::Result<()> {
+        match self {
+            Self::Lines(mut view) => lines::run(source, view.as_mut(), selection, json, drain),
+            Self::Screen(mut screen) => screen::run(source, &selection, screen.as_mut(), drain),
+        }
+    }
+}
+
+fn view_of(args: ViewArgs<Replayed>) -> anyhow::Result<Box<dyn View>> {
+    Ok(match args {
+        ViewArgs::P2p(_) => Box::new(P2p::default()),
+        ViewArgs::P2pMonitor(_) => Box::new(Monitor::new(false)),
+        ViewArgs::Raw(_) => Box::new(Raw),
+        ViewArgs::Blocks(args) => {
+            let (first, last) = (i64::from(args.start), i64::from(args.end));
+            let blocks = Blocks::new(first, last, args.threshold_ms, args.unit.map(Into::into));
+            Box::new(blocks.map_err(anyhow::Error::msg)?)
+        }
+        ViewArgs::Utxocache(_) => Box::new(Flushes),
+        ViewArgs::Utxos(_) => Box::new(Utxos),
+        ViewArgs::Mempool(_) => Box::new(Mempool::new(0)),
+        ViewArgs::Coins(_) => Box::new(Coins::default()),
+        ViewArgs::Connections(_) => Box::new(Connections),
+        ViewArgs::Relay(_) => Box::new(Relay::default()),
+        ViewArgs::Any(args) => {
+            let format = args.format.as_deref().map(Format::parse).transpose();
+            let format = format.map_err(anyhow::Error::msg).context("--format")?;
+            Box::new(Any::new(vec![args.tracepoints], format))
+        }
+    })
+}

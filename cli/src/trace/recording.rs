@@ -1,0 +1,94 @@
+//! Recordings as sources, and copies of them.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use chainscope_hygiene::EscapedTruncated;
+use chainscope_trace::{
+    Accounting, Attachment, Polled, Selection, Source, Timestamp,
+    archive::{Ending, Reader, Writer},
+};
+
+/// What writes recordings.
+const PROGRAM: &str = concat!("chainscope ", env!("CARGO_PKG_VERSION"));
+
+/// A recording that is open.
+pub(super) struct Recording {
+    path: PathBuf,
+    reader: Reader<BufReader<File>>,
+}
+
+impl Recording {
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let file = File::open(path).with_context(|| path.display().to_string())?;
+        let reader = Reader::new(BufReader::new(file)).with_context(|| path.display().to_string())?;
+        Ok(Self { path: path.to_owned(), reader })
+    }
+
+    /// Says so if the file was cut.
+    pub(super) fn check_ending(&self) {
+        if self.reader.ending() == Some(Ending::Cut) {
+            eprintln!(
+                "chainscope: {} was cut, or is still being written: losses up to there are not known",
+                EscapedTruncated(&self.path.to_string_lossy())
+            );
+        }
+    }
+}
+
+impl Source for Recording {
+    fn start(&self) -> Timestamp {
+        self.reader.start()
+    }
+
+    fn attachments(&self) -> Vec<Arc<Attachment>> {
+        self.reader.attachments()
+    }
+
+    fn poll(&mut self, timeout: Duration) -> io::Result<Polled> {
+        self.reader.poll(timeout)
+    }
+
+    fn stop(&mut self) {
+        self.reader.stop();
+    }
+
+    fn accounting(&mut self) -> Accounting {
+        self.reader.accounting()
+    }
+}
+
+/// Copies the selected events. The accounting of the copy is that of the recording.
+pub(super) fn copy(from: &Path, to: &Path, selection: &Selection) -> anyhow::Result<()> {
+    let mut recording = Recording::open(from)?;
+    // An existing file is not overwritten: it may be the recording itself.
+    let file = File::create_new(to).with_context(|| to.display().to_string())?;
+    let writing = || format!("cannot write {}", to.display());
+    let start = recording.start();
+    let mut writer = Writer::new(BufWriter::new(file), PROGRAM, start, &[]).with_context(writing)?;
+    let (mut copied, mut seen) = (0_u64, 0_u64);
+    let ended = loop {
+        match recording.reader.event() {
+            Ok(Some(event)) => {
+                seen += 1;
+                if selection.matches(&event) {
+                    writer.event(&event).with_context(writing)?;
+                    copied += 1;
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    let mut file = writer.finish(&recording.accounting()).with_context(writing)?;
+    file.flush().with_context(writing)?;
+    eprintln!("{copied} of {seen} events copied");
+    recording.check_ending();
+    ended.with_context(|| from.display().to_string())
+}

@@ -1,0 +1,222 @@
+//! Peers and their latest messages, as `p2p_monitor.py` of Bitcoin Core and Tapyrus.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use serde_json::{Value as Json, json};
+
+use super::{
+    Lines, View,
+    traffic::{Direction, Message, Traffic},
+};
+use crate::{
+    accounting::Accounting,
+    attachment::Attachment,
+    event::{Event, Incomplete, Timestamp, Value},
+};
+
+/// Peers that are kept; beyond it the one that was heard of least recently is evicted.
+const MAX_PEERS: usize = 1024;
+/// Latest messages that are kept of a peer.
+const MAX_RECENT: usize = 100;
+/// Bytes that are kept of a payload.
+const MAX_PAYLOAD: usize = 4096;
+
+/// The peers of a node. Those that have disconnected are kept, and marked.
+#[derive(Debug, Default)]
+pub struct Monitor {
+    peers: BTreeMap<i64, Peer>,
+    evicted: u64,
+    total: Traffic,
+    has_payloads: bool,
+}
+
+/// A peer.
+#[derive(Debug, Default)]
+pub struct Peer {
+    /// Its address, escaped.
+    pub address: String,
+    /// Type of its connection, escaped.
+    pub connection_type: String,
+    /// Its messages.
+    pub traffic: Traffic,
+    /// Its latest messages, oldest first.
+    pub recent: VecDeque<Entry>,
+    /// Whether its connection was closed, as far as tracepoints say so (Bitcoin Core v29).
+    pub is_closed: bool,
+    /// When it was heard of last (`CLOCK_MONOTONIC`).
+    last_ns: u64,
+}
+
+/// A message.
+#[derive(Debug)]
+pub struct Entry {
+    /// Number of the event.
+    pub sequence: u64,
+    /// When it was captured.
+    pub time: Timestamp,
+    /// Who sent it.
+    pub direction: Direction,
+    /// Its type, escaped.
+    pub message_type: String,
+    /// Size of its payload.
+    pub size: u64,
+    /// The first bytes of its payload, as far as they were captured.
+    pub payload: Bytes,
+    /// Why the payload was captured in part.
+    pub incomplete: Option<Incomplete>,
+}
+
+impl Monitor {
+    /// `has_payloads`: whether beginnings of payloads are kept.
+    #[must_use]
+    pub fn new(has_payloads: bool) -> Self {
+        Self { has_payloads, ..Self::default() }
+    }
+
+    /// Peers by their number.
+    #[must_use]
+    pub fn peers(&self) -> &BTreeMap<i64, Peer> {
+        &self.peers
+    }
+
+    /// Number of peers that are not kept any more.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// The messages of all peers.
+    #[must_use]
+    pub fn total(&self) -> Traffic {
+        self.total
+    }
+
+    /// The heading of the table of peers.
+    #[must_use]
+    pub fn heading() -> String {
+        format!("{:>6}  {:<20}  {:<20}  {:<22}  {:<67}", "PEER", "OUTBOUND", "INBOUND", "TYPE", "ADDR")
+    }
+
+    /// The peer, which becomes the one that was heard of last.
+    fn peer(&mut self, id: i64, now: u64) -> &mut Peer {
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&id) {
+            let oldest = self.peers.iter().min_by_key(|(_, peer)| (!peer.is_closed, peer.last_ns)).map(|(id, _)| *id);
+            self.evicted += u64::from(oldest.and_then(|oldest| self.peers.remove(&oldest)).is_some());
+        }
+        let peer = self.peers.entry(id).or_default();
+        peer.last_ns = now;
+        peer
+    }
+}
+
+impl Peer {
+    /// Its line in the table of peers.
+    #[must_use]
+    pub fn row(&self, id: i64) -> String {
+        let Traffic { inbound, outbound } = self.traffic;
+        let mark = if self.is_closed { " disconnected" } else { "" };
+        format!(
+            "{id:>6}  {:<5} {:>9} byte  {:<5} {:>9} byte  {:<22}  {:<67}{mark}",
+            outbound.messages, outbound.bytes, inbound.messages, inbound.bytes, self.connection_type, self.address,
+        )
+    }
+}
+
+impl Entry {
+    /// Its line among the messages of a peer: those of the peer on the right.
+    #[must_use]
+    pub fn row(&self) -> String {
+        match self.direction {
+            Direction::Inbound => format!("{:>68}", format!("<--- {} ({} bytes) ", self.message_type, self.size)),
+            Direction::Outbound => format!(" {} ({} byte) --->", self.message_type, self.size),
+        }
+    }
+}
+
+impl View for Monitor {
+    fn patterns(&self) -> Vec<String> {
+        Message::PATTERNS.into_iter().chain(["net:closed_connection"]).map(str::to_owned).collect()
+    }
+
+    fn selects(&self, provider: &str, name: &str) -> bool {
+        Message::is_passed_by(provider, name) || (provider, name) == ("net", "closed_connection")
+    }
+
+    fn needs_payloads(&self) -> bool {
+        self.has_payloads
+    }
+
+    fn begin(&mut self, _start: Timestamp, _attachments: &[Arc<Attachment>], out: &mut Lines) {
+        out.line(format_args!("P2P Message Monitor"));
+    }
+
+    fn event(&mut self, event: &Event, _out: &mut Lines) {
+        let now = event.time.monotonic_ns;
+        let Some(message) = Message::of(event) else {
+            let id = event.integer("peer_id").and_then(|id| i64::try_from(id).ok());
+            if let Some(peer) = id.and_then(|id| self.peers.get_mut(&id)) {
+                peer.is_closed = true;
+                peer.last_ns = now;
+            }
+            return;
+        };
+        let (direction, bytes) = (message.direction, message.bytes());
+        self.total.add(direction, bytes);
+        let Some(id) = message.peer_id() else { return };
+        let (payload, incomplete) = if self.has_payloads { payload(event) } else { (Bytes::new(), None) };
+        let peer = self.peer(id, now);
+        peer.address = message.address().to_string();
+        peer.connection_type = message.connection_type().to_string();
+        peer.traffic.add(direction, bytes);
+        peer.recent.push_back(Entry {
+            sequence: event.sequence,
+            time: event.time,
+            direction,
+            message_type: message.message_type().to_string(),
+            size: bytes,
+            payload,
+            incomplete,
+        });
+        while peer.recent.len() > MAX_RECENT {
+            peer.recent.pop_front();
+        }
+    }
+
+    fn finish(&mut self, _accounting: &Accounting, out: &mut Lines) {
+        out.line(format_args!(""));
+        out.line(format_args!("{}", Self::heading()));
+        for (id, peer) in &self.peers {
+            out.line(format_args!("{}", peer.row(*id)));
+        }
+    }
+
+    fn summary(&self) -> Option<Json> {
+        let peers = self.peers.iter().map(|(id, peer)| {
+            let Traffic { inbound, outbound } = peer.traffic;
+            json!({
+                "peer_id": id,
+                "address": peer.address,
+                "connection_type": peer.connection_type,
+                "disconnected": peer.is_closed,
+                "inbound": { "messages": inbound.messages, "bytes": inbound.bytes },
+                "outbound": { "messages": outbound.messages, "bytes": outbound.bytes },
+            })
+        });
+        Some(json!({ "peers": peers.collect::<Vec<_>>(), "evicted_peers": self.evicted }))
+    }
+}
+
+/// The beginning of a payload; a copy, so that the rest of it is not kept.
+fn payload(event: &Event) -> (Bytes, Option<Incomplete>) {
+    match event.get("payload") {
+        Some(Value::Bytes { bytes, incomplete, .. }) if bytes.len() <= MAX_PAYLOAD => (bytes.clone(), *incomplete),
+        Some(Value::Bytes { bytes, .. }) => {
+            (Bytes::copy_from_slice(bytes.get(..MAX_PAYLOAD).unwrap_or(bytes)), Some(Incomplete::Limit))
+        }
+        _ => (Bytes::new(), Some(Incomplete::Unreadable)),
+    }
+}

@@ -1,0 +1,85 @@
+//! What messages say about blocks: as much of the P2P protocol of Bitcoin as relay takes (BIP 130, BIP 152).
+//!
+//! Payloads are untrusted, and may be captured in part: what is there is read.
+
+use sha2::{Digest as _, Sha256};
+
+/// A block's hash in the order of the protocol.
+pub(super) type Hash = [u8; 32];
+
+/// Size of a block header.
+const HEADER: usize = 80;
+/// Size of an element of an inventory: a type and a hash.
+const INVENTORY: usize = 36;
+/// Most headers of an announcement; with more a peer answers a request (`MAX_BLOCKS_TO_ANNOUNCE`).
+const MAX_ANNOUNCED: u64 = 8;
+/// The types of an inventory that are blocks, without their flags: whole, filtered, compact.
+const BLOCK_TYPES: std::ops::RangeInclusive<u32> = 2..=4;
+const TYPE_FLAGS: u32 = 0xc000_0000;
+
+/// What a message does for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It tells that there is the block.
+    Announced,
+    /// It asks for the block or a part of it.
+    Requested,
+    /// It has the block, or the last part of it.
+    Delivered,
+    /// It has the header and identifies the transactions: an announcement, and all of the block if these are known.
+    Compact,
+}
+
+/// The blocks of a message, with what it does for them.
+pub(super) fn blocks(message_type: &str, is_inbound: bool, payload: &[u8]) -> Vec<(Step, Hash)> {
+    let of = |step, hash: Option<Hash>| hash.map(|hash| (step, hash)).into_iter().collect();
+    match (message_type, is_inbound) {
+        ("inv", true) => inventory(payload).map(|hash| (Step::Announced, hash)).collect(),
+        ("getdata", false) => inventory(payload).map(|hash| (Step::Requested, hash)).collect(),
+        ("headers", true) => headers(payload).map(|hash| (Step::Announced, hash)).collect(),
+        ("cmpctblock", true) => of(Step::Compact, header_hash(payload)),
+        ("block", true) => of(Step::Delivered, header_hash(payload)),
+        ("getblocktxn", false) => of(Step::Requested, first_hash(payload)),
+        ("blocktxn", true) => of(Step::Delivered, first_hash(payload)),
+        _ => Vec::new(),
+    }
+}
+
+fn inventory(payload: &[u8]) -> impl Iterator<Item = Hash> {
+    let (count, rest) = compact_size(payload).unwrap_or((0, &[]));
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    rest.chunks_exact(INVENTORY).take(count).filter_map(|element| {
+        let (kind, hash) = element.split_first_chunk::<4>()?;
+        BLOCK_TYPES.contains(&(u32::from_le_bytes(*kind) & !TYPE_FLAGS)).then(|| first_hash(hash)).flatten()
+    })
+}
+
+/// The hashes of announced headers, each followed by a count of transactions, which is 0.
+fn headers(payload: &[u8]) -> impl Iterator<Item = Hash> {
+    let (count, rest) = compact_size(payload).filter(|(count, _)| *count <= MAX_ANNOUNCED).unwrap_or((0, &[]));
+    let count = usize::try_from(count).unwrap_or(0);
+    rest.chunks_exact(HEADER + 1).take(count).filter_map(header_hash)
+}
+
+fn header_hash(bytes: &[u8]) -> Option<Hash> {
+    let header = bytes.get(..HEADER)?;
+    Some(Sha256::digest(Sha256::digest(header)).into())
+}
+
+fn first_hash(bytes: &[u8]) -> Option<Hash> {
+    bytes.first_chunk().copied()
+}
+
+/// A number of 1, 3, 5 or 9 bytes, and what follows it.
+fn compact_size(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (first, rest) = bytes.split_first()?;
+    let length = match first {
+        0xfd => 2,
+        0xfe => 4,
+        0xff => 8,
+        small => return Some((u64::from(*small), rest)),
+    };
+    let (number, rest) = rest.split_at_checked(length)?;
+    let number = number.iter().rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
+    Some((number, rest))
+}
