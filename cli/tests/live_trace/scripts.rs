@@ -63,7 +63,7 @@ fn a_benchmark_of_blocks_in_either_unit() {
             format!("Took {took} ms to connect the blocks between height 101 and 104."),
             String::new(),
             "Histogram of block connection times in milliseconds (ms).".to_owned(),
-            "@durations:".to_owned(),
+            "@durations: ".to_owned(),
             row("[0]", 1, 1),
             row("[1]", 0, 1),
             row("[2, 4)", 1, 1),

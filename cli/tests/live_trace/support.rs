@@ -10,7 +10,7 @@ use std::{
 };
 
 use chainscope_testing::{
-    fakenode::{FakeNode, Flavour, build},
+    fakenode::{FakeNode, Flavour, build_with},
     wait,
 };
 use chainscope_usdt::Image;
@@ -74,8 +74,12 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(flavour: Flavour) -> Self {
+        Self::start_built(flavour, "g++", &["-O2"])
+    }
+
+    pub(crate) fn start_built(flavour: Flavour, compiler: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let program = build(folder.path(), flavour);
+        let program = build_with(folder.path(), flavour, compiler, flags);
         Self { node: FakeNode::start(&program), program, _folder: folder }
     }
 
