@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The objects: `src/bpf/<pillar>/<name>.bpf.c`.
-const OBJECTS: [(&str, &str); 3] = [("network", "network"), ("memory", "memory"), ("memory", "vmemmap")];
+const OBJECTS: [(&str, &str); 4] =
+    [("network", "network"), ("memory", "memory"), ("memory", "vmemmap"), ("trace", "trace")];
 /// Header of libbpf, in the include directories of clang.
 const LIBBPF_HEADERS: [&str; 2] = ["/usr/include/bpf/bpf_helpers.h", "/usr/local/include/bpf/bpf_helpers.h"];
 

@@ -42,12 +42,16 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the requirements of [`NetworkProbe::load`](crate::network::NetworkProbe::load) and
-/// [`MemoryProbe::load`](crate::memory::MemoryProbe::load) without loading anything.
+/// Checks the requirements of [`NetworkProbe::load`](crate::network::NetworkProbe::load),
+/// [`MemoryProbe::load`](crate::memory::MemoryProbe::load) and [`TraceProbe::load`](crate::trace::TraceProbe::load) without
+/// loading anything.
 #[must_use]
 pub fn self_check() -> Vec<Finding> {
     let btf = std::fs::read(BTF_PATH).map_err(|error| error.to_string());
     let mut findings = kernel_findings(&kernel::release(), btf.as_deref());
+    let uprobes = std::path::Path::new(crate::trace::UPROBE_TYPE).exists();
+    let detail = present(uprobes, "static tracepoints of programs (USDT) cannot be attached");
+    findings.push(Finding { optional: true, ..needed("uprobes", uprobes, detail) });
     match effective_capabilities() {
         Some(mask) => findings.extend(CAPABILITIES.into_iter().map(|(name, bit)| {
             let ok = is_capable(mask, bit);

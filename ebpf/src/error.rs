@@ -114,6 +114,17 @@ impl Error {
             },
         }
     }
+
+    /// Converts an error of a system call.
+    pub(crate) fn from_system(action: String, error: &io::Error) -> Self {
+        let code = error.raw_os_error();
+        if code == Some(rustix::io::Errno::PERM.raw_os_error())
+            || code == Some(rustix::io::Errno::ACCESS.raw_os_error())
+        {
+            return Self::NotPermitted { action, missing: crate::kernel::missing_capabilities() };
+        }
+        Self::Load { action, cause: error.to_string() }
+    }
 }
 
 /// The I/O error at the end of the chain of sources, if there is one.

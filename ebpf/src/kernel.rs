@@ -59,9 +59,14 @@ pub(crate) fn has_helper(names: &HashSet<&str>, helper: &str) -> bool {
 
 /// Whether the release does not guarantee the helpers.
 pub(crate) fn is_older(release: &str) -> bool {
+    is_before(release, SURE_KERNEL)
+}
+
+/// Whether a release is known to be before a version.
+pub(crate) fn is_before(release: &str, version: (u32, u32)) -> bool {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) < SURE_KERNEL,
+        (Some(major), Some(minor)) => (major, minor) < version,
         // Unknown version scheme: loading the programs shows whether the helpers exist.
         _ => false,
     }

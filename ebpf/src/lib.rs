@@ -2,6 +2,7 @@
 //!
 //! - [`network`]: payload and life of the TCP connections of watched processes.
 //! - [`memory`]: resident memory of watched processes by user stack.
+//! - [`trace`]: hits of static tracepoints of ELF files.
 //!
 //! Shared by the pillars: the loader, the ring buffer reader, the error type and the check of the host ([`self_check`]).
 //!
@@ -17,7 +18,9 @@ mod load;
 pub mod memory;
 mod mmap_array;
 pub mod network;
+mod reader;
 mod ring;
+pub mod trace;
 
 pub use check::{Finding, self_check};
 pub use error::Error;

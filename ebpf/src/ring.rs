@@ -93,6 +93,11 @@ impl Ring {
         self.produced().saturating_sub(self.position)
     }
 
+    /// Position after the last byte that has been read.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Waits until the kernel wakes the reader, or for `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<()> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
@@ -136,7 +141,8 @@ impl Ring {
         is_valid
     }
 
-    fn produced(&self) -> u64 {
+    /// Position after the last byte that the kernel has reserved.
+    pub(crate) fn produced(&self) -> u64 {
         // SAFETY: the producer page begins with a 64-bit position, page-aligned, that the kernel writes atomically.
         unsafe { self.producer.start.cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire)
     }

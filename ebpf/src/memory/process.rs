@@ -112,7 +112,7 @@ mod tests {
         assert!(resident.anon > 0 && resident.file > 0);
         let areas = areas(pid).expect("permission");
         let shares = by_mapping(&areas);
-        assert_eq!(shares.iter().map(|share| share.anon).sum::<u64>(), areas.iter().map(|area| area.anon).sum());
+        assert_eq!(shares.iter().map(|share| share.anon).sum::<u64>(), areas.iter().map(|area| area.anon).sum::<u64>());
         assert!(shares.iter().any(|share| share.mapping == MappingKind::Stack && share.anon > 0));
         assert!(shares.iter().any(|share| matches!(share.mapping, MappingKind::File(_))));
         assert_eq!(start_time(u32::MAX), None);

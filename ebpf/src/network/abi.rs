@@ -88,14 +88,6 @@ pub(crate) struct Globals {
 /// `CGROUP_SLOTS`.
 pub(crate) const CGROUP_SLOTS: u32 = 1024;
 
-/// `struct reader`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ReaderState {
-    pub(crate) waiting: u32,
-    pad: u32,
-}
-
 // SAFETY: all of them are repr(C) structs of integers without padding, so every bit pattern is a value.
 unsafe impl aya::Pod for ListenKey {}
 // SAFETY: as above.
@@ -108,7 +100,5 @@ unsafe impl aya::Pod for Account {}
 unsafe impl aya::Pod for OverflowNotice {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Globals {}
-// SAFETY: as above.
-unsafe impl aya::Pod for ReaderState {}
 
 const _: () = assert!(size_of::<Account>() == 2 * 8 * (5 + REASONS) + 8);

@@ -2,29 +2,22 @@
 
 use std::fmt;
 use std::io;
-use std::mem::offset_of;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuHashMap, PerCpuValues};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
 
-use super::abi::{Account, CGROUP_SLOTS, Globals, ListenKey, Listener, OverflowNotice, ProgramName, ReaderState};
+use super::abi::{Account, CGROUP_SLOTS, Globals, ListenKey, Listener, OverflowNotice, ProgramName};
 use super::account::{Counters, KernelAccount};
 use super::event::{Event, SocketId, Verdict};
 use super::options::{CaptureMode, NetworkOptions};
 use super::programs::{Object, forget_sockets};
 use super::record;
 use crate::error::Error;
-use crate::load::{missing_map, mmap_array, take_map};
+use crate::load::{mmap_array, take_map};
 use crate::mmap_array::MmapArray;
-use crate::ring::Ring;
-
-/// Interval at which the ring is drained while events arrive: the kernel wakes the reader only for a large backlog.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
-/// Greatest interval while no events arrive: polling is most of the cost of an idle reader.
-const MAX_IDLE_INTERVAL: Duration = Duration::from_millis(40);
+use crate::reader::RingReader;
 
 /// `BPF_NOEXIST`: do not overwrite an element.
 const BPF_NOEXIST: u64 = 1;
@@ -36,11 +29,7 @@ const BPF_NOEXIST: u64 = 1;
 /// 5.17, or an older one with `bpf_loop` backported; 6.3 for [`CaptureMode::Sock`].
 pub struct NetworkProbe {
     mode: CaptureMode,
-    ring: Ring,
-    reader: MmapArray<ReaderState>,
-    wake_bytes: u64,
-    drained: Instant,
-    drain_interval: Duration,
+    reader: RingReader,
     processes: PerCpuHashMap<MapData, u32, Account>,
     /// Slots of the cgroups of processes that the programs watch by themselves.
     unconfirmed: HashMap<MapData, u32, u32>,
@@ -60,7 +49,7 @@ pub struct NetworkProbe {
 
 impl fmt::Debug for NetworkProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NetworkProbe").field("mode", &self.mode).field("ring", &self.ring).finish_non_exhaustive()
+        f.debug_struct("NetworkProbe").field("mode", &self.mode).field("reader", &self.reader).finish_non_exhaustive()
     }
 }
 
@@ -72,17 +61,10 @@ impl NetworkProbe {
     pub fn load(options: &NetworkOptions) -> Result<Self, Error> {
         let mut object = Object::load(options)?;
         let bpf = &mut object.bpf;
-        let ring = match bpf.take_map("ring") {
-            Some(Map::RingBuf(map)) => Ring::new(map.fd().as_fd(), options.ring_bytes).map_err(Error::Ring)?,
-            _ => return Err(missing_map("ring")),
-        };
+        let reader = RingReader::new(bpf, options.ring_bytes, options.wake_bytes)?;
         Ok(Self {
             mode: object.mode,
-            ring,
-            reader: mmap_array(bpf, "readers", 1)?,
-            wake_bytes: u64::from(options.wake_bytes),
-            drained: Instant::now(),
-            drain_interval: DRAIN_INTERVAL,
+            reader,
             processes: take_map(bpf, "processes")?,
             unconfirmed: take_map(bpf, "unconfirmed")?,
             cgroup_slots: mmap_array(bpf, "cgroup_slots", CGROUP_SLOTS)?,
@@ -248,33 +230,13 @@ impl NetworkProbe {
     pub fn poll(&mut self, timeout: Duration, f: &mut dyn FnMut(Event<'_>)) -> Result<usize, Error> {
         let deadline = Instant::now() + timeout;
         loop {
-            let interval = self.drain_interval.saturating_sub(self.drained.elapsed());
-            let wait = interval.min(deadline.saturating_duration_since(Instant::now()));
-            if !wait.is_zero() {
-                self.wait(wait)?;
-            }
+            self.reader.wait(deadline)?;
             let events = self.drain(f)?;
-            self.drained = Instant::now();
-            self.drain_interval = if events > 0 {
-                DRAIN_INTERVAL
-            } else {
-                (self.drain_interval + DRAIN_INTERVAL / 4).min(MAX_IDLE_INTERVAL)
-            };
-            if events > 0 || self.drained >= deadline {
+            self.reader.note(events);
+            if events > 0 || Instant::now() >= deadline {
                 return Ok(events);
             }
         }
-    }
-
-    /// Waits until the backlog is large, or for `timeout`.
-    fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        let Some(waiting) = self.reader.atomic(0, offset_of!(ReaderState, waiting)) else { return Ok(()) };
-        // Sequentially consistent: a program that adds to the ring sees the flag, or this thread sees what it added.
-        waiting.store(1, Ordering::SeqCst);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let waited = if self.ring.backlog() < self.wake_bytes { self.ring.wait(timeout) } else { Ok(()) };
-        waiting.store(0, Ordering::SeqCst);
-        waited.map_err(Error::Ring)
     }
 
     fn drain(&mut self, f: &mut dyn FnMut(Event<'_>)) -> Result<usize, Error> {
@@ -299,7 +261,7 @@ impl NetworkProbe {
     }
 
     fn drain_ring(&mut self, events: &mut usize, f: &mut dyn FnMut(Event<'_>)) -> bool {
-        self.ring.drain(&mut |bytes| {
+        self.reader.ring.drain(&mut |bytes| {
             if let Some(event) = record::parse(bytes) {
                 *events += 1;
                 f(event);

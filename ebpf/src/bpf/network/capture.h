@@ -6,6 +6,7 @@
  */
 #pragma once
 #include "syscall.h"
+#include "../reader.h"
 
 #define MAX_SMALL_PIECE 1024
 #define MAX_PIECE 32768
@@ -26,38 +27,14 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
-/* State of the reader, mapped into its process. Mappable array: Linux 5.5. */
-struct reader {
-	u32 waiting; /* set by the reader before it waits, cleared by who wakes it */
-	u32 pad;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct reader);
-} readers SEC(".maps");
-
-/*
- * Flags of a submission: wakes the reader if it waits and the backlog is large, once for each wait: a sender that outruns
- * the reader, or whose reader is stopped, pays for no wake-up. The decision is by backlog, not by producer position, which
- * wakes too late when other processes are busy. It is made every 64 KiB (of 2 MiB) only, because the query has a cost.
- */
+/* Flags of a submission of `n` bytes. The backlog is looked at every 64 KiB (of 2 MiB) only, because the query has a cost. */
 static __always_inline u64 wake(struct scratch *s, u32 n)
 {
-	struct reader *reader;
-	u32 key = 0;
-
 	s->bytes_since_query += n + sizeof s->header;
 	if (s->bytes_since_query < wake_bytes / 32)
 		return BPF_RB_NO_WAKEUP;
 	s->bytes_since_query = 0;
-	reader = bpf_map_lookup_elem(&readers, &key);
-	if (!reader || !*(volatile u32 *)&reader->waiting || bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < wake_bytes)
-		return BPF_RB_NO_WAKEUP;
-	return __sync_lock_test_and_set(&reader->waiting, 0) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+	return wake_flags();
 }
 
 /* Reports `n` bytes that are not in the ring. `reason` is counted even if the record does not fit. */
