@@ -90,7 +90,7 @@ impl Form {
 
     fn view(&mut self) -> &dyn View {
         match self {
-            Self::Lines(view) => view.as_ref(),
+            Self::Lines(view) => &**view,
             Self::Screen(screen) => screen.view(),
         }
     }
