@@ -23,7 +23,8 @@
 //!
 //! `targets` decides which processes are observed; `network`, `memory` and `logs` are pillars (trait `Pillar`) that get its changes
 //! in their inboxes; `symbols` names code for `memory`; `delivery` keeps records until they are acknowledged; `operator`
-//! is the client of the operator; [`trace`] reads tracepoints and attaches to none. [`Agent::start`] wires them,
+//! is the client of the operator; [`trace`] reads tracepoints, and attaches to them on
+//! its own, not as a pillar. [`Agent::start`] wires them,
 //! [`Running::shutdown`] stops them. Modules below these (`blocking`, `config`, `clock`, `figures`, `folder`, `thread`,
 //! `openmetrics`) know none of them.
 //!

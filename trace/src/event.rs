@@ -51,7 +51,7 @@ pub enum Value {
     Text {
         /// The bytes, usually UTF-8.
         bytes: Bytes,
-        /// Whether it goes on: the configured size was reached before its NUL.
+        /// Whether it goes on: the configured size was reached, or memory that cannot be read, before its NUL.
         is_truncated: bool,
     },
     /// Bytes of a known number.

@@ -23,6 +23,8 @@ pub struct MappedImage {
     pub is_deleted: bool,
     /// Device and inode of the file.
     pub identity: ((u32, u32), u64),
+    /// The file, opened; `None` if it cannot be.
+    pub file: Option<File>,
     /// Its tracepoints, or why they cannot be read.
     pub image: Result<Image, String>,
     /// What is added to an address of the image to get the address in the process; `None` if it cannot be read.
@@ -73,19 +75,21 @@ pub fn images_of(pid: u32) -> Result<Vec<MappedImage>, ProcessError> {
 }
 
 fn image(pid: u32, mapping: &CodeMapping) -> MappedImage {
-    let (image, bias) = match open_mapped_file(pid, mapping) {
-        Err(cause) => (Err(cause), None),
+    let (file, image, bias) = match open_mapped_file(pid, mapping) {
+        Err(cause) => (None, Err(cause), None),
         Ok(file) => {
+            let opened = file.try_clone().ok();
             let data = ReadCache::new(file);
             let segments = ElfSegments::read(&data).ok();
             let bias = segments.and_then(|segments| segments.load_bias(mapping.start, mapping.offset));
-            (Image::read(&data).map_err(|cause| cause.to_string()), bias)
+            (opened, Image::read(&data).map_err(|cause| cause.to_string()), bias)
         }
     };
     MappedImage {
         path: mapping.path.clone(),
         is_deleted: mapping.deleted,
         identity: (mapping.device, mapping.inode),
+        file,
         image,
         bias,
     }
