@@ -10,6 +10,8 @@ use clap::Args;
 
 use crate::tracepoints;
 
+/// Bytes that are captured of every argument: the limit of payloads is also that of hashes.
+const MIN_PAYLOAD: u64 = 64;
 /// Size of a page, in which bpftrace counts its rings.
 const PAGE: u32 = 4096;
 
@@ -24,7 +26,7 @@ pub(super) struct Live {
     /// Longest text that is captured whole, in bytes
     #[arg(long, value_name = "BYTES", env = "BPFTRACE_STRLEN", default_value_t = 4096)]
     max_text: u32,
-    /// Longest payload that is captured whole, in bytes
+    /// Longest payload that is captured whole, in bytes; at least 64
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     max_payload: u64,
     /// Pages of the ring buffer, rounded up to a power of two
@@ -72,7 +74,7 @@ pub(super) fn attach(live: &Live, view: &dyn View) -> anyhow::Result<ProbeSource
     let selection = Selection::new(&view.patterns())?;
     let pages = live.ring_pages.checked_next_power_of_two();
     let ring_bytes = pages.and_then(|pages| pages.checked_mul(PAGE)).context("--ring-pages is too large")?;
-    let max_payload = if view.needs_payloads() { live.max_payload } else { 0 };
+    let max_payload = if view.needs_payloads() { live.max_payload.max(MIN_PAYLOAD) } else { MIN_PAYLOAD };
     let options = TraceOptions { ring_bytes, max_string: live.max_text, max_payload, ..TraceOptions::default() };
     let source = ProbeSource::attach(&live.program.observed()?, &selection, &contracts, &options)?;
     for skipped in source.skipped() {
