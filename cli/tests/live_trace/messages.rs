@@ -3,7 +3,7 @@
 use chainscope_testing::fakenode::{Fired, Flavour};
 use sha2::{Digest as _, Sha256};
 
-use crate::support::{Node, assert_lines, nothing_lost};
+use crate::support::{Node, Tool, assert_lines, nothing_lost};
 
 const MESSAGES: [&str; 2] = ["net:inbound_message", "net:outbound_message"];
 
@@ -91,7 +91,7 @@ fn payloads_are_whole() {
             assert_eq!(payload.len() as i64, fired.number_of("size"));
             assert_eq!(format!("{:x}", Sha256::digest(&payload)), fired.sha256(), "{start}");
         }
-        assert_eq!(output.lines().last(), Some(&*nothing_lost(fired.len())));
+        assert_eq!(output.lines().next_back(), Some(&*nothing_lost(fired.len())));
     }
 }
 
@@ -141,7 +141,7 @@ fn sums_by_peer() {
         };
         let ((sent, sent_bytes), (received, received_bytes)) = (sum(MESSAGES[1]), sum(MESSAGES[0]));
         // Address and type are those of the last message.
-        let last = of_peer().last().unwrap();
+        let last = of_peer().next_back().unwrap();
         let row = format!(
             "{id:>6}  {sent:<5} {sent_bytes:>9} byte  {received:<5} {received_bytes:>9} byte  {:<22}  {:<67}",
             last.show("connection_type"),
@@ -160,4 +160,16 @@ fn hex(digits: &str) -> Vec<u8> {
     assert!(digits.len().is_multiple_of(2), "{digits:.100}");
     let pairs = digits.as_bytes().chunks(2);
     pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// The scripts take a process, or a file, without an option; their names are names of the views.
+#[test]
+fn arguments_of_the_scripts_are_accepted() {
+    let mut node = Node::start(Flavour::Tapyrus);
+    let (pid, file) = (node.node.pid().to_string(), node.program.to_str().unwrap().to_owned());
+    for target in [pid, file] {
+        let tool = node.wait_for(Tool::start(&["log_p2p_traffic", &target]), &MESSAGES);
+        let fired = node.node.fire("net:inbound_message size=5");
+        assert_lines(&tool.interrupt(), &["Logging P2P traffic"], &[line(&fired)], 1);
+    }
 }

@@ -43,7 +43,7 @@ fn times_of_blocks_are_those_of_the_node() {
     let stalled = Relay::after_stalling(&mut node.node, Block::new([1; 32], 200, 3, 1), 200);
     let compact = Relay::compact(&mut node.node, Block::new(stalled.block.hash(), 201, 4, 1), 201);
     let output = tool.interrupt();
-    let last: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
+    let last: Value = serde_json::from_str(output.lines().next_back().unwrap()).unwrap();
     let blocks = last["summary"]["blocks"].as_array().unwrap();
     assert_eq!(blocks.len(), 2, "{last:#}");
 

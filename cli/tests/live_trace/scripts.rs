@@ -333,6 +333,6 @@ fn events_of_the_mempool() {
             let row = format!(" {name:<8} {:>6}tx {:>5}tx {:>5}tx ", 1, 1, 1);
             assert!(output.lines().any(|line| line == row), "{row} in {output}");
         }
-        assert_eq!(output.lines().last(), Some(&*nothing_lost(4)));
+        assert_eq!(output.lines().next_back(), Some(&*nothing_lost(4)));
     }
 }
