@@ -6,9 +6,8 @@ use chainscope_ebpf::{
     Error as ProbeError,
     trace::{self, LocationId, MAX_ARGUMENTS, TraceProbe},
 };
-use chainscope_trace::Attachment;
+use chainscope_trace::{Attachment, Pattern};
 use chainscope_usdt::{Argument, Contract, Image, Location, ReadCache, best_match};
-use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use super::{
     process::{ProcessError, images_of, processes_of_container},
@@ -24,13 +23,6 @@ pub enum Observed {
     Process(u32),
     /// The processes that run in a container: by its id, or its name in Docker.
     Container(String),
-}
-
-/// Names of tracepoints.
-#[derive(Clone, Debug)]
-pub struct Selection {
-    patterns: Vec<String>,
-    set: GlobSet,
 }
 
 /// A tracepoint location that is selected, and cannot be attached.
@@ -72,14 +64,6 @@ pub enum AttachError {
         /// Why.
         cause: io::Error,
     },
-    /// A pattern is not valid.
-    #[error("{pattern:?} is no pattern of tracepoint names: {cause}")]
-    Pattern {
-        /// The pattern.
-        pattern: String,
-        /// Why.
-        cause: globset::Error,
-    },
     /// There is no such tracepoint, or none that can be attached.
     #[error("no tracepoint to attach to matches {}{}", .patterns.join(", "), reasons(.skipped))]
     Nothing {
@@ -95,32 +79,6 @@ fn reasons(skipped: &[Skipped]) -> String {
         .iter()
         .map(|skipped| format!("; {} at {:#x}: {}", skipped.tracepoint, skipped.location, skipped.reason));
     reasons.collect()
-}
-
-impl Selection {
-    /// Selects by patterns of `provider:name`: `net:*`, `*:block_connected`, `mempool:{added,removed}`. No pattern selects
-    /// everything.
-    ///
-    /// # Errors
-    /// [`AttachError::Pattern`].
-    pub fn new(patterns: &[String]) -> Result<Self, AttachError> {
-        let mut set = GlobSetBuilder::new();
-        for pattern in patterns {
-            let glob = Glob::new(pattern);
-            set.add(glob.map_err(|cause| AttachError::Pattern { pattern: pattern.clone(), cause })?);
-        }
-        let built = set.build();
-        let set = built.map_err(|cause| AttachError::Pattern { pattern: patterns.join(" "), cause })?;
-        Ok(Self { patterns: patterns.to_vec(), set })
-    }
-
-    fn matches(&self, name: &str) -> bool {
-        self.patterns.is_empty() || self.set.is_match(name)
-    }
-
-    pub(super) fn patterns(&self) -> &[String] {
-        &self.patterns
-    }
 }
 
 /// A location that is attached.
@@ -149,19 +107,22 @@ pub(super) struct Outcome {
     pub(super) pids: Vec<u32>,
 }
 
-/// Attaches the probe to the selected tracepoints. The contract that fits an image best names its arguments.
+/// Attaches the probe to the tracepoints of any of the patterns, or to all if there are none. The contract that fits an image best names its arguments.
 pub(super) fn attach(
     probe: &mut TraceProbe,
     observed: &Observed,
-    selection: &Selection,
+    patterns: &[Pattern],
     contracts: &[Contract],
 ) -> Result<Outcome, AttachError> {
     let mut outcome = Outcome::default();
     for mapped in files(observed, &mut outcome.pids)? {
-        attach_file(probe, &mapped, selection, contracts, &mut outcome)?;
+        attach_file(probe, &mapped, patterns, contracts, &mut outcome)?;
     }
     if outcome.attached.is_empty() {
-        return Err(AttachError::Nothing { patterns: selection.patterns().to_vec(), skipped: outcome.skipped });
+        return Err(AttachError::Nothing {
+            patterns: patterns.iter().map(Pattern::to_string).collect(),
+            skipped: outcome.skipped,
+        });
     }
     Ok(outcome)
 }
@@ -208,7 +169,7 @@ fn of_process(pid: u32) -> Result<Vec<Mapped>, ProcessError> {
 fn attach_file(
     probe: &mut TraceProbe,
     mapped: &Mapped,
-    selection: &Selection,
+    patterns: &[Pattern],
     contracts: &[Contract],
     outcome: &mut Outcome,
 ) -> Result<(), AttachError> {
@@ -218,7 +179,8 @@ fn attach_file(
     let (mut points, mut described) = (Vec::new(), Vec::new());
     for tracepoint in &mapped.image.tracepoints {
         let name = tracepoint.full_name();
-        if !selection.matches(&name) {
+        let is_match = |pattern: &Pattern| pattern.matches(&tracepoint.provider, &tracepoint.name);
+        if !patterns.is_empty() && !patterns.iter().any(is_match) {
             continue;
         }
         let expected = contract

@@ -11,7 +11,7 @@ use std::{fs::File, io, path::Path};
 use chainscope_usdt::{Image, ReadCache};
 use rustix::fs::{Mode, OFlags};
 
-pub use attach::{AttachError, Observed, Selection, Skipped};
+pub use attach::{AttachError, Observed, Skipped};
 pub use chainscope_ebpf::trace::TraceOptions;
 pub use process::{MappedImage, ProcessError, images_of, processes_of_container, semaphore};
 pub use source::ProbeSource;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use chainscope_ebpf::trace::{Event as Hit, LocationId, TraceOptions, TraceProbe, Value as Captured};
-use chainscope_trace::{Accounting, Attachment, Event, Polled, Source, Timestamp, Value};
+use chainscope_trace::{Accounting, Attachment, Event, Pattern, Polled, Source, Timestamp, Value};
 use chainscope_usdt::Contract;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -17,7 +17,7 @@ use rustix::{
 };
 
 use super::{
-    attach::{self, AttachError, Attached, Observed, Outcome, Selection, Skipped},
+    attach::{self, AttachError, Attached, Observed, Outcome, Skipped},
     values::value_of,
 };
 use crate::clock::{Clock, monotonic_ns};
@@ -45,20 +45,20 @@ pub struct ProbeSource {
 }
 
 impl ProbeSource {
-    /// Loads a probe and attaches it. Contracts name the arguments and give their types.
+    /// Loads a probe and attaches it to the tracepoints of any of the patterns, or to all if there are none. Contracts name the arguments and give their types.
     ///
     /// # Errors
     /// See [`AttachError`]. Single locations that cannot be attached are not an error: see [`skipped`](Self::skipped).
     pub fn attach(
         observed: &Observed,
-        selection: &Selection,
+        patterns: &[Pattern],
         contracts: &[Contract],
         options: &TraceOptions,
     ) -> Result<Self, AttachError> {
         let mut probe = TraceProbe::load(options)?;
         let clock = Clock::sampled();
         let start = timestamp(&clock, monotonic_ns());
-        let Outcome { attached, skipped, pids } = attach::attach(&mut probe, observed, selection, contracts)?;
+        let Outcome { attached, skipped, pids } = attach::attach(&mut probe, observed, patterns, contracts)?;
         let pidfd = |pid: u32| pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok();
         Ok(Self {
             probe,

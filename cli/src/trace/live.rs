@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use chainscope_agent::trace::{Observed, ProbeSource, Selection, TraceOptions};
+use chainscope_agent::trace::{Observed, ProbeSource, TraceOptions};
 use chainscope_hygiene::{Escaped, EscapedTruncated};
-use chainscope_trace::view::View;
+use chainscope_trace::{Pattern, view::View};
 use clap::Args;
 
 use crate::tracepoints;
@@ -71,12 +71,13 @@ impl Program {
 /// Attaches the probe. Locations that cannot be attached are reported.
 pub(super) fn attach(live: &Live, view: &dyn View) -> anyhow::Result<ProbeSource> {
     let contracts = tracepoints::contracts(live.contract.as_deref())?;
-    let selection = Selection::new(&view.patterns())?;
+    let patterns = view.patterns().iter().map(|pattern| pattern.parse()).collect::<Result<Vec<Pattern>, _>>();
+    let patterns = patterns.map_err(anyhow::Error::msg)?;
     let pages = live.ring_pages.checked_next_power_of_two();
     let ring_bytes = pages.and_then(|pages| pages.checked_mul(PAGE)).context("--ring-pages is too large")?;
     let max_payload = if view.needs_payloads() { live.max_payload.max(MIN_PAYLOAD) } else { MIN_PAYLOAD };
     let options = TraceOptions { ring_bytes, max_string: live.max_text, max_payload, ..TraceOptions::default() };
-    let source = ProbeSource::attach(&live.program.observed()?, &selection, &contracts, &options)?;
+    let source = ProbeSource::attach(&live.program.observed()?, &patterns, &contracts, &options)?;
     for skipped in source.skipped() {
         eprintln!(
             "chainscope: {} at {:#x} of {} is not traced: {}",
