@@ -1,7 +1,5 @@
 //! What a fake node says of itself, compared with what it was asked for and with other implementations.
 
-#![expect(clippy::unwrap_used, reason = "a failed test shows the line")]
-
 use std::collections::BTreeSet;
 
 use chainscope_testing::fakenode::{

@@ -12,6 +12,7 @@ use chainscope_usdt::{Image, ReadCache};
 use rustix::fs::{Mode, OFlags};
 
 pub use attach::{AttachError, Observed, Skipped};
+pub use chainscope_ebpf::trace::TraceOptions;
 pub use process::{MappedImage, ProcessError, images_of, processes_of_container, semaphore};
 pub use source::ProbeSource;
 

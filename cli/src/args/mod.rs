@@ -16,7 +16,6 @@ mod tracepoints;
 
 use clap::{Parser, Subcommand};
 
-
 #[cfg(feature = "rocksdb")]
 pub(crate) use self::db::DbCommand;
 pub(crate) use self::{
@@ -33,6 +32,7 @@ pub(crate) use self::{
     support_bundle::SupportBundleArgs,
     tracepoints::TracepointsArgs,
 };
+use crate::trace::TraceArgs;
 
 /// See inside a running blockchain node without touching it.
 ///

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use chainscope_trace::{Condition, Pattern, view::Unit};
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::live::Live;
 use crate::time;
 
 /// Show what the static tracepoints (USDT) of a node say.
@@ -22,6 +23,8 @@ pub(crate) struct TraceArgs {
 
 const EXAMPLES: &str = "\
 Examples:
+  chainscope trace p2p --pid $(pidof bitcoind)
+  chainscope trace blocks 0 0 100 --file ./src/tapyrusd
   chainscope trace info node.trace
   chainscope trace replay node.trace p2p
   chainscope trace replay node.trace blocks 0 0 100
@@ -42,6 +45,8 @@ pub(super) struct Options {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum What {
+    #[command(flatten)]
+    Live(ViewArgs<Live>),
     /// Show a recording in any of the views, as when it was recorded
     Replay(ReplayArgs),
     /// Show what is in a recording
@@ -128,6 +133,25 @@ pub(super) enum ViewArgs<S: Args> {
     Relay(S),
     /// Any tracepoints, with all arguments
     Any(Box<AnyArgs<S>>),
+}
+
+impl<S: Args> ViewArgs<S> {
+    /// Where events come from.
+    pub(super) fn source(&self) -> &S {
+        match self {
+            Self::P2p(source)
+            | Self::P2pMonitor(source)
+            | Self::Raw(source)
+            | Self::Utxocache(source)
+            | Self::Utxos(source)
+            | Self::Mempool(source)
+            | Self::Coins(source)
+            | Self::Connections(source)
+            | Self::Relay(source) => source,
+            Self::Blocks(args) => &args.source,
+            Self::Any(args) => &args.source,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 mod args;
 mod info;
 mod lines;
+mod live;
 mod recording;
 mod screen;
 
@@ -16,22 +17,32 @@ use chainscope_trace::{
     Selection, Source,
     view::{Any, Blocks, Coins, Connections, Flushes, Format, Mempool, Monitor, P2p, Raw, Relay, Utxos, View},
 };
+use clap::Args;
 
 pub(crate) use self::args::TraceArgs;
 use self::{
-    args::{Options, Replayed, Times, ViewArgs, What},
+    args::{Options, Times, ViewArgs, What},
     recording::Recording,
     screen::Screen,
 };
 use crate::terminal;
 
+/// How long what was captured before a signal is still shown.
+const DRAIN: Duration = Duration::from_secs(5);
+
 pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
     let TraceArgs { what, options } = args;
     match what {
+        What::Live(view) => {
+            let selection = selection(&options, &Times { since: None, until: None });
+            let mut form = Form::new(&view, options.json)?;
+            let mut source = live::attach(view.source(), form.view())?;
+            form.show(&mut source, selection, options.json, DRAIN)
+        }
         What::Replay(replay) => {
             let selection = selection(&options, &replay.times);
             let mut recording = Recording::open(&replay.file)?;
-            let form = Form::new(replay.view, options.json)?;
+            let form = Form::new(&replay.view, options.json)?;
             form.show(&mut recording, selection, options.json, Duration::ZERO)?;
             recording.check_ending();
             Ok(())
@@ -68,13 +79,20 @@ enum Form {
 }
 
 impl Form {
-    fn new(args: ViewArgs<Replayed>, json: bool) -> anyhow::Result<Self> {
+    fn new<S: Args>(args: &ViewArgs<S>, json: bool) -> anyhow::Result<Self> {
         let is_terminal = !json && terminal::is_interactive() && io::stdin().is_terminal();
         Ok(match args {
             ViewArgs::P2pMonitor(_) if is_terminal => Self::Screen(Box::new(screen::Peers::default())),
             ViewArgs::Mempool(_) if is_terminal => Self::Screen(Box::new(screen::Log::default())),
             args => Self::Lines(view_of(args)?),
         })
+    }
+
+    fn view(&mut self) -> &dyn View {
+        match self {
+            Self::Lines(view) => &**view,
+            Self::Screen(screen) => screen.view(),
+        }
     }
 
     /// Shows a source. `drain`: how long what was captured before a signal is still shown.
@@ -86,7 +104,7 @@ impl Form {
     }
 }
 
-fn view_of(args: ViewArgs<Replayed>) -> anyhow::Result<Box<dyn View>> {
+fn view_of<S: Args>(args: &ViewArgs<S>) -> anyhow::Result<Box<dyn View>> {
     Ok(match args {
         ViewArgs::P2p(_) => Box::new(P2p::default()),
         ViewArgs::P2pMonitor(_) => Box::new(Monitor::new(false)),
@@ -105,7 +123,7 @@ fn view_of(args: ViewArgs<Replayed>) -> anyhow::Result<Box<dyn View>> {
         ViewArgs::Any(args) => {
             let format = args.format.as_deref().map(Format::parse).transpose();
             let format = format.map_err(anyhow::Error::msg).context("--format")?;
-            Box::new(Any::new(vec![args.tracepoints], format))
+            Box::new(Any::new(vec![args.tracepoints.clone()], format))
         }
     })
 }

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &TracepointsArgs) -> anyhow::Result<()> {
 }
 
 /// The selected contracts, or all that are built in.
-fn contracts(wanted: Option<&str>) -> anyhow::Result<Vec<Contract>> {
+pub(crate) fn contracts(wanted: Option<&str>) -> anyhow::Result<Vec<Contract>> {
     let Some(wanted) = wanted else { return Ok(built_in().to_vec()) };
     let named: Vec<Contract> =
         built_in().iter().filter(|known| known.name() == wanted || known.family == wanted).cloned().collect();

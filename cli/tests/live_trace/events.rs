@@ -30,8 +30,8 @@ fn assert_event(event: &Value, fired: &Fired) {
     assert_eq!(without_payload(&found), without_payload(&fired.arguments), "{}", fired.tracepoint);
 }
 
-fn names(flavour: Flavour) -> Vec<String> {
-    let node = Node::start(flavour);
+/// Names of all tracepoints.
+fn names(node: &Node) -> Vec<String> {
     let image = chainscope_usdt::Image::read(std::fs::read(&node.program).unwrap().as_slice()).unwrap();
     image.tracepoints.iter().map(chainscope_usdt::Tracepoint::full_name).collect()
 }
@@ -40,7 +40,7 @@ fn names(flavour: Flavour) -> Vec<String> {
 fn every_argument_of_every_tracepoint() {
     for flavour in [Flavour::Core(31), Flavour::Core(28), Flavour::Moneyrocket, Flavour::Tapyrus, Flavour::Rippled] {
         let mut node = Node::start(flavour);
-        let names = names(flavour);
+        let names = names(&node);
         let known: Vec<&str> = names.iter().map(String::as_str).collect();
         let tool = node.trace(&["any", "*:*", "--json"], &known);
         let mut fired: Vec<Fired> = names.iter().map(|name| node.node.fire(name)).collect();
@@ -65,7 +65,7 @@ fn every_argument_of_every_tracepoint() {
 fn numbers_have_their_size_and_sign() {
     let mut node = Node::start(Flavour::Core(31));
     let names = ["utxocache:flush", "mempool:removed", "utxocache:add"];
-    let tool = node.trace(&["any", "utxocache:*", "mempool:*", "--json"], &names);
+    let tool = node.trace(&["any", "{utxocache,mempool}:*", "--json"], &names);
     let fired = [
         "utxocache:flush duration=-9223372036854775808 mode=4294967295 coins=18446744073709551615 memory=0 for_prune=true",
         "utxocache:flush duration=9223372036854775807 mode=0 coins=0 memory=18446744073709551615 for_prune=false",
@@ -163,4 +163,34 @@ fn every_process_of_a_file_is_traced() {
     assert_eq!(output, format!("{}{}\n", lines.concat(), nothing_lost(2)));
     node.node.wait_for_semaphores(&["mempool:added"], 0);
     later.wait_for_semaphores(&["mempool:added"], 0);
+}
+
+/// The kernel gives the semaphores back when the tool is killed.
+#[test]
+fn semaphores_are_given_back_by_a_killed_tool() {
+    let mut node = Node::start(Flavour::Core(31));
+    let tool = node.trace(&["any", "mempool:*"], &["mempool:added"]);
+    node.node.wait_for_semaphores(&["mempool:added", "mempool:replaced"], 1);
+    // SIGKILL.
+    drop(tool);
+    node.node.wait_for_semaphores(&["mempool:added", "mempool:replaced"], 0);
+    assert_eq!(node.node.fire("mempool:added").active, 0);
+    assert!(node.breakpoints(&["mempool:added"]).iter().all(|is_set| !is_set));
+}
+
+/// Whatever the compiler makes of the arguments: registers, the stack, several locations.
+#[test]
+fn arguments_of_other_compilers() {
+    for (compiler, flags) in [("g++", "-O0"), ("clang++", "-O2"), ("clang++", "-O0")] {
+        for flavour in [Flavour::Core(31), Flavour::Tapyrus] {
+            let mut node = Node::start_built(flavour, compiler, &[flags]);
+            let names = names(&node);
+            let known: Vec<&str> = names.iter().map(String::as_str).collect();
+            let tool = node.trace(&["any", "*:*", "--json"], &known);
+            let fired: Vec<Fired> = names.iter().map(|name| node.node.fire(name)).collect();
+            let (events, _) = events(&tool.interrupt());
+            assert_eq!(events.len(), fired.len());
+            events.iter().zip(&fired).for_each(|(event, fired)| assert_event(event, fired));
+        }
+    }
 }

@@ -5,5 +5,6 @@
 
 mod events;
 mod messages;
+mod relay;
 mod scripts;
 mod support;

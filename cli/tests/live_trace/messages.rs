@@ -3,7 +3,7 @@
 use chainscope_testing::fakenode::{Fired, Flavour};
 use sha2::{Digest as _, Sha256};
 
-use crate::support::{Node, assert_lines, nothing_lost};
+use crate::support::{Node, Tool, assert_lines, nothing_lost};
 
 const MESSAGES: [&str; 2] = ["net:inbound_message", "net:outbound_message"];
 
@@ -21,6 +21,14 @@ fn line(fired: &Fired) -> String {
         fired.show("address"),
         fired.show("size"),
     )
+}
+
+/// The line of a whole message before its payload. The place of a warning is empty; "from" is in both directions.
+fn raw_line(fired: &Fired) -> String {
+    let direction = if fired.tracepoint == "net:inbound_message" { "inbound" } else { "outbound" };
+    let [message_type, peer, size] = ["message_type", "peer_id", "size"].map(|name| fired.show(name));
+    let [connection_type, address] = ["connection_type", "address"].map(|name| fired.show(name));
+    format!(" {direction} msg '{message_type}' from peer {peer} ({connection_type}, {address}) with {size} bytes")
 }
 
 /// Messages in both directions, with texts of the greatest lengths and payloads of all sizes.
@@ -77,15 +85,13 @@ fn payloads_are_whole() {
         let mut lines = output.lines();
         assert_eq!(lines.next(), Some("Logging raw P2P messages."));
         for (fired, found) in fired.iter().zip(lines.by_ref()) {
-            // Without a warning the line begins with a space.
             let (start, payload) = found.split_once(" bytes: ").unwrap();
-            let expected = format!(" {} bytes", line(fired).replace("msg to", "msg from"));
-            assert_eq!(format!("{start} bytes"), expected.replace(" bytes bytes", " bytes"));
+            assert_eq!(format!("{start} bytes"), raw_line(fired));
             let payload = hex(payload);
             assert_eq!(payload.len() as i64, fired.number_of("size"));
             assert_eq!(format!("{:x}", Sha256::digest(&payload)), fired.sha256(), "{start}");
         }
-        assert_eq!(lines.next_back().or(output.lines().last()), Some(&*nothing_lost(fired.len())));
+        assert_eq!(output.lines().next_back(), Some(&*nothing_lost(fired.len())));
     }
 }
 
@@ -134,12 +140,12 @@ fn sums_by_peer() {
             (sizes.clone().count(), sizes.sum::<i64>())
         };
         let ((sent, sent_bytes), (received, received_bytes)) = (sum(MESSAGES[1]), sum(MESSAGES[0]));
-        // Address and type are those of the first message.
-        let first = of_peer().next().unwrap();
+        // Address and type are those of the last message.
+        let last = of_peer().next_back().unwrap();
         let row = format!(
             "{id:>6}  {sent:<5} {sent_bytes:>9} byte  {received:<5} {received_bytes:>9} byte  {:<22}  {:<67}",
-            first.show("connection_type"),
-            first.show("address"),
+            last.show("connection_type"),
+            last.show("address"),
         );
         assert!(output.lines().any(|line| line.trim_end() == row.trim_end()), "{row}\nin\n{output}");
     }
@@ -154,4 +160,16 @@ fn hex(digits: &str) -> Vec<u8> {
     assert!(digits.len().is_multiple_of(2), "{digits:.100}");
     let pairs = digits.as_bytes().chunks(2);
     pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// The scripts take a process, or a file, without an option; their names are names of the views.
+#[test]
+fn arguments_of_the_scripts_are_accepted() {
+    let mut node = Node::start(Flavour::Tapyrus);
+    let (pid, file) = (node.node.pid().to_string(), node.program.to_str().unwrap().to_owned());
+    for target in [pid, file] {
+        let tool = node.wait_for(Tool::start(&["log_p2p_traffic", &target]), &MESSAGES);
+        let fired = node.node.fire("net:inbound_message size=5");
+        assert_lines(&tool.interrupt(), &["Logging P2P traffic"], &[line(&fired)], 1);
+    }
 }

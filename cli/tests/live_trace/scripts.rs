@@ -63,7 +63,7 @@ fn a_benchmark_of_blocks_in_either_unit() {
             format!("Took {took} ms to connect the blocks between height 101 and 104."),
             String::new(),
             "Histogram of block connection times in milliseconds (ms).".to_owned(),
-            "@durations:".to_owned(),
+            "@durations: ".to_owned(),
             row("[0]", 1, 1),
             row("[1]", 0, 1),
             row("[2, 4)", 1, 1),
@@ -333,6 +333,6 @@ fn events_of_the_mempool() {
             let row = format!(" {name:<8} {:>6}tx {:>5}tx {:>5}tx ", 1, 1, 1);
             assert!(output.lines().any(|line| line == row), "{row} in {output}");
         }
-        assert_eq!(output.lines().last(), Some(&*nothing_lost(4)));
+        assert_eq!(output.lines().next_back(), Some(&*nothing_lost(4)));
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use chainscope_testing::{
-    fakenode::{FakeNode, Flavour, build},
+    fakenode::{FakeNode, Flavour, build_with},
     wait,
 };
 use chainscope_usdt::Image;
@@ -74,15 +74,23 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(flavour: Flavour) -> Self {
+        Self::start_built(flavour, "g++", &["-O2"])
+    }
+
+    pub(crate) fn start_built(flavour: Flavour, compiler: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let program = build(folder.path(), flavour);
+        let program = build_with(folder.path(), flavour, compiler, flags);
         Self { node: FakeNode::start(&program), program, _folder: folder }
     }
 
-    /// Starts the tool on this process, and waits until breakpoints are at all locations of these tracepoints.
+    /// Starts the tool on this process, and waits until it is attached.
     pub(crate) fn trace(&self, arguments: &[&str], tracepoints: &[&str]) -> Tool {
         let pid = self.node.pid().to_string();
-        let mut tool = Tool::start(&[arguments, &["--pid", &pid]].concat());
+        self.wait_for(Tool::start(&[arguments, &["--pid", &pid]].concat()), tracepoints)
+    }
+
+    /// Waits until breakpoints are at all locations of these tracepoints.
+    pub(crate) fn wait_for(&self, mut tool: Tool, tracepoints: &[&str]) -> Tool {
         wait::until_true(&format!("breakpoints at {tracepoints:?}"), || {
             assert!(!tool.has_ended(), "the tool has ended");
             self.breakpoints(tracepoints).iter().all(|is_set| *is_set)
