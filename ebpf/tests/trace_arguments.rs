@@ -26,7 +26,7 @@ fn hit(watcher: &mut Watcher, target: &mut Target, command: &str) -> Event {
     target.call(command);
     let mut events = watcher.settle();
     assert_eq!(events.len(), 1, "{command}");
-    events.pop().unwrap()
+    events.pop().expect("one")
 }
 
 /// Tracepoints with constant arguments, and these arguments. Floating-point numbers are given as their bits.
@@ -78,7 +78,7 @@ fn forms(program: &Path) -> BTreeSet<String> {
         points.extend(of);
     }
     let mut watcher = Watcher::attach_to(program, None, &points, &TraceOptions::default());
-    assert!(Command::new(program).stdin(Stdio::null()).output().unwrap().status.success());
+    assert!(Command::new(program).stdin(Stdio::null()).output().expect("the program runs").status.success());
     let events = watcher.settle();
     let of = |name: &str| -> Vec<&Event> {
         let index = |event: &Event| watcher.locations.iter().position(|location| *location == event.location);

@@ -1,5 +1,5 @@
 //! Which processes are observed, their semaphores, and what an event says of its process.
-#![expect(unsafe_code, reason = "a constructor that runs before main")]
+#![expect(clippy::print_stdout, unsafe_code, reason = "a constructor that runs before main, and says when it is done")]
 
 mod trace_common;
 
