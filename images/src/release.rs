@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_program_that_is_not_built_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = release(folder.path()).image(Component::Agent, folder.path()).err().expect("an error");
+        let error = release(folder.path()).image(Component::Agent, folder.path()).expect_err("no program");
         assert!(format!("{error:#}").contains("chainscope-agent is not built"), "{error:#}");
     }
 }
