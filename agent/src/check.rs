@@ -53,7 +53,8 @@ fn processes(proc: &Path) -> Finding {
 /// The kernel's process ids are translated to those of this file system. Not required: that it shows other processes than
 /// this one and its children.
 fn pid_namespace(proc: &Path) -> Finding {
-    const OWN: &str = "it begins with this process, so no process of the host is seen (hostPID in a pod, --pid=host in Docker)";
+    const OWN: &str =
+        "it begins with this process, so no process of the host is seen (hostPID in a pod, --pid=host in Docker)";
     let name = "pid namespace".to_owned();
     match PidNamespace::of_proc(proc) {
         Err(error) => needed(name, false, error.to_string()),

@@ -31,6 +31,8 @@ use crate::clock::Clock;
 
 /// Interval between keyframes. A keyframe assigns new ids.
 const KEYFRAME_INTERVAL: Duration = Duration::from_secs(300);
+/// Least number of nodes in the dictionary at which a keyframe replaces it.
+const MIN_NODES: usize = 1 << 16;
 /// Interval between states of an unchanged profile.
 const RESEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of consecutive refusals that are answered with a requested keyframe.
@@ -90,6 +92,8 @@ pub(super) struct Profile {
     next: NextState,
     in_flight: Option<InFlight>,
     keyframe_at: Instant,
+    /// Length of the dictionary's table of nodes from which on the next state is a keyframe.
+    most_nodes: usize,
     /// Time and cause of the end.
     ended: Option<(i64, &'static str)>,
     /// Whether the aggregator refused the profile for the rest of the stream.
@@ -118,6 +122,7 @@ impl Profile {
             next: NextState::Keyframe,
             in_flight: None,
             keyframe_at: now,
+            most_nodes: MIN_NODES,
             ended: None,
             is_refused: false,
             refusals: 0,
@@ -140,6 +145,12 @@ impl Profile {
 
     pub(super) fn totals(&self) -> &MemoryTotals {
         &self.totals
+    }
+
+    /// Calls that hold pages.
+    pub(super) fn calls(&self) -> impl Iterator<Item = u32> {
+        #[expect(clippy::disallowed_methods, reason = "collected into a set")]
+        self.pages.keys().map(|(node, _)| *node)
     }
 
     /// Sets the number of pages of one kind at one node.
@@ -194,7 +205,8 @@ impl Profile {
         if !self.is_due || self.is_refused || self.is_finished || self.time_ns == 0 {
             return None;
         }
-        if self.keyframe_at.elapsed() >= KEYFRAME_INTERVAL {
+        // Calls that hold no pages any more stay in the dictionary until the next keyframe.
+        if self.keyframe_at.elapsed() >= KEYFRAME_INTERVAL || self.dictionary.lengths().nodes > self.most_nodes {
             self.next = NextState::Keyframe;
         }
         self.sequence += 1;
@@ -225,6 +237,9 @@ impl Profile {
         self.is_due = false;
         self.sent_at = Instant::now();
         let (sequence, lengths) = (self.sequence, self.dictionary.lengths());
+        if base == 0 {
+            self.most_nodes = lengths.nodes.saturating_mul(2).max(MIN_NODES);
+        }
         Some(InFlight { sequence, lengths, parts, is_last: self.ended.is_some() })
     }
 

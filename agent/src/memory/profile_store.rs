@@ -226,6 +226,9 @@ impl Inner {
             warn_limited!(%path, %cause, "unwind table missing or incomplete: stacks may end in code of this file");
         }
         self.health = reading.health;
+        // A profile that has ended is sent again until it is acknowledged.
+        let ended = self.profiles.values().filter(|profile| profile.has_ended());
+        self.tree.remove(reading.removed_nodes.iter().map(|node| node.0), ended.flat_map(Profile::calls));
     }
 
     fn end(&mut self, id: u32, cause: &'static str, now: i64) {

@@ -55,6 +55,9 @@ pub(super) fn run(updates: &Receiver<ProfileUpdate>, store: &ProfileStore, proc:
                 last_used = Instant::now();
                 update.calls = symbolize_all(&nodes, &mut symbols);
             }
+            for module in std::mem::take(&mut reading.removed_modules) {
+                symbols.remove_module(module.0);
+            }
             update.reading = Some(reading);
         }
         received.exited.iter().for_each(|pid| symbols.release_process(*pid));

@@ -1,6 +1,9 @@
 //! The probe's call tree with resolved frames.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use chainscope_ebpf::memory::{Frame, Node, StackEnd};
 
@@ -26,7 +29,9 @@ pub(super) struct Call {
 /// All calls by number. Number 0 is the root, which is not a call.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    calls: Vec<Option<Call>>,
+    calls: BTreeMap<u32, Call>,
+    /// Calls that the probe has removed, but not yet this tree.
+    removed: BTreeSet<u32>,
 }
 
 impl Tree {
@@ -34,19 +39,37 @@ impl Tree {
     /// kept as it is even after its file was deleted.
     pub(super) fn add(&mut self, calls: Vec<(u32, Call)>) {
         for (number, call) in calls {
-            let index = number as usize;
-            if self.calls.len() <= index {
-                self.calls.resize(index + 1, None);
-            }
-            if let Some(free @ None) = self.calls.get_mut(index) {
-                *free = Some(call);
+            self.calls.entry(number).or_insert(call);
+        }
+    }
+
+    /// Removes calls that the probe has removed, except those that are still `needed`, and their callers: they follow at a
+    /// later call.
+    pub(super) fn remove(&mut self, calls: impl Iterator<Item = u32>, needed: impl Iterator<Item = u32>) {
+        self.removed.extend(calls);
+        if self.removed.is_empty() {
+            return;
+        }
+        let mut kept = BTreeSet::new();
+        for number in needed {
+            let mut next = number;
+            while next != 0 && kept.insert(next) {
+                next = self.calls.get(&next).map_or(0, |call| call.parent);
             }
         }
+        let calls = &mut self.calls;
+        self.removed.retain(|number| {
+            let is_kept = kept.contains(number);
+            if !is_kept {
+                calls.remove(number);
+            }
+            is_kept
+        });
     }
 
     /// Returns the call with a number.
     pub(super) fn call(&self, number: u32) -> Option<&Call> {
-        self.calls.get(number as usize)?.as_ref()
+        self.calls.get(&number)
     }
 
     pub(super) fn len(&self) -> usize {

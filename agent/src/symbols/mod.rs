@@ -176,8 +176,8 @@ impl Symbols {
         }
     }
 
-    /// Removes a module whose id was reused.
-    fn remove_module(&mut self, id: ModuleId) {
+    /// Removes a module and closes its file.
+    pub(crate) fn remove_module(&mut self, id: ModuleId) {
         if self.modules.remove(&id).is_some() {
             self.locations.retain(|(module, ..), _| *module != id);
         }

@@ -40,7 +40,12 @@ pub(crate) struct AddressSpace {
     pub(crate) stacks: [u64; 8],
     pub(crate) unmapped: u32,
     pub(crate) in_use: u32,
+    pub(crate) nodes: u32,
+    pub(crate) overflow: u32,
 }
+
+/// `TREE_FULL` of `enum stack_end`: the address of overflow nodes.
+pub(crate) const TREE_FULL: u64 = 6;
 
 /// In [`AddressSpace::unmapped`]: the reported address is in no mapping.
 pub(crate) const UNMAPPED_CONFIRMED: u32 = 2;
@@ -81,7 +86,8 @@ pub(crate) struct Counters {
     pub(crate) verified_stacks: u64,
     pub(crate) mismatched_stacks: u64,
     pub(crate) folio_table_full: u64,
-    pub(crate) pad: [u64; 3],
+    pub(crate) share_full: u64,
+    pub(crate) pad: [u64; 2],
 }
 
 /// `struct preexisting_page`
@@ -110,7 +116,7 @@ pub(crate) struct Globals {
     pub(crate) lost_targets: u32,
     pub(crate) active_collapses: u32,
     pub(crate) edge_generation: u32,
-    pub(crate) pad: u32,
+    pub(crate) node_share: u32,
 }
 
 /// `struct mapping`
@@ -144,7 +150,7 @@ unsafe impl aya::Pod for Globals {}
 // SAFETY: as above.
 unsafe impl aya::Pod for RawMapping {}
 
-const _: () = assert!(size_of::<AddressSpace>() == 88);
+const _: () = assert!(size_of::<AddressSpace>() == 96);
 const _: () = assert!(size_of::<RawNode>() == 40);
 const _: () = assert!(size_of::<Counters>() == 128);
 const _: () = assert!(size_of::<Globals>() == 32);

@@ -1,6 +1,6 @@
 //! Executable mappings of each address space, in the tables that the programs search.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use aya::maps::{Array, ArrayOfMaps, MapData, MapError};
@@ -10,6 +10,13 @@ use super::modules::UnwindMapping;
 use crate::mmap_array::MmapArray;
 
 type MappingTable = Array<MapData, RawMapping>;
+
+/// A root of the kernel's call tree, and the node below it for frames that get none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Root {
+    pub(crate) node: u32,
+    pub(crate) overflow: u32,
+}
 
 /// All address spaces.
 pub(crate) struct AddressSpaces {
@@ -42,8 +49,10 @@ impl AddressSpaces {
     }
 
     /// Creates an address space whose stacks are below `root`.
-    pub(crate) fn begin(&self, mm: u32, root: u32) {
-        self.entries.set(mm % MAX_ADDRESS_SPACES, AddressSpace { mm, root, in_use: 1, ..AddressSpace::default() });
+    pub(crate) fn begin(&self, mm: u32, root: Root) {
+        let Root { node, overflow } = root;
+        let entry = AddressSpace { mm, root: node, overflow, in_use: 1, ..AddressSpace::default() };
+        self.entries.set(mm % MAX_ADDRESS_SPACES, entry);
     }
 
     /// Releases the entry of an address space that no process uses any more.
@@ -63,7 +72,7 @@ impl AddressSpaces {
         &mut self,
         mm: u32,
         mappings: &[UnwindMapping],
-        root: Option<u32>,
+        root: Option<Root>,
         in_use: &BTreeSet<u32>,
     ) -> Result<(), MapError> {
         // The entry of a process that has exited may have been reused.
@@ -80,12 +89,43 @@ impl AddressSpaces {
         self.last_generation += 1;
         // The generation last: cache entries of this generation must belong to these mappings.
         store(std::mem::offset_of!(AddressSpace, mappings), slot);
-        if let Some(root) = root {
-            store(std::mem::offset_of!(AddressSpace, root), root);
+        if let Some(Root { node, overflow }) = root {
+            store(std::mem::offset_of!(AddressSpace, overflow), overflow);
+            store(std::mem::offset_of!(AddressSpace, root), node);
         }
         store(std::mem::offset_of!(AddressSpace, generation), self.last_generation);
         store(std::mem::offset_of!(AddressSpace, unmapped), 0);
         Ok(())
+    }
+
+    /// Roots of the stacks of all address spaces.
+    pub(crate) fn roots(&self) -> HashSet<u32> {
+        self.in_use().map(|(_, entry)| entry.root).collect()
+    }
+
+    fn in_use(&self) -> impl Iterator<Item = (u32, AddressSpace)> {
+        let entries = (0..MAX_ADDRESS_SPACES).filter_map(|index| Some((index, self.entries.get(index)?)));
+        entries.filter(|(_, entry)| entry.in_use != 0)
+    }
+
+    /// Invalidates all cached stacks, so that the nodes in them are not used any more.
+    pub(crate) fn renew_generations(&mut self) {
+        let indices: Vec<u32> = self.in_use().map(|(index, _)| index).collect();
+        for index in indices {
+            self.last_generation += 1;
+            if let Some(generation) = self.entries.atomic(index, std::mem::offset_of!(AddressSpace, generation)) {
+                generation.store(self.last_generation, Ordering::Release);
+            }
+        }
+    }
+
+    /// Corrects the number of nodes of the target that has the address space.
+    pub(crate) fn set_nodes(&self, mm: u32, nodes: u32) {
+        if self.get(mm).is_some()
+            && let Some(count) = self.entries.atomic(mm % MAX_ADDRESS_SPACES, std::mem::offset_of!(AddressSpace, nodes))
+        {
+            count.store(nodes, Ordering::Relaxed);
+        }
     }
 
     /// Enables the notice about an address in no mapping again.

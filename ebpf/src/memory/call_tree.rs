@@ -1,12 +1,15 @@
 //! Translates the kernel's call tree of addresses into a call tree of file offsets, in which the same code is the same node
 //! in every process.
 
-use std::collections::{HashMap, HashSet};
+mod reclaim;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::offset_of;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::abi::{EXACT, Edge, MIN_ADDRESS, RawNode, UNUSED_NODE};
+use super::abi::{EXACT, Edge, MIN_ADDRESS, RawNode, TREE_FULL, UNUSED_NODE};
 use super::modules::UnwindMapping;
 use super::reading::{Count, Frame, Kind, Node, NodeId, Scope, StackEnd, TargetId};
 use crate::mmap_array::MmapArray;
@@ -32,8 +35,12 @@ pub(crate) struct CallTree {
     /// Mappings that the addresses below a root of the kernel tree belong to.
     roots: HashMap<u32, Arc<Vec<UnwindMapping>>>,
     names: HashMap<(NodeId, Frame), NodeId>,
-    list: Vec<Node>,
-    reported: usize,
+    list: BTreeMap<NodeId, Node>,
+    /// The greatest id of a node so far, and of one that a reading contained.
+    last: NodeId,
+    reported: NodeId,
+    /// Nodes of earlier readings that are not in the list any more.
+    dropped: Vec<NodeId>,
     counts: HashMap<(TargetId, NodeId), Pages>,
     changed: HashSet<(TargetId, NodeId)>,
     totals: HashMap<TargetId, Pages>,
@@ -51,8 +58,10 @@ impl CallTree {
             known: vec![Some(none)],
             roots: HashMap::new(),
             names: HashMap::new(),
-            list: Vec::new(),
-            reported: 0,
+            list: BTreeMap::new(),
+            last: NodeId::ROOT,
+            reported: NodeId::ROOT,
+            dropped: Vec::new(),
             counts: HashMap::new(),
             changed: HashSet::new(),
             totals: HashMap::new(),
@@ -64,6 +73,11 @@ impl CallTree {
     /// Writes the root of a target into the kernel tree; `number` is its allocated id.
     pub(crate) fn write_root(&self, number: u32, target: TargetId) {
         self.raw.set(number, RawNode { pc: u64::from(target.0), ..RawNode::default() });
+    }
+
+    /// Writes the node of frames that get none into the kernel tree.
+    pub(crate) fn write_overflow(&self, number: u32, root: u32) {
+        self.raw.set(number, RawNode { pc: TREE_FULL, parent: root, ..RawNode::default() });
     }
 
     /// Sets the mappings that addresses below a root belong to.
@@ -184,15 +198,23 @@ impl CallTree {
             else {
                 continue;
             };
-            self.raw.set(number, RawNode::default());
-            self.roots.remove(&number);
-            self.excluded_roots.remove(&number);
-            if let Some(entry) = self.known.get_mut(number as usize) {
-                *entry = None;
-            }
+            self.free(number);
             cleared.push((number, Edge { pc: raw.pc, parent: raw.parent, pad: 0 }));
         }
+        self.drop_unused_names();
+        // Their nodes are gone: none is left to be recognised by its target.
+        let known: HashSet<TargetId> = self.known.iter().flatten().map(|known| known.target).collect();
+        self.removed.retain(|target| known.contains(target));
         cleared
+    }
+
+    fn free(&mut self, number: u32) {
+        self.raw.set(number, RawNode::default());
+        self.roots.remove(&number);
+        self.excluded_roots.remove(&number);
+        if let Some(entry) = self.known.get_mut(number as usize) {
+            *entry = None;
+        }
     }
 
     fn frame(&self, root: u32, pc: u64) -> Option<Frame> {
@@ -214,19 +236,20 @@ impl CallTree {
     }
 
     fn node(&mut self, parent: NodeId, frame: Frame) -> NodeId {
-        let next = NodeId(u32::try_from(self.list.len() + 1).unwrap_or(u32::MAX));
+        let next = NodeId(self.last.0.saturating_add(1));
         let id = *self.names.entry((parent, frame)).or_insert(next);
         if id == next {
-            self.list.push(Node { id, parent, frame });
+            self.last = next;
+            self.list.insert(id, Node { id, parent, frame });
         }
         id
     }
 
     /// Takes nodes and counts; see [`Scope`].
     pub(crate) fn take(&mut self, scope: Scope) -> (Vec<Node>, Vec<Count>) {
-        let first = if scope == Scope::All { 0 } else { self.reported };
-        let nodes = self.list.get(first..).unwrap_or_default().to_vec();
-        self.reported = self.list.len();
+        let first = if scope == Scope::All { NodeId::ROOT } else { self.reported };
+        let nodes = self.list.range((Bound::Excluded(first), Bound::Unbounded)).map(|(_, node)| *node).collect();
+        self.reported = self.last;
         let changed = std::mem::take(&mut self.changed);
         let mut counts = Vec::new();
         let mut add = |(target, node): (TargetId, NodeId), pages: &Pages, zeros: bool| {

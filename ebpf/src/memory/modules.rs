@@ -1,6 +1,6 @@
 //! Files that processes map as code, and their unwind tables in the kernel: one for each file, shared by all processes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -66,7 +66,9 @@ pub(crate) struct UnwindMapping {
 
 /// All modules.
 pub(crate) struct Modules {
-    known: Vec<KnownModule>,
+    known: BTreeMap<ModuleId, KnownModule>,
+    /// Number of all modules so far.
+    count: u32,
     by_identity: HashMap<FileIdentity, ModuleId>,
     vdso: Option<(LoadedTable, ElfSegments)>,
     tables: RuleTables,
@@ -80,7 +82,8 @@ impl Modules {
     /// Stores tables in `tables`, the map `rule_tables`.
     pub(crate) fn new(tables: RuleTables) -> Result<Self, aya::maps::MapError> {
         let mut modules = Self {
-            known: Vec::new(),
+            known: BTreeMap::new(),
+            count: 0,
             by_identity: HashMap::new(),
             vdso: None,
             tables,
@@ -94,13 +97,30 @@ impl Modules {
     }
 
     /// Modules from number `first` on.
-    pub(crate) fn since(&self, first: usize) -> Vec<Module> {
-        self.known.iter().skip(first).map(|known| known.module.clone()).collect()
+    pub(crate) fn since(&self, first: ModuleId) -> Vec<Module> {
+        self.known.range(first..).map(|(_, known)| known.module.clone()).collect()
     }
 
-    /// Number of modules.
-    pub(crate) fn count(&self) -> usize {
+    /// The id of the next module.
+    pub(crate) fn next(&self) -> ModuleId {
+        ModuleId(self.count)
+    }
+
+    /// Number of modules in memory.
+    pub(crate) fn held(&self) -> usize {
         self.known.len()
+    }
+
+    /// Removes the modules that are not in use, with their tables; returns them.
+    pub(crate) fn remove_unused(&mut self, in_use: &HashSet<ModuleId>) -> Vec<ModuleId> {
+        self.unload_unused(in_use);
+        let unused: Vec<ModuleId> = self.known.keys().filter(|id| !in_use.contains(id)).copied().collect();
+        for id in &unused {
+            self.known.remove(id);
+        }
+        let known = &self.known;
+        self.by_identity.retain(|_, id| known.contains_key(id));
+        unused
     }
 
     /// Number of rows in the kernel.
@@ -148,7 +168,7 @@ impl Modules {
             None => self.add(pid, mapping, identity, file, in_use),
         };
         let plain = UnwindMapping { module: Some(id), ..plain };
-        match self.known.get(id.0 as usize) {
+        match self.known.get(&id) {
             Some(KnownModule { table: Some(table), segments, .. }) => with_table(plain, table, segments),
             _ => plain,
         }
@@ -162,7 +182,8 @@ impl Modules {
         file: Result<File, String>,
         in_use: &HashSet<ModuleId>,
     ) -> ModuleId {
-        let id = ModuleId(u32::try_from(self.known.len()).unwrap_or(u32::MAX));
+        let id = self.next();
+        self.count = self.count.saturating_add(1);
         let module = Module {
             id,
             path: mapping.path.clone(),
@@ -195,7 +216,7 @@ impl Modules {
                 (ElfSegments::default(), None)
             }
         };
-        self.known.push(KnownModule { module, segments, table });
+        self.known.insert(id, KnownModule { module, segments, table });
         self.by_identity.insert(identity, id);
         id
     }
@@ -206,7 +227,7 @@ impl Modules {
             let Module { device, inode, path, .. } = &known.module;
             (device, inode, path) == (&mapping.device, &mapping.inode, &mapping.path)
         };
-        self.known.iter().rfind(same).map(|known| known.module.id)
+        self.known.values().rfind(same).map(|known| known.module.id)
     }
 
     fn refuse(&mut self, mapping: &CodeMapping, cause: String) {
@@ -241,7 +262,7 @@ impl Modules {
     /// Frees the tables of files that no process maps; they are built again when a process does.
     fn unload_unused(&mut self, in_use: &HashSet<ModuleId>) {
         let mut gone = HashSet::new();
-        for known in &mut self.known {
+        for known in self.known.values_mut() {
             if in_use.contains(&known.module.id) {
                 continue;
             }

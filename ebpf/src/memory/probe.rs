@@ -3,6 +3,7 @@
 mod lifecycle;
 mod preexisting;
 mod read;
+mod reclaim;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -16,9 +17,9 @@ use aya::Ebpf;
 use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, Queue};
 
 use super::abi::{
-    Counters, Edge, FOLIO_BATCH, Globals, MAX_ADDRESS_SPACES, PREEXISTING_BATCH, PreexistingPage, Target,
+    Counters, Edge, FOLIO_BATCH, Globals, MAX_ADDRESS_SPACES, PREEXISTING_BATCH, PreexistingPage, TREE_FULL, Target,
 };
-use super::address_spaces::AddressSpaces;
+use super::address_spaces::{AddressSpaces, Root};
 use super::call_tree::CallTree;
 use super::mmap_events::MmapEvents;
 use super::modules::{Modules, UnwindMapping};
@@ -31,6 +32,7 @@ use crate::load::{missing_map, mmap_array, take_map};
 use crate::mmap_array::MmapArray;
 use crate::pid_namespace::PidNamespace;
 use crate::ring::Ring;
+use reclaim::OfRemoved;
 
 /// `BPF_NOEXIST`: do not overwrite an element that a program has inserted.
 const BPF_NOEXIST: u64 = 1;
@@ -94,18 +96,6 @@ impl Process {
     }
 }
 
-/// Progress of freeing the nodes of removed targets: mark and sweep. A program that was running when its target was removed
-/// may still count a page, so each step happens at another reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reclaim {
-    /// Nothing to free.
-    Idle,
-    /// Removed targets have nodes.
-    Pending,
-    /// The nodes are marked as dead.
-    Marked,
-}
-
 /// Attributes the resident pages of watched processes to code. Dropping it detaches and frees everything.
 ///
 /// # Minimum kernel version
@@ -122,8 +112,9 @@ pub struct MemoryProbe {
     modules: Modules,
     tree: CallTree,
     processes: BTreeMap<TargetId, Process>,
-    /// Modules that earlier readings contained.
-    modules_reported: usize,
+    /// The first module that no earlier reading contained.
+    modules_reported: ModuleId,
+    reclaiming: reclaim::Reclaiming,
     /// `Globals::lost_notices` at the last drain.
     lost_notices: u32,
     /// Capacity of the call tree.
@@ -136,7 +127,6 @@ pub struct MemoryProbe {
     /// Orders of the large folios of targets, by their first pfn.
     folios: KernelMap<MapData, u32, u32>,
     folio_batch: MmapArray<u64>,
-    reclaim: Reclaim,
     /// Events that [`MemoryProbe::poll`] has not returned yet.
     pending_events: Vec<MemoryEvent>,
     /// Owns the programs and their attachments.
@@ -181,7 +171,8 @@ impl MemoryProbe {
             modules,
             tree: CallTree::new(mmap_array(&mut bpf, "nodes", nodes)?),
             processes: BTreeMap::new(),
-            modules_reported: 0,
+            modules_reported: ModuleId(0),
+            reclaiming: reclaim::Reclaiming::new(nodes),
             lost_notices: 0,
             nodes,
             max_pfn,
@@ -190,10 +181,10 @@ impl MemoryProbe {
             preexisting_pages: mmap_array(&mut bpf, "preexisting_pages", PREEXISTING_BATCH)?,
             folios: take_map(&mut bpf, "folios")?,
             folio_batch: mmap_array(&mut bpf, "folio_batch", FOLIO_BATCH)?,
-            reclaim: Reclaim::Idle,
             pending_events: Vec::new(),
             bpf,
         };
+        probe.share_nodes();
         programs::attach(&mut probe.bpf, &loaded)?;
         Ok(probe)
     }
@@ -215,12 +206,14 @@ impl MemoryProbe {
         let mm = self.new_mm()?;
         let mappings = Arc::new(self.map_code(pid).ok_or_else(gone)?);
         let root = self.new_root(target, &mappings)?;
+        let root = self.with_overflow(root)?;
         self.address_spaces.begin(mm, root);
         if let Err(error) = self.publish(mm, &mappings, None) {
             self.address_spaces.end(mm);
             return Err(error);
         }
         self.processes.insert(target, Process::new(pid, mm, start_time, mappings));
+        self.share_nodes();
         let inserted = self.targets.insert(pid, Target { id: target.0, parent: 0, mm, flags: 0 }, BPF_NOEXIST);
         // The pid may have been reused in the meantime.
         let is_same = process::start_time(&self.proc, pid) == Some(start_time);
@@ -258,33 +251,8 @@ impl MemoryProbe {
                 self.address_spaces.end(process.mm);
             }
             self.tree.unwatch(target);
-            self.reclaim = Reclaim::Pending;
+            self.reclaiming.of_removed = OfRemoved::Pending;
         }
-    }
-
-    /// Advances the freeing of nodes of removed targets by one step.
-    fn reclaim_nodes(&mut self) -> Result<(), Error> {
-        self.reclaim = match self.reclaim {
-            Reclaim::Idle => return Ok(()),
-            Reclaim::Pending if self.tree.mark_dead() > 0 => Reclaim::Marked,
-            Reclaim::Pending => Reclaim::Idle,
-            Reclaim::Marked => {
-                programs::sweep(&mut self.bpf, self.max_pfn)?;
-                let cleared = self.tree.clear_dead();
-                for (_, edge) in cleared.iter().filter(|(_, edge)| edge.parent != 0) {
-                    // An error means that there is none: another CPU was first when the node was created.
-                    let _ = self.edges.remove(edge);
-                }
-                // Invalidates the edge caches of the CPUs before an id is reused.
-                self.globals.fetch_next(0, offset_of!(Globals, edge_generation));
-                for (id, _) in &cleared {
-                    // The queue has the capacity of the tree.
-                    let _ = self.free_nodes.push(id, 0);
-                }
-                Reclaim::Idle
-            }
-        };
-        Ok(())
     }
 
     /// Returns pending events; if there are none, waits for them for at most `timeout`. Creates unwind tables for newly
@@ -319,22 +287,39 @@ impl MemoryProbe {
         Some(mappings.iter().map(|mapping| self.modules.resolve(&self.proc, pid, mapping, &in_use)).collect())
     }
 
-    /// Allocates a root of the kernel's call tree, whose addresses belong to `mappings`.
-    fn new_root(&mut self, target: TargetId, mappings: &Arc<Vec<UnwindMapping>>) -> Result<u32, Error> {
-        let root = match self.free_nodes.pop(0) {
+    /// Allocates a node of the kernel's call tree.
+    fn new_node(&mut self) -> Result<u32, Error> {
+        let node = match self.free_nodes.pop(0) {
             Ok(free) => free,
+            Err(_) if self.last_node() + 1 >= self.nodes => return Err(Error::TableFull { table: "calls" }),
             Err(_) => self.globals.fetch_next(0, offset_of!(Globals, last_node)),
         };
-        if root >= self.nodes {
+        if node >= self.nodes {
             return Err(Error::TableFull { table: "calls" });
         }
+        Ok(node)
+    }
+
+    /// Adds the node for frames that get none.
+    fn with_overflow(&mut self, root: u32) -> Result<Root, Error> {
+        let overflow = self.new_node()?;
+        self.tree.write_overflow(overflow, root);
+        let edge = Edge { pc: TREE_FULL, parent: root, pad: 0 };
+        let inserted = self.edges.insert(edge, overflow, 0);
+        inserted.map_err(|error| Error::from_loader("write to the call tree".to_owned(), &error, 0))?;
+        Ok(Root { node: root, overflow })
+    }
+
+    /// Allocates a root of the kernel's call tree, whose addresses belong to `mappings`.
+    fn new_root(&mut self, target: TargetId, mappings: &Arc<Vec<UnwindMapping>>) -> Result<u32, Error> {
+        let root = self.new_node()?;
         self.tree.write_root(root, target);
         self.tree.set_root(root, Arc::clone(mappings));
         Ok(root)
     }
 
     /// Passes the mappings of an address space to the programs.
-    fn publish(&mut self, mm: u32, mappings: &[UnwindMapping], root: Option<u32>) -> Result<(), Error> {
+    fn publish(&mut self, mm: u32, mappings: &[UnwindMapping], root: Option<Root>) -> Result<(), Error> {
         let in_use: BTreeSet<u32> = self.processes.values().filter(|p| p.alive).map(|process| process.mm).collect();
         self.address_spaces
             .publish(mm, mappings, root, &in_use)

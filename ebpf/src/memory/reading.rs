@@ -6,11 +6,11 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TargetId(pub u32);
 
-/// Identifies a file with code, in the version that was mapped. Dense from 0.
+/// Identifies a file with code, in the version that was mapped. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub u32);
 
-/// Identifies a call in the tree. Dense; 0 is the root, which is never listed.
+/// Identifies a call in the tree. Never reused; 0 is the root, which is never listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
@@ -103,7 +103,8 @@ pub enum Frame {
         /// As in [`Frame::Code`].
         exact: bool,
     },
-    /// Directly below the root only: the stacks of the subtree did not reach their entry point.
+    /// Directly below the root only: the stacks of the subtree did not reach their entry point. With [`StackEnd::TreeFull`]:
+    /// stacks that did not fit into the call tree.
     Incomplete(StackEnd),
 }
 
@@ -162,7 +163,7 @@ pub enum StackEnd {
     Unreadable,
     /// Deeper than 256 frames: the outermost frames are missing.
     Truncated,
-    /// The call tree is full.
+    /// Frames without a node: the call tree is full, or the target has its share of it.
     TreeFull,
     /// A kernel thread allocated for the process (io_uring).
     NoStack,
@@ -322,6 +323,10 @@ pub struct Reading {
     pub modules: Vec<Module>,
     /// Calls, a parent before its children; see [`Scope`].
     pub nodes: Vec<Node>,
+    /// Calls of earlier readings that hold no pages any more.
+    pub removed_nodes: Vec<NodeId>,
+    /// Files of earlier readings that no process maps any more, and no call is in.
+    pub removed_modules: Vec<ModuleId>,
     /// Counters; see [`Scope`].
     pub counts: Vec<Count>,
     /// All watched targets.

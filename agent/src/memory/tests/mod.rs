@@ -67,7 +67,16 @@ fn target(target: u32, pid: u32, anon: u64) -> TargetReading {
 }
 
 fn reading(counts: Vec<Count>, targets: Vec<TargetReading>) -> Reading {
-    Reading { at_ns: 5, modules: Vec::new(), nodes: Vec::new(), counts, targets, health: Health::default() }
+    Reading {
+        at_ns: 5,
+        modules: Vec::new(),
+        nodes: Vec::new(),
+        removed_nodes: Vec::new(),
+        removed_modules: Vec::new(),
+        counts,
+        targets,
+        health: Health::default(),
+    }
 }
 
 fn update(store: &ProfileStore, update: SymbolizedUpdate) {

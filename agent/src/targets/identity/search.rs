@@ -32,6 +32,13 @@ pub(super) struct Files {
     new: Vec<Arc<Identity>>,
 }
 
+#[cfg(test)]
+impl Files {
+    pub(super) fn count(&self) -> usize {
+        self.read.len()
+    }
+}
+
 /// A process whose identity is searched for.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
@@ -55,6 +62,10 @@ impl Files {
         wanted: Option<&[u8; 32]>,
     ) -> Result<Arc<Identity>, String> {
         let places = process.places(source);
+        // Those of an earlier working directory or configuration.
+        self.read.retain(|(is_host, path), _| {
+            places.iter().any(|(root, place)| (*root == Root::Host, place) == (*is_host, path))
+        });
         let mut troubles = Vec::new();
         let mut other = None;
         for (root, path) in &places {

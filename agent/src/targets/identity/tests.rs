@@ -184,3 +184,16 @@ fn a_read_that_does_not_return_is_reported_and_no_longer_waited_for() {
     assert_eq!(files.identity(&public_key(SYNTHETIC)).unwrap().peer_id(), peer_id(SYNTHETIC));
     assert_eq!(files.keys.take_events(), [IdentityEvent::Found(peer_id(SYNTHETIC))]);
 }
+
+#[test]
+fn files_that_are_not_looked_for_any_more_are_forgotten() {
+    let mut files = Stage::new();
+    for round in 0..20 {
+        let path = files.dir.path().join(format!("{round}.json"));
+        fs::write(&path, SYNTHETIC).unwrap();
+        files.keys.set_source(Source::Path(path));
+        files.take_answer();
+        assert_eq!(files.keys.state(), &Ok(peer_id(SYNTHETIC)), "round {round}");
+        assert!(files.keys.files.count() <= 2, "{} files in round {round}", files.keys.files.count());
+    }
+}

@@ -131,8 +131,8 @@ int on_collapse_end(u64 *args)
 	l = t ? address_space_of(t->mm) : 0;
 	if (!l)
 		return 0;
-	node = find_node(NO_STACK, l->root);
-	if (!node)
+	node = find_node(NO_STACK, l->root, t->mm);
+	if (!node || node == SHARE_FULL)
 		node = l->root;
 	f.value = make_owner(node, KIND_ANON);
 	f.pages = 0;

@@ -64,6 +64,8 @@ static __always_inline u32 current_stack_node(const struct target *t, struct cou
 	}
 	count_stack_end(l, end);
 	ctx.cpu->state.edge_generation = g->edge_generation;
+	ctx.cpu->state.mm = l->mm;
+	ctx.cpu->state.overflow = l->overflow;
 	return cached_node(&ctx, end, l->root);
 }
 
@@ -157,9 +159,9 @@ static long try_mm(u32 i, u32 *mm)
 	return l && !l->in_use;
 }
 
-/* Creates an address space, a copy of `like` if that is given. Returns its number: one whose entry no living process uses;
- * there are more entries than targets. */
-static __always_inline u32 new_address_space(struct globals *g, u32 target, const struct address_space *like)
+/* Creates an address space, a copy of `like` if that is given, of a target with so many nodes. Returns its number: one whose
+ * entry no living process uses; there are more entries than targets. */
+static __always_inline u32 new_address_space(struct globals *g, u32 target, const struct address_space *like, u32 nodes)
 {
 	u32 mm = 0, key;
 	struct address_space *l, created = {};
@@ -170,11 +172,16 @@ static __always_inline u32 new_address_space(struct globals *g, u32 target, cons
 	created.mm = mm;
 	created.in_use = 1;
 	created.root = new_root(g, target);
+	created.nodes = nodes;
+	if (created.root)
+		created.overflow = find_node(TREE_FULL, created.root, 0);
 	if (like) {
 		created.mappings = like->mappings;
 		created.generation = like->generation;
-		if (!created.root)
+		if (!created.root) {
 			created.root = like->root;
+			created.overflow = like->overflow;
+		}
 	}
 	if (l)
 		*l = created;
@@ -209,7 +216,7 @@ int on_fork(u64 *args)
 		created.flags = 0;
 		created.parent = t->id;
 		created.id = __sync_fetch_and_add(&g->last_target, 1) + 1;
-		created.mm = new_address_space(g, created.id, address_space_of(t->mm));
+		created.mm = new_address_space(g, created.id, address_space_of(t->mm), 0);
 	}
 	if (bpf_map_update_elem(&targets, &to, &created, BPF_ANY)) {
 		if (!created.flags)
@@ -229,6 +236,8 @@ int on_exec(u64 *args)
 	u32 tgid = tgid_of(task);
 	struct target *t = bpf_map_lookup_elem(&targets, &tgid);
 	struct globals *g = globals();
+	struct address_space *before;
+	u32 nodes = 0;
 
 	if (!t || !g)
 		return 0;
@@ -238,9 +247,13 @@ int on_exec(u64 *args)
 		t->flags = 0;
 		notify(N_FORKED, tgid, t);
 	} else {
-		release_address_space(t->mm);
+		before = address_space_of(t->mm);
+		if (before) {
+			before->in_use = 0;
+			nodes = before->nodes;
+		}
 	}
-	t->mm = new_address_space(g, t->id, 0);
+	t->mm = new_address_space(g, t->id, 0, nodes);
 	notify(N_EXECUTED, tgid, t);
 	return 0;
 }

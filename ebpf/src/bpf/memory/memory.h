@@ -20,7 +20,7 @@ enum stack_end {
 	NO_RULE,
 	UNREADABLE,
 	TRUNCATED,        /* deeper than MAX_FRAMES */
-	TREE_FULL,
+	TREE_FULL,        /* frames without a node: the tree is full, or the target has its share of it */
 	NO_STACK,   /* not allocated by a user thread of the target */
 	STACK_ENDS = 8,
 };
@@ -51,8 +51,10 @@ struct address_space {
 	u64 stacks[STACK_ENDS];
 	u32 unmapped; /* whether an address in no mapping was found in this generation, see below */
 	u32 in_use;   /* a process has this address space: the entry may not be reused */
+	u32 nodes;    /* nodes of its target, approximately: counted by the programs, corrected by user space */
+	u32 overflow; /* node below the root for frames that get none */
 };
-_Static_assert(sizeof(struct address_space) == 88, "src/memory/abi.rs");
+_Static_assert(sizeof(struct address_space) == 96, "src/memory/abi.rs");
 
 /* Reported to user space; confirmed by user space: the address is in no mapping. */
 enum { UNMAPPED_REPORTED = 1, UNMAPPED_CONFIRMED = 2 };
@@ -114,7 +116,8 @@ struct counters {
 	u64 moved_pages;        /* pages that the kernel moved, with their owner */
 	u64 verified_stacks, mismatched_stacks;
 	u64 folio_table_full;     /* large folios that are not inspected: the map `folios` is full */
-	u64 pad[3];
+	u64 share_full;     /* stack frames that are not in the tree because their target has its share of it */
+	u64 pad[2];
 };
 _Static_assert(sizeof(struct counters) == 128, "src/memory/abi.rs");
 
@@ -165,7 +168,7 @@ struct globals {
 	u32 lost_targets; /* children that are not watched: the map `targets` is full */
 	u32 active_collapses;   /* collapses in progress */
 	u32 edge_generation;        /* incremented when nodes are freed: cached edges of another generation are invalid */
-	u32 pad;
+	u32 node_share;     /* greatest number of nodes of a target; set by user space */
 };
 _Static_assert(sizeof(struct globals) == 32, "src/memory/abi.rs");
 

@@ -193,6 +193,8 @@ static __always_inline u32 unwind(struct unwind_ctx *ctx, struct address_space *
 	w->generation = l->generation;
 	w->mappings = l->mappings;
 	w->root = l->root;
+	w->mm = l->mm;
+	w->overflow = l->overflow;
 	w->edge_generation = edge_generation;
 	w->loading = l->unmapped != UNMAPPED_CONFIRMED;
 	init_state(w, r);
@@ -238,7 +240,7 @@ static __always_inline u32 unwind(struct unwind_ctx *ctx, struct address_space *
 	/* A stack without its outermost frames cannot be reused: they may be readable at the next event. */
 	if (w->cursor.end || w->slots > 2 * MAX_FRAMES - 5 || w->cursor.by_register)
 		t->count = 0;
-	if (verify_unwind)
+	if (verify_unwind && w->cursor.end != TREE_FULL)
 		verify_stack(ctx, r);
 	return w->node;
 }

@@ -71,6 +71,7 @@ struct unwind_state {
 	u32 generation, mappings, root;
 	u32 edge_generation;
 	u32 loading; /* user space has not yet checked for new mappings */
+	u32 mm, overflow; /* of the address space */
 	u32 pad;
 };
 /* Reference unwind of the same stack, see unwind_verify.h. */

@@ -56,7 +56,7 @@ static __always_inline void verify_stack(struct unwind_ctx *ctx, const struct pt
 	r->node = w->node;
 	bpf_loop_(MAX_FRAMES + 1, reference_step, ctx, 0);
 	bpf_loop_(r->count, compare_node, ctx, 0);
-	end = r->cursor.end ? find_node(r->cursor.end, w->root) : w->root;
+	end = r->cursor.end ? find_node(r->cursor.end, w->root, 0) : w->root;
 	ctx->counters->verified_stacks++;
 	if (r->mismatch || r->node != end)
 		ctx->counters->mismatched_stacks++;

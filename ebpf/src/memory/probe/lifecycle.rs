@@ -8,7 +8,8 @@ use super::super::notice::{self, Notice, NoticeKind};
 use super::super::preexisting::PreexistingPages;
 use super::super::process;
 use super::super::reading::{MemoryEvent, TargetId};
-use super::{MemoryProbe, Process, Reclaim};
+use super::reclaim::OfRemoved;
+use super::{MemoryProbe, Process};
 
 impl MemoryProbe {
     /// Handles the notices of the programs and the mmap events.
@@ -48,7 +49,7 @@ impl MemoryProbe {
                 self.address_spaces.end(entry.mm);
             }
             self.tree.unwatch(target);
-            self.reclaim = Reclaim::Pending;
+            self.reclaiming.of_removed = OfRemoved::Pending;
             return None;
         };
         let mappings = Arc::clone(&origin.mappings);
@@ -60,6 +61,7 @@ impl MemoryProbe {
             ..Process::new(pid, mm.unwrap_or(0), start_time, Arc::clone(&mappings))
         };
         self.processes.insert(target, child);
+        self.share_nodes();
         if let Some(address_space) = mm.and_then(|mm| self.address_spaces.get(mm)) {
             self.tree.set_root(address_space.root, mappings);
         }
@@ -148,7 +150,7 @@ impl MemoryProbe {
             }
             None
         } else {
-            self.new_root(target, &mappings).ok()
+            self.new_root(target, &mappings).and_then(|root| self.with_overflow(root)).ok()
         };
         self.publish(mm, &mappings, root).is_ok()
     }

@@ -6,7 +6,7 @@ use super::super::abi::{AddressSpace, Counters, FOLIO_BATCH};
 use super::super::call_tree::CallTree;
 use super::super::process;
 use super::super::programs;
-use super::super::reading::{Health, Reading, Resident, Scope, StackEnd, TargetId, TargetReading};
+use super::super::reading::{Health, ModuleId, Reading, Resident, Scope, StackEnd, TargetId, TargetReading};
 use super::{MemoryProbe, Process};
 use crate::error::Error;
 
@@ -39,9 +39,12 @@ impl MemoryProbe {
             self.address_spaces.reset_unmapped(process.mm);
         }
         let (nodes, counts) = self.tree.take(scope);
-        let modules = self.modules.since(if scope == Scope::All { 0 } else { self.modules_reported });
-        self.modules_reported = self.modules.count();
-        Ok(Reading { at_ns, modules, nodes, counts, targets, health: self.health() })
+        let removed_nodes = self.tree.take_dropped();
+        let removed_modules = self.remove_modules();
+        let modules = self.modules.since(if scope == Scope::All { ModuleId(0) } else { self.modules_reported });
+        self.modules_reported = self.modules.next();
+        self.retire_nodes();
+        Ok(Reading { at_ns, modules, nodes, removed_nodes, removed_modules, counts, targets, health: self.health() })
     }
 
     /// Inspects the large folios of all targets, some at a time.
@@ -66,6 +69,7 @@ impl MemoryProbe {
             sum.beyond_owner_table += cpu.beyond_owner_table;
             sum.missed_frees += cpu.missed_frees;
             sum.tree_full += cpu.tree_full;
+            sum.share_full += cpu.share_full;
             sum.folio_table_full += cpu.folio_table_full;
             sum.allocations += cpu.allocations;
             sum.frames += cpu.frames;
@@ -81,6 +85,7 @@ impl MemoryProbe {
             ("missed_free", sum.missed_frees),
             ("missed_event", programs::missed_runs(&self.bpf)),
             ("tree_full", sum.tree_full),
+            ("tree_share", sum.share_full),
             ("folio", sum.folio_table_full),
             ("notice", globals.lost_notices.into()),
             ("target", globals.lost_targets.into()),
