@@ -90,7 +90,8 @@ impl Host {
 
 /// The end of a step of a host, until the next one begins.
 fn step(name: &str) {
-    println!("{name}");
+    let mut out = std::io::stdout();
+    writeln!(out, "{name}").and_then(|()| out.flush()).expect("the test runs");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("the test runs");
     assert_eq!(line, "go\n");
@@ -272,7 +273,7 @@ fn below() {
             MemoryEvent::Mapped { pid, .. } => Some(pid),
             _ => None,
         });
-        mapped = of.last().unwrap_or(mapped);
+        mapped = of.fold(mapped, |_, pid| pid);
         mapped != 0
     });
     let snapshot = Snapshot::take(&mut probe);

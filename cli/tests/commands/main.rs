@@ -1,7 +1,7 @@
 //! The commands that request from an aggregator, as a user runs them.
 
-mod kube;
 mod db;
+mod kube;
 mod live;
 mod logs;
 mod messages;
