@@ -19,8 +19,8 @@ const START: Timestamp = Timestamp { monotonic_ns: 1_000_000_000, wall_ns: 1_626
 
 /// A tracepoint of Bitcoin Core v31.
 fn attachment(provider: &str, name: &str) -> Arc<Attachment> {
-    let contract = built_in().iter().find(|known| known.name() == "bitcoin-core-v31").unwrap();
-    let known = contract.tracepoint(provider, name).unwrap();
+    let contract = built_in().iter().find(|known| known.name() == "bitcoin-core-v31").expect("valid");
+    let known = contract.tracepoint(provider, name).expect("valid");
     let note = |argument: &chainscope_usdt::ArgumentContract| Argument {
         raw: "8@%rax".to_owned(),
         shape: Some(argument.kind.shape()),
@@ -83,23 +83,28 @@ const LAST_LINE: &str = "7 hits = 6 delivered + 1 dropped (net:outbound_message:
 
 fn recording(directory: &TempDir) -> PathBuf {
     let path = directory.path().join("node.trace");
-    let mut writer = Writer::new(fs::File::create(&path).unwrap(), "test", START, &[]).unwrap();
+    let mut writer = Writer::new(fs::File::create(&path).expect("valid"), "test", START, &[]).expect("valid");
     for event in events() {
-        writer.event(&event).unwrap();
-        writer.flush().unwrap();
+        writer.event(&event).expect("valid");
+        writer.flush().expect("valid");
     }
-    writer.finish(&accounting()).unwrap();
+    writer.finish(&accounting()).expect("valid");
     path
 }
 
 fn trace(arguments: &[&str], file: &Path) -> Output {
-    let (command, rest) = arguments.split_first().unwrap();
-    Command::new(env!("CARGO_BIN_EXE_chainscope")).args(["trace", command]).arg(file).args(rest).output().unwrap()
+    let (command, rest) = arguments.split_first().expect("valid");
+    Command::new(env!("CARGO_BIN_EXE_chainscope"))
+        .args(["trace", command])
+        .arg(file)
+        .args(rest)
+        .output()
+        .expect("valid")
 }
 
 fn lines(output: &Output) -> Vec<&str> {
     assert!(output.status.success(), "{output:?}");
-    str::from_utf8(&output.stdout).unwrap().lines().collect()
+    str::from_utf8(&output.stdout).expect("valid").lines().collect()
 }
 
 #[test]

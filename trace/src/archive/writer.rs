@@ -47,6 +47,8 @@ impl<W: Write> Writer<W> {
         for attachment in attachments {
             writer.index_of(attachment)?;
         }
+        // Also a recording without events can be read while it is written.
+        writer.flush()?;
         Ok(writer)
     }
 
