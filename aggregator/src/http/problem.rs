@@ -9,7 +9,7 @@ use chainscope_store::Error as StoreError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{code::Code, request_id::RequestId};
+use super::code::Code;
 use crate::{access::Refusal, nodes::ResolveError, pool::PoolError};
 
 /// The body of an error response.
@@ -75,7 +75,7 @@ impl Problem {
     }
 
     /// The problem with the id of its request.
-    pub(crate) fn with_request_id(self, id: &RequestId) -> Self {
+    pub(crate) fn with_request_id(self, id: impl std::fmt::Display) -> Self {
         Self { request_id: Some(id.to_string().into()), ..self }
     }
 
