@@ -11,7 +11,7 @@ BUILT = $${CARGO_TARGET_DIR:-target}/debug
 RELEASE = $${CARGO_TARGET_DIR:-target}/release
 OUT ?= $${CARGO_TARGET_DIR:-target}/images
 # Cargo runs as the user, and only the tests that it runs as root: no build artifacts of root are left.
-test e2e soak bench: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(CURDIR)/scripts/as-root
+test e2e e2e-long soak bench: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(CURDIR)/scripts/as-root
 comma := ,
 say = @echo "==> $(1)"
 DEMO = -p chainscope-cli -p chainscope-demo-node --no-default-features --features chainscope-cli/workspace-hack
@@ -43,18 +43,17 @@ test: build ## run every test: unit, property, kernel (as root), API, end to end
 	CHAINSCOPE_CAPTURE=syscall $(CARGO) test --workspace \
 	  --test kernel --test half_open --test capture
 
-e2e: build images ## check the chart and run scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
+e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
 	charts/check
 	$(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1 --show-output
-	@# Once more with the release images.
-	CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test -p chainscope-e2e --test cluster_messages -- --test-threads 1 --show-output
 
-e2e-long: build ## run the long scenarios on a cluster: every program at its memory limit (about 10 minutes)
+e2e-long: build images ## run the release images on a cluster, and every program at its memory limit (a release build, then about 10 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
-	scripts/as-root $(CARGO) test --workspace --no-fail-fast --test 'long_cluster*' -- --test-threads 1 --show-output
+	CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --no-fail-fast --test cluster_messages --test 'long_cluster*' \
+	  -- --test-threads 1 --show-output
 
 cluster: build ## run a Kubernetes cluster with the chart on this machine until Ctrl-C (HOSTS=1)
 	scripts/setup-cluster

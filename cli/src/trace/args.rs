@@ -25,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   chainscope trace p2p --pid $(pidof bitcoind)
   chainscope trace blocks 0 0 100 --file ./src/tapyrusd
+  chainscope trace raw --pid $(pidof bitcoind) --record node.trace
   chainscope trace info node.trace
   chainscope trace replay node.trace p2p
   chainscope trace replay node.trace blocks 0 0 100
@@ -39,7 +40,7 @@ pub(super) struct Options {
     pub(super) json: bool,
     /// Only events for which this holds: NAME=VALUE with = != < <= > >= or ~ (contains); all of several must hold. NAME is an
     /// argument, or pid, tid, cpu, comm, tracepoint
-    #[arg(long, short, global = true, value_name = "CONDITION")]
+    #[arg(long, global = true, value_name = "CONDITION")]
     pub(super) filter: Vec<Condition>,
 }
 

@@ -1,6 +1,6 @@
 //! Views of a running program: the probe is attached to the tracepoints that the view shows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use chainscope_agent::trace::{Observed, ProbeSource, TraceOptions};
@@ -32,6 +32,16 @@ pub(super) struct Live {
     /// Pages of the ring buffer, rounded up to a power of two
     #[arg(long, value_name = "PAGES", env = "BPFTRACE_PERF_RB_PAGES", default_value_t = 8192)]
     ring_pages: u32,
+    /// Also write the events to this new file, with payloads, for `trace replay`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+impl Live {
+    /// The file to record to.
+    pub(super) fn record(&self) -> Option<&Path> {
+        self.record.as_deref()
+    }
 }
 
 /// One of these.
@@ -75,7 +85,8 @@ pub(super) fn attach(live: &Live, view: &dyn View) -> anyhow::Result<ProbeSource
     let patterns = patterns.map_err(anyhow::Error::msg)?;
     let pages = live.ring_pages.checked_next_power_of_two();
     let ring_bytes = pages.and_then(|pages| pages.checked_mul(PAGE)).context("--ring-pages is too large")?;
-    let max_payload = if view.needs_payloads() { live.max_payload.max(MIN_PAYLOAD) } else { MIN_PAYLOAD };
+    let max_payload =
+        if live.record.is_some() || view.needs_payloads() { live.max_payload.max(MIN_PAYLOAD) } else { MIN_PAYLOAD };
     let options = TraceOptions { ring_bytes, max_string: live.max_text, max_payload, ..TraceOptions::default() };
     let source = ProbeSource::attach(&live.program.observed()?, &patterns, &contracts, &options)?;
     for skipped in source.skipped() {

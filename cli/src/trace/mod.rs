@@ -22,7 +22,7 @@ use clap::Args;
 pub(crate) use self::args::TraceArgs;
 use self::{
     args::{Options, Times, ViewArgs, What},
-    recording::Recording,
+    recording::{Recorder, Recording},
     screen::Screen,
 };
 use crate::terminal;
@@ -36,8 +36,14 @@ pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
         What::Live(view) => {
             let selection = selection(&options, &Times { since: None, until: None });
             let mut form = Form::new(&view, options.json)?;
-            let mut source = live::attach(view.source(), form.view())?;
-            form.show(&mut source, selection, options.json, DRAIN)
+            let live = view.source();
+            let mut source = live::attach(live, form.view())?;
+            let Some(path) = live.record() else { return form.show(&mut source, selection, options.json, DRAIN) };
+            let mut recorder = Recorder::new(source, path)?;
+            let shown = form.show(&mut recorder, selection, options.json, DRAIN);
+            // Also after an error, such as a closed pipe: the recording is complete.
+            recorder.finish()?;
+            shown
         }
         What::Replay(replay) => {
             let selection = selection(&options, &replay.times);

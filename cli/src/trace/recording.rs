@@ -5,7 +5,7 @@ use std::{
     io::{self, BufReader, BufWriter, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -17,6 +17,9 @@ use chainscope_trace::{
 
 /// What writes recordings.
 const PROGRAM: &str = concat!("chainscope ", env!("CARGO_PKG_VERSION"));
+
+/// What is recorded is in the file after this time at most.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A recording that is open.
 pub(super) struct Recording {
@@ -61,6 +64,62 @@ impl Source for Recording {
 
     fn accounting(&mut self) -> Accounting {
         self.reader.accounting()
+    }
+}
+
+/// A source whose events are written to a file as well.
+pub(super) struct Recorder<S> {
+    source: S,
+    writer: Writer<BufWriter<File>>,
+    path: PathBuf,
+    flushed: Instant,
+}
+
+impl<S: Source> Recorder<S> {
+    /// Begins a recording; an existing file is not overwritten.
+    pub(super) fn new(source: S, path: &Path) -> anyhow::Result<Self> {
+        let file = File::create_new(path).with_context(|| path.display().to_string())?;
+        let writer = Writer::new(BufWriter::new(file), PROGRAM, source.start(), &source.attachments());
+        let writer = writer.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { source, writer, path: path.to_owned(), flushed: Instant::now() })
+    }
+
+    /// Ends the recording.
+    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+        let accounting = self.source.accounting();
+        let written = self.writer.finish(&accounting).and_then(|mut file| file.flush());
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+impl<S: Source> Source for Recorder<S> {
+    fn start(&self) -> Timestamp {
+        self.source.start()
+    }
+
+    fn attachments(&self) -> Vec<Arc<Attachment>> {
+        self.source.attachments()
+    }
+
+    fn poll(&mut self, timeout: Duration) -> io::Result<Polled> {
+        let polled = self.source.poll(timeout)?;
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot write the recording: {error}"));
+        if let Polled::Event(event) = &polled {
+            self.writer.event(event).map_err(failed)?;
+        }
+        if self.flushed.elapsed() > FLUSH_INTERVAL {
+            self.writer.flush().map_err(failed)?;
+            self.flushed = Instant::now();
+        }
+        Ok(polled)
+    }
+
+    fn stop(&mut self) {
+        self.source.stop();
+    }
+
+    fn accounting(&mut self) -> Accounting {
+        self.source.accounting()
     }
 }
 
