@@ -3,25 +3,21 @@
 #![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 use std::{
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use chainscope_agent::trace::{AttachError, Observed, ProbeSource};
 use chainscope_ebpf::trace::TraceOptions;
-use chainscope_testing::wait::WAIT_TIMEOUT;
+use chainscope_testing::{
+    fakenode::{FakeNode, Flavour, build},
+    wait::WAIT_TIMEOUT,
+};
 use chainscope_trace::{Event, Pattern, Polled, Source, Value};
 use chainscope_usdt::built_in;
 
-fn program(name: &str, flags: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testing/programs/tracepoint_nodes.cc");
-    let flags: Vec<&str> = ["-std=c++20", "-O2"].iter().chain(flags).copied().collect();
-    chainscope_testing::program::compile("g++", &source, Path::new(env!("CARGO_TARGET_TMPDIR")), name, &flags)
-}
-
-fn run(program: &Path) -> Child {
-    Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
 fn attach(observed: &Observed, patterns: &[&str]) -> Result<ProbeSource, AttachError> {
@@ -55,65 +51,59 @@ fn end(source: &mut ProbeSource) {
 
 #[test]
 fn every_tracepoint_of_a_file() {
-    let path = program("tapyrusd", &["-DTAPYRUS"]);
-    let mut source = attach(&Observed::File(path.clone()), &[]).unwrap();
+    let program = build(folder(), Flavour::Tapyrus);
+    let mut source = attach(&Observed::File(program.clone()), &[]).unwrap();
     assert_eq!(source.skipped(), []);
-    let mut first = run(&path);
-    let events = collect(&mut source, 17);
-    let names: Vec<String> = events.iter().map(|event| event.attachment.full_name()).collect();
-    assert_eq!(names[0], "net:inbound_message");
-    assert_eq!(names[16], "mempool:rejected");
-    assert!(events.iter().all(|event| event.attachment.contract.as_deref() == Some("tapyrus")));
-    assert!(events.iter().all(|event| event.pid == first.id() && event.comm == "tapyrusd"));
-    assert!(events.iter().map(|event| event.sequence).eq(0..17));
-
-    let unreadable = Value::Unreadable { address: 0 };
-    assert_eq!(events[0].get("peer_id"), Some(&Value::Signed(0)));
-    assert_eq!(events[0].get("address"), Some(&unreadable));
-    assert_eq!(events[0].get("size"), Some(&Value::Unsigned(0)));
-    assert_eq!(events[0].get("payload"), Some(&Value::bytes("")));
-    assert_eq!(events[2].get("hash"), Some(&unreadable));
-    assert_eq!(events[3].arguments[4], Value::Bool(false));
-    // Two locations: one passes the value, the other its address.
-    let changes: Vec<&Event> = events.iter().filter(|event| event.attachment.name == "change_info").collect();
-    assert_eq!(changes.len(), 2);
-    assert!(changes.iter().all(|event| event.get("value") == Some(&Value::Signed(0))));
+    let mut node = FakeNode::start(&program);
+    let fired =
+        ["net:inbound_message", "coin_selection:change_info#1", "coin_selection:change_info#2", "mempool:rejected"]
+            .map(|tracepoint| node.fire(tracepoint));
+    let events = collect(&mut source, fired.len());
+    for (number, (event, fired)) in events.iter().zip(&fired).enumerate() {
+        assert_eq!(event.attachment.full_name(), fired.tracepoint);
+        assert_eq!((event.sequence, event.pid, event.tid), (number as u64, node.pid(), fired.tid));
+        assert!((fired.before_ns..=fired.after_ns).contains(&event.time.monotonic_ns), "{fired:?} {:?}", event.time);
+        assert_eq!(event.attachment.contract.as_deref(), Some("tapyrus"));
+    }
+    assert_eq!(events[0].get("peer_id"), Some(&Value::Signed(7)));
+    assert_eq!(events[0].get("address"), Some(&Value::text("203.0.113.7:2357")));
+    assert_eq!(events[0].get("size"), Some(&Value::Unsigned(8)));
+    assert!(
+        matches!(events[0].get("payload"), Some(Value::Bytes { bytes, claimed: 8, incomplete: None }) if bytes.len() == 8)
+    );
+    // One location passes the value, the other its address.
+    assert_eq!(events[1].get("value"), Some(&Value::Signed(500)));
+    assert_eq!(events[2].get("value"), Some(&Value::Signed(12345)));
+    assert_eq!(events[3].get("reason"), Some(&Value::text("min-fee-not-met")));
 
     source.stop();
     end(&mut source);
     let accounting = source.accounting();
     assert_eq!(accounting.tracepoints.len(), 15);
     let total = accounting.total();
-    assert_eq!((total.hits, total.delivered, total.residual()), (17, 17, 0));
+    assert_eq!((total.hits, total.delivered, total.residual()), (4, 4, 0));
     // Detached: nothing is counted any more.
-    let mut second = run(&path);
-    for process in [&mut first, &mut second] {
-        drop(process.stdin.take());
-        process.wait().unwrap();
-    }
-    assert_eq!(source.accounting().total().hits, 17);
+    node.fire("mempool:rejected");
+    assert_eq!(source.accounting().total().hits, 4);
 }
 
 #[test]
 fn selected_tracepoints_of_a_process_until_it_ends() {
-    let path = program("bitcoind", &["-DCORE=31"]);
-    let mut process = run(&path);
-    let mut source =
-        attach(&Observed::Process(process.id()), &["net:{inbound,outbound}_message", "mempool:*"]).unwrap();
+    let node = FakeNode::run(folder(), Flavour::Core(31));
+    let mut source = attach(&Observed::Process(node.pid()), &["net:{inbound,outbound}_message", "mempool:*"]).unwrap();
     let mut attached: Vec<String> = source.attachments().iter().map(|attachment| attachment.full_name()).collect();
     attached.sort_unstable();
     let expected = ["mempool:added", "mempool:rejected", "mempool:removed", "mempool:replaced"];
     assert_eq!(attached, [&expected[..], &["net:inbound_message", "net:outbound_message"]].concat());
     assert!(matches!(source.poll(Duration::ZERO).unwrap(), Polled::Idle { monotonic_ns } if monotonic_ns > 0));
-    drop(process.stdin.take());
-    process.wait().unwrap();
+    drop(node);
     end(&mut source);
 }
 
 #[test]
 fn nothing_to_attach_to() {
-    let path = program("nothing", &["-DRIPPLED"]);
-    let error = attach(&Observed::File(path), &["net:*"]).unwrap_err();
+    let program = build(folder(), Flavour::Rippled);
+    let error = attach(&Observed::File(program), &["net:*"]).unwrap_err();
     assert_eq!(error.to_string(), "no tracepoint to attach to matches net:*");
     let missing = attach(&Observed::File("/nonexistent".into()), &[]).unwrap_err().to_string();
     assert_eq!(missing, "/nonexistent: No such file or directory (os error 2)");

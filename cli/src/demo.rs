@@ -48,7 +48,7 @@ const LOG_MESSAGES: u64 = 12;
 
 pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     diagnostics::start(None, "warn")?;
-    require_prerequisites(&chainscope_agent::self_check())?;
+    require_prerequisites(&chainscope_agent::self_check(Path::new("/proc")))?;
     let binary = demo_node_binary(args.demo_node.as_deref())?;
     let directory = tempfile::tempdir()?;
     let identity = directory.path().join("identity.json");

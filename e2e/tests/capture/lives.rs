@@ -221,14 +221,22 @@ fn two_hosts_in_nested_pid_namespaces_on_one_kernel() {
     let mut machines = [Machine::new("auto"), Machine::new("auto")];
     let hosts = [NestedHost::new(), NestedHost::new()];
     for (machine, name) in machines.iter_mut().zip(["left", "right"]) {
-        machine.observe(name, 9732);
+        // The network namespace of the host; Chainscope itself stays in that of the test, which requests from it.
+        machine.observe_with(name, 9732, "netns = \"/proc/1/ns/net\"");
     }
     let running = machines.iter().zip(&hosts).map(|(machine, host)| machine.start_in(host)).collect::<Vec<_>>();
     let messages = [40, 70];
     let mut nodes = Vec::new();
-    for (((machine, host), name), count) in machines.iter().zip(&hosts).zip(["left", "right"]).zip(messages) {
+    for (number, (name, count)) in ["left", "right"].into_iter().zip(messages).enumerate() {
+        let (machine, host, api) = (&machines[number], &hosts[number], &running[number].api);
         let node = DemoNode::in_host(host, "load").listen(9732).identity(&machine.identity(name));
         nodes.push(node.with(&format!("--messages {count} --exit-after 1")).start());
+        // Its process id is that of the host's namespace.
+        wait::until(&format!("{name} to be observed"), || {
+            let nodes = api.get("/nodes");
+            let node = nodes.as_array()?.iter().find(|node| node["name"] == name)?;
+            (!node["targets"].as_array()?.is_empty()).then_some(())
+        });
         nodes.push(DemoNode::in_host(host, "load").peer(9732).with(&format!("--messages {count}")).start());
     }
     for node in nodes {

@@ -26,9 +26,9 @@ fn ctrl_c_ends_it_with_the_log_the_memory_tree_and_the_sum() {
         "Which code holds",
         "100.0 %  all (cache",
         "[chainscope-demo-node]",
-        "BlockCache>::insert_block",
-        "Mempool>::add_operation",
-        "BlockStore>::read_block",
+        "BlockCache::insert_block",
+        "Mempool::add_operation",
+        "BlockStore::read_block",
         "connections shown. Try next:",
     ] {
         assert!(output.contains(part), "no {part:?} in {output}");

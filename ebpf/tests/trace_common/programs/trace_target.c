@@ -166,6 +166,8 @@ int main(int argc, char **argv) {
     char *line = NULL;
     size_t capacity = 0;
     (void)argc;
+    /* Unbuffered: `exec` leaves the commands after it to the program that it executes. */
+    setvbuf(stdin, NULL, _IONBF, 0);
     while (getline(&line, &capacity, stdin) > 0) {
         printf("%ld\n", execute(line, argv));
         fflush(stdout);
