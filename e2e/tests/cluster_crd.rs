@@ -85,7 +85,7 @@ fn a_resource_is_shown_and_explained() {
     let stored = cluster.find("tzn rolling").expect("the short name");
     assert_eq!(stored["spec"]["podSelector"]["matchLabels"]["appType"], "octez-node", "{stored}");
     let table = cluster.kubectl("get tezosnodes");
-    for column in ["PODS", "RECORDING", "MESSAGES", "AGE"] {
+    for column in ["PODS", "RECORDING", "AGE"] {
         assert!(table.contains(column), "no column {column}:\n{table}");
     }
     // A status is written through its subresource only.

@@ -129,8 +129,11 @@ pub(super) fn find(kubectl: &Kubectl, namespace: Option<&str>) -> anyhow::Result
 
 fn choose(list: List, place: &str) -> anyhow::Result<Aggregator> {
     let (services, sets): (Vec<_>, Vec<_>) = list.items.into_iter().partition(|item| item.kind == "Service");
-    let service = match services.as_slice() {
-        [service] => service,
+    // The Service of the metrics has another port.
+    let with_port = |service| Some((service, api_port(service)?));
+    let services: Vec<(&Item, u16)> = services.iter().filter_map(with_port).collect();
+    let (service, port) = match services.as_slice() {
+        [(service, port)] => (service, *port),
         [] => {
             let failure = Failure::new(format!("{place} has no aggregator of Chainscope"));
             let hint = "`helm install chainscope …` installs it; --namespace and --context select another place";
@@ -138,7 +141,7 @@ fn choose(list: List, place: &str) -> anyhow::Result<Aggregator> {
         }
         several => {
             let names: Vec<_> =
-                several.iter().map(|item| format!("{}/{}", item.metadata.namespace, item.metadata.name)).collect();
+                several.iter().map(|(item, _)| format!("{}/{}", item.metadata.namespace, item.metadata.name)).collect();
             let failure = Failure::refused(format!("{place} has several aggregators: {}", names.join(", ")));
             return Err(failure.hint("--namespace NAMESPACE says which one").into());
         }
@@ -146,8 +149,6 @@ fn choose(list: List, place: &str) -> anyhow::Result<Aggregator> {
     let Metadata { name, namespace } = &service.metadata;
     let set = sets.iter().find(|set| set.metadata.name == *name && set.metadata.namespace == *namespace);
     let set = set.with_context(|| format!("namespace {namespace} has no StatefulSet {name}"))?;
-    let port = service.spec.ports.iter().find(|port| port.name == API_PORT);
-    let port = port.with_context(|| format!("Service {name} has no port {API_PORT}"))?.port;
     let pod = &set.spec.template.spec;
     let mut arguments = pod.containers.iter().flat_map(|container| &container.args);
     let auth =
@@ -157,6 +158,10 @@ fn choose(list: List, place: &str) -> anyhow::Result<Aggregator> {
         false => None,
     };
     Ok(Aggregator { namespace: namespace.clone(), service: name.clone(), port, auth, ca })
+}
+
+fn api_port(service: &Item) -> Option<u16> {
+    service.spec.ports.iter().find(|port| port.name == API_PORT).map(|port| port.port)
 }
 
 fn bundle(volumes: &[Volume]) -> Option<Bundle> {
@@ -210,7 +215,12 @@ mod tests {
     fn the_chart_says_how_the_api_is_served() {
         let volume =
             json!({"name": "ca", "configMap": {"name": "cs-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}});
-        let found = chosen(&[service("chainscope"), set(&["--api-tls", "--auth=kubernetes"], &volume)]).unwrap();
+        let metrics = json!({
+            "kind": "Service", "metadata": {"name": "cs-aggregator-metrics", "namespace": "chainscope"},
+            "spec": {"clusterIP": "None", "ports": [{"name": "metrics", "port": 17739}]},
+        });
+        let items = [service("chainscope"), metrics, set(&["--api-tls", "--auth=kubernetes"], &volume)];
+        let found = chosen(&items).unwrap();
         assert_eq!(
             (found.namespace.as_str(), found.service.as_str(), found.port),
             ("chainscope", "cs-aggregator", 17732)
