@@ -39,6 +39,7 @@ fn the_messages_of_a_pod_are_served_to_authorized_readers() {
     // Some queries are about memory.
     cluster.kubectl(r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"memory":{}}}"#);
     cluster.test_queries();
+    cluster.check_command_line(NODE, "tezos/reader", "tezos/stranger");
 }
 
 /// The checks of the single-machine test of the same conversation; bytes of every seventh message only, to save time.
