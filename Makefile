@@ -10,13 +10,14 @@ CARGO ?= cargo
 BUILT = $${CARGO_TARGET_DIR:-target}/debug
 RELEASE = $${CARGO_TARGET_DIR:-target}/release
 OUT ?= $${CARGO_TARGET_DIR:-target}/images
+OLDER ?= $${CARGO_TARGET_DIR:-target}/older
 # Cargo runs as the user, and only the tests that it runs as root: no build artifacts of root are left.
 test e2e e2e-long soak bench: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(CURDIR)/scripts/as-root
 comma := ,
 say = @echo "==> $(1)"
 DEMO = -p chainscope-cli -p chainscope-demo-node --no-default-features --features chainscope-cli/workspace-hack
 
-.PHONY: help setup build demo test e2e e2e-long cluster images lint bench soak fuzz openapi clean
+.PHONY: help setup build demo test e2e older e2e-long cluster images lint bench soak fuzz openapi clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -49,10 +50,14 @@ e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (ne
 	charts/check
 	$(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1 --show-output
 
-e2e-long: build images ## run the release images on a cluster, and every program at its memory limit (a release build, then about 10 minutes)
+# The programs of an older release are built first: they replace those of this checkout until it is built again.
+older: setup
+	scripts/older-release "$(OLDER)"
+
+e2e-long: older build images ## on a cluster: release images, an upgrade from an older release, every program at its memory limit (two builds, then 15 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
-	CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --no-fail-fast --test cluster_messages --test 'long_cluster*' \
+	CHAINSCOPE_OLDER=$$(realpath "$(OLDER)") CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --no-fail-fast --test cluster_messages --test 'long_cluster*' \
 	  -- --test-threads 1 --show-output
 
 cluster: build ## run a Kubernetes cluster with the chart on this machine until Ctrl-C (HOSTS=1)
@@ -76,6 +81,7 @@ lint: setup ## check format, clippy, licences and sources of the dependencies, t
 	"$$(scripts/go-tool actionlint github.com/rhysd/actionlint/cmd/actionlint@v1.7.12)" -shellcheck= -pyflakes= .github/workflows/*.yml
 
 bench: build ## measure ratios to the physical limit and to other tools (docs/benchmarks.md)
+	scripts/setup-bench
 	scripts/bench
 
 soak: build ## run the long tests: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s, memory trees for 10 minutes, PostgreSQL

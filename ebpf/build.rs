@@ -6,8 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The objects: `src/bpf/<pillar>/<name>.bpf.c`, or `src/bpf/<name>.bpf.c` if no pillar owns it.
-const OBJECTS: [(&str, &str); 5] =
-    [("network", "network"), ("memory", "memory"), ("memory", "vmemmap"), ("trace", "trace"), (".", "pidns")];
+const OBJECTS: [(&str, &str); 6] = [
+    ("network", "network"),
+    ("memory", "memory"),
+    ("memory", "vmemmap"),
+    ("trace", "trace"),
+    ("latency", "latency"),
+    (".", "pidns"),
+];
+/// Objects with programs that sleep, and the largest frame of theirs that stays on the stack of the thread: Linux 6.13 and later
+/// give functions with a larger one a stack for each CPU, which another hit overwrites meanwhile.
+const SLEEPABLE: [&str; 1] = ["trace"];
+const MAX_SLEEPABLE_FRAME: u32 = 48;
 /// Header of libbpf, in the include directories of clang.
 const LIBBPF_HEADERS: [&str; 2] = ["/usr/include/bpf/bpf_helpers.h", "/usr/local/include/bpf/bpf_helpers.h"];
 
@@ -38,6 +48,7 @@ fn compile(pillar: &str, name: &str, out: &Path) {
         Command::new(clang)
             .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86"])
             .args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
+            .args(SLEEPABLE.contains(&name).then(|| format!("-Wframe-larger-than={MAX_SLEEPABLE_FRAME}")))
             .args(["-c", &format!("src/bpf/{pillar}/{name}.bpf.c"), "-o"])
             .arg(&object),
         "clang",

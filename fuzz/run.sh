@@ -6,9 +6,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 seconds=${1:-300}
-targets=(identity handshake message chunks opening conversation resume unwind
+targets=(identity handshake message chunks opening conversation resume unwind functions
     spool_segment spool_recovery journal symbols profile config ingest query log_message
-    syslog_frames container_lines tracepoints contract recording)
+    syslog_frames container_lines tracepoints contract recording message_content)
 
 export RUSTC_BOOTSTRAP=1
 # Seeds are generated from the vectors, not committed.

@@ -15,6 +15,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .bytes(".chainscope.v1.Chunk")
         .bytes(".chainscope.v1.Message.sha256")
+        .bytes(".chainscope.v1.TraceEvent.attachment")
+        .bytes(".chainscope.v1.TraceValue")
+        .bytes(".chainscope.v1.TraceBytes")
+        .btree_map(".chainscope.v1.TraceArgument")
+        .btree_map(".chainscope.v1.LatencyCounts")
         // Written by hand: an identity is never printed.
         .skip_debug([".chainscope.v1.ObservedPod"])
         .compile_fds(files)?;

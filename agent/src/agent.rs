@@ -17,6 +17,7 @@ use crate::{
     delivery::uplink::{self, Link},
     delivery::{RecordStreams, StreamStatus},
     folder::Folder,
+    latency::pillar::LatencyPillar,
     logs::LogsPillar,
     memory::MemoryPillar,
     memory_limit::memory_limit,
@@ -28,6 +29,7 @@ use crate::{
     status::{ActiveSink, StatusReporter},
     targets::{Inbox, Machine, Notice, Plan, TargetChange, discovery::Discovery, pod_map::PodMap, proc::Proc},
     thread::{AsyncThread, Heartbeat, join, spawn},
+    trace::pillar::TracePillar,
 };
 
 /// Starts agents.
@@ -106,12 +108,15 @@ impl Agent {
         let exec = configuration.plan.exec_interest();
         let (memory, memory_inbox) = MemoryPillar::start(&proc)?;
         let (logs, logs_inbox) = LogsPillar::start(&config, &folder, sink.clone())?;
+        let (trace, trace_inbox) = TracePillar::start(&config.host_proc, sink.clone());
+        let (latency, latency_inbox) = LatencyPillar::start(&config.host_proc, &config.host, sink.clone());
         let mut network = network::Setup::load(&config, folder.clone(), sink.clone(), exec, notices.clone())?;
         let mode = network.mode();
         tracing::info!(%mode, nodes = config.nodes.len(), "capturing");
 
         let opener = StreamInbox(streams.clone());
-        let inboxes: Vec<Box<dyn Inbox>> = vec![Box::new(opener), network.inbox(), memory_inbox, logs_inbox];
+        let inboxes: Vec<Box<dyn Inbox>> =
+            vec![Box::new(opener), network.inbox(), memory_inbox, logs_inbox, trace_inbox, latency_inbox];
         let mut heartbeats = vec![machine.heartbeat()];
         let mut discovery = Discovery::new(machine, configuration.plan, inboxes, noticed, configuration.maps);
         // Ports first: a process that begins to listen from here on is seen by the kernel, one that listens already by the
@@ -130,8 +135,13 @@ impl Agent {
             }
         };
         let profiles = memory.store().clone();
-        let pillars: Vec<Box<dyn Pillar>> =
-            vec![Box::new(network.start(on_end(&end))?), Box::new(memory), Box::new(logs)];
+        let pillars: Vec<Box<dyn Pillar>> = vec![
+            Box::new(network.start(on_end(&end))?),
+            Box::new(memory),
+            Box::new(logs),
+            Box::new(trace),
+            Box::new(latency),
+        ];
         let (view, beat) = (discovery.view(), discovery.heartbeat());
         let discovery_ended = on_end(&end);
         let discovery = spawn("chainscope-discovery", move || {
@@ -234,7 +244,12 @@ struct StreamInbox(RecordStreams);
 impl Inbox for StreamInbox {
     fn put(&mut self, change: &TargetChange) -> Result<(), Error> {
         match change {
-            TargetChange::Started(target) => self.0.open_stream(&target.assignment.node),
+            TargetChange::Started(target) => {
+                self.0.open_stream(&target.assignment.node)?;
+                self.0.open_stream(target.assignment.traced_node())
+            }
+            // The node of its tracepoints may be another one.
+            TargetChange::Changed(_, assignment) => self.0.open_stream(assignment.traced_node()),
             _ => Ok(()),
         }
     }

@@ -148,12 +148,16 @@ pub struct NodeConfig {
     pub netns: Option<PathBuf>,
     /// Its `identity.json` as the process sees it; none: found from the process's command line and environment.
     pub identity: Option<PathBuf>,
+    /// Whether its peer-to-peer messages are left alone.
+    pub is_network_disabled: bool,
     /// Which bytes of a chunk are sent on.
     pub store: Store,
     /// Whether its memory is profiled.
     pub memory: bool,
     /// How its log messages are recorded; none: they are not.
     pub logs: Option<NodeLogs>,
+    /// Which events of its tracepoints are recorded; none: none are.
+    pub trace: Option<spec::Trace>,
 }
 
 /// How the log of a node is recorded. The output of its container is always read.
@@ -285,9 +289,11 @@ impl From<&spec::NodeConfig> for NodeConfig {
             container: node.target.container.clone(),
             netns: node.target.netns.clone(),
             identity: node.identity.clone(),
+            is_network_disabled: !node.observe.network.enabled,
             store: node.observe.network.store,
             memory: node.observe.memory.as_ref().is_some_and(|memory| memory.enabled),
             logs: node.observe.logs.as_ref().filter(|logs| logs.enabled).and_then(|logs| NodeLogs::new(logs, node)),
+            trace: node.observe.trace.clone().filter(|trace| trace.enabled),
         }
     }
 }

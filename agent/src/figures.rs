@@ -20,6 +20,17 @@ pub(crate) struct Tally {
     pub(crate) peer_id: String,
     /// Why there is no identity; empty if there is one.
     pub(crate) identity_error: String,
+    /// Events of tracepoints that were recorded, and that were lost.
+    pub(crate) trace_events: u64,
+    pub(crate) trace_events_lost: u64,
+    /// Locations of tracepoints that a probe is attached to.
+    pub(crate) trace_attached: u32,
+    /// Why tracepoints are not recorded; empty if they are.
+    pub(crate) trace_error: String,
+    /// Functions that are timed.
+    pub(crate) latency_functions: u32,
+    /// Why functions are not timed; empty if they are.
+    pub(crate) latency_error: String,
 }
 
 impl Tally {
@@ -42,6 +53,13 @@ impl Tally {
             last_record_ns: self.last_record_ns.max(later.last_record_ns),
             peer_id: identity.peer_id.clone(),
             identity_error: identity.identity_error.clone(),
+            trace_events: self.trace_events + later.trace_events,
+            trace_events_lost: self.trace_events_lost + later.trace_events_lost,
+            trace_attached: self.trace_attached + later.trace_attached,
+            trace_error: if later.trace_error.is_empty() { &self.trace_error } else { &later.trace_error }.clone(),
+            latency_functions: self.latency_functions + later.latency_functions,
+            latency_error: if later.latency_error.is_empty() { &self.latency_error } else { &later.latency_error }
+                .clone(),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! ```text
 //!   kernel ── ring ──▶ network: reader ─▶ worker ─▶ interpreter ── records ──▶ delivery: streams, spool ─▶ uplink ─▶
 //!   files, containers, syslog ──▶ logs ───── records ──────────────────▶ delivery
+//!   kernel ── rings ──▶ trace: tracers ───── records ──────────────────▶ delivery
 //!   kernel ── maps ──▶ memory: watcher ─▶ naming ─▶ profiles ── states ───────────────────────────────────▲
 //! ```
 //!
@@ -22,11 +23,10 @@
 //! ```
 //!
 //! `targets` decides which processes are observed; `network`, `memory` and `logs` are pillars (trait `Pillar`) that get its changes
-//! in their inboxes; `symbols` names code for `memory`; `delivery` keeps records until they are acknowledged; `operator`
-//! is the client of the operator; [`trace`] reads tracepoints, and attaches to them on
-//! its own, not as a pillar. [`Agent::start`] wires them,
-//! [`Running::shutdown`] stops them. Modules below these (`blocking`, `config`, `clock`, `figures`, `folder`, `thread`,
-//! `openmetrics`) know none of them.
+//! in their inboxes, as is `trace::pillar`; `symbols` names code for `memory`; `delivery` keeps records until they are
+//! acknowledged; `operator` is the client of the operator. [`trace`] reads tracepoints and attaches to them, [`latency`] times
+//! functions; the command line uses both without an agent. [`Agent::start`] wires the pillars, [`Running::shutdown`] stops them.
+//! Modules below these (`blocking`, `config`, `clock`, `figures`, `folder`, `thread`, `openmetrics`) know none of them.
 //!
 //! Secrets: identities are read through the target's own root, live in memory that is wiped, and are not sent on.
 //! A program that hosts an agent calls [`protect_process`](chainscope_hygiene::protect_process) first.
@@ -40,6 +40,7 @@ mod delivery;
 mod error;
 mod figures;
 mod folder;
+pub mod latency;
 mod logs;
 mod memory;
 mod memory_limit;
@@ -55,6 +56,7 @@ mod targets;
 mod thread;
 pub mod trace;
 mod unsupported;
+mod workers;
 
 pub use agent::{Agent, Running, Status};
 pub use chainscope_ebpf::{Finding, network::CaptureMode};

@@ -12,6 +12,10 @@ struct EscapingFormatter;
 
 impl Formatter for EscapingFormatter {
     fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        // Most text: faster than a look at each character.
+        if fragment.is_ascii() && !fragment.as_bytes().contains(&0x7f) {
+            return CompactFormatter.write_string_fragment(out, fragment);
+        }
         let mut rest = fragment;
         while let Some((at, character)) = rest.char_indices().find(|(_, character)| must_escape(*character)) {
             let (before, from) = rest.split_at(at);

@@ -18,6 +18,8 @@ use crate::{
 
 /// Connections requested at a time.
 const PAGE: u64 = 1000;
+/// Connections that are shown.
+const DEFAULT_LIMIT: u64 = 100;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// A value of `/v3/connections`.
@@ -53,7 +55,7 @@ struct Entry {
 
 pub(crate) fn run(args: &ConnectionsArgs) -> anyhow::Result<()> {
     let api = args.api.client()?;
-    let limit = usize::try_from(args.limit.unwrap_or(if args.since.is_some() { u64::MAX } else { 100 }))?;
+    let limit = usize::try_from(args.range.limit(DEFAULT_LIMIT).unwrap_or(u64::MAX))?;
     let mut newest = VecDeque::new();
     let mut left_out = 0_u64;
     each(&api, args, &mut |entry| {
@@ -71,7 +73,7 @@ pub(crate) fn run(args: &ConnectionsArgs) -> anyhow::Result<()> {
         newest.iter().try_for_each(|entry| rows.row(&entry.json))?;
         rows.end()?;
     }
-    if left_out > 0 && args.limit.is_none() {
+    if left_out > 0 && args.range.limit.is_none() {
         terminal::note(&format!(
             "{left_out} older ones are not shown; --limit {} shows all",
             left_out + newest.len() as u64
@@ -82,7 +84,7 @@ pub(crate) fn run(args: &ConnectionsArgs) -> anyhow::Result<()> {
 
 /// Passes every connection that the filters admit, oldest first.
 fn each(api: &Api, args: &ConnectionsArgs, pass: &mut dyn FnMut(Entry)) -> anyhow::Result<()> {
-    let mut from = args.since.map(time::nanoseconds);
+    let mut from = args.range.period.since.map(time::nanoseconds);
     loop {
         let mut query = vec![("limit", PAGE.to_string())];
         query.extend(args.node.name().map(|node| ("node_name", node)));
@@ -116,11 +118,11 @@ fn admits(args: &ConnectionsArgs, Entry { key, connection, .. }: &Entry) -> bool
     let is_state = |state: &crate::args::ConnectionState| {
         state.to_possible_value().is_some_and(|value| value.get_name() == connection.state)
     };
-    args.until.is_none_or(|until| *key <= time::nanoseconds(until))
+    args.range.period.until.is_none_or(|until| *key <= time::nanoseconds(until))
         && (states.is_empty() || states.iter().any(is_state))
-        && args.peer_id.as_ref().is_none_or(|id| *id == connection.peer_id)
-        && args.remote.is_none_or(|remote| unmapped(&connection.remote_addr) == remote.to_string())
-        && args.target.as_ref().is_none_or(|target| *target == connection.target)
+        && args.connection.peer_id.as_ref().is_none_or(|id| *id == connection.peer_id)
+        && args.connection.remote.is_none_or(|remote| unmapped(&connection.remote_addr) == remote.to_string())
+        && args.connection.target.as_ref().is_none_or(|target| *target == connection.target)
 }
 
 /// A socket, with an IPv4-mapped address as IPv4.

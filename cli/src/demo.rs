@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// How long to wait for the node's memory to be observed, then for a first stack, and for its log.
-const OBSERVE_TIMEOUT: Duration = Duration::from_secs(10);
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of messages to show if standard output is not a terminal.
 const DEFAULT_MESSAGES: u64 = 40;
 /// What to try after the demo.

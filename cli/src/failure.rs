@@ -9,6 +9,8 @@ pub(crate) enum Exit {
     Error,
     /// The command line is wrong, or a right or a prerequisite is missing: 2. Repeating the command does not help.
     Refused,
+    /// The command did what it was asked for, and the result is a failure: its own code.
+    Result(u8),
 }
 
 impl Exit {
@@ -17,6 +19,7 @@ impl Exit {
         match self {
             Self::Error => 1,
             Self::Refused => 2,
+            Self::Result(code) => code,
         }
     }
 }
@@ -40,6 +43,11 @@ impl Failure {
     /// A right or a prerequisite is missing, or the command line is wrong: exit code 2.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self { exit: Exit::Refused, ..Self::new(message) }
+    }
+
+    /// A result that is a failure, with an exit code of its own.
+    pub(crate) fn with_code(message: impl Into<String>, code: u8) -> Self {
+        Self { exit: Exit::Result(code), ..Self::new(message) }
     }
 
     /// A response with a status that is an error.

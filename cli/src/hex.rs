@@ -12,7 +12,12 @@ pub(crate) const fn columns(per_line: usize) -> usize {
 
 /// The lines of a dump: offset, `per_line` bytes, and those of them that are printable ASCII.
 pub(crate) fn dump(bytes: &[u8], per_line: usize) -> impl Iterator<Item = String> {
-    bytes.chunks(per_line).enumerate().map(move |(index, bytes)| line(index * per_line, bytes, per_line))
+    dump_from(bytes, per_line, 0)
+}
+
+/// Those from a line on.
+pub(crate) fn dump_from(bytes: &[u8], per_line: usize, first: usize) -> impl Iterator<Item = String> {
+    bytes.chunks(per_line).enumerate().skip(first).map(move |(index, bytes)| line(index * per_line, bytes, per_line))
 }
 
 fn line(offset: usize, bytes: &[u8], per_line: usize) -> String {

@@ -5,13 +5,7 @@ use chainscope_hygiene::{Escaped, EscapedTruncated};
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Deserialize;
 
-use crate::{
-    api::Api,
-    args::{Format, LogsArgs},
-    output::JsonRows,
-    rows::Source,
-    terminal, time,
-};
+use crate::{api::Api, args::LogsArgs, rows::Source, terminal, time};
 
 /// Past log messages without --limit and --since.
 const DEFAULT_LIMIT: u64 = 100;
@@ -28,27 +22,16 @@ struct Row {
 
 pub(crate) fn run(args: LogsArgs) -> anyhow::Result<()> {
     let api = args.api.client()?;
-    let filters = [
-        args.level.clone().map(|levels| ("log_level", levels)),
-        args.query.clone().map(|text| ("query", text)),
-        args.since.map(|time| ("from", time.to_string())),
-        args.until.map(|time| ("to", time.to_string())),
-    ];
+    let filters =
+        [args.level.clone().map(|levels| ("log_level", levels)), args.query.clone().map(|text| ("query", text))];
     let source = Source {
         node: args.node.name().map(|name| ("node_name", name)).into_iter().collect(),
-        filters: filters.into_iter().flatten().collect(),
+        filters: filters.into_iter().flatten().chain(args.range.period.query()).collect(),
         ..source(&api)
     };
-    let limit = args.limit.or(args.since.is_none().then_some(DEFAULT_LIMIT));
     let format = args.output.of_stream(args.follow)?;
     let has_colours = terminal::has_colours();
-    let mut json = JsonRows::new(format);
-    let mut each = |row: &str| if format == Format::Table { show(row, has_colours) } else { json.row(row) };
-    if args.follow {
-        source.past_and_follow(limit, &mut each)?;
-    }
-    source.past(limit, &mut each)?;
-    json.end()
+    source.print(format, args.follow, args.range.limit(DEFAULT_LIMIT), &mut |row| show(row, has_colours))
 }
 
 /// The log messages of the only node.

@@ -1,7 +1,7 @@
 //! `chainscope`: agent and aggregator for one machine in one process, and the command-line client of the API.
 //!
 //! Each command is a module. Shared by them: [`standalone`] (agent and aggregator in this process), [`api`] (HTTP client),
-//! [`kube`] (the aggregator of a cluster), [`rows`] (lists and their live streams), [`output`], [`table`] and [`terminal`]
+//! [`kube`] (the aggregator of a cluster), [`rows`] (lists and their live streams), [`output`], [`table`], [`tree`] and [`terminal`]
 //! (output), [`failure`] (exit codes and advice), [`time`] and [`diagnostics`] (this program's own log).
 
 #![forbid(unsafe_code)]
@@ -15,12 +15,15 @@ mod demo;
 mod diagnostics;
 mod failure;
 mod hex;
+mod keys;
 mod kube;
+mod latency;
 mod live;
 mod logs;
 mod manual;
 mod memory;
 mod message;
+mod message_row;
 mod messages;
 mod nodes;
 mod output;
@@ -28,6 +31,7 @@ mod program;
 mod progress;
 mod rows;
 mod run;
+mod signals;
 mod standalone;
 mod stats;
 mod support_bundle;
@@ -36,6 +40,7 @@ mod terminal;
 mod time;
 mod trace;
 mod tracepoints;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -44,11 +49,11 @@ use clap::FromArgMatches as _;
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = match Cli::from_arg_matches(&program::command().get_matches()) {
+    let cli = match Cli::from_arg_matches(&args::command().get_matches()) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    terminal::configure(&cli.global);
+    terminal::configure(cli.global.settings());
     match execute(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -75,6 +80,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::Stats(args) => stats::run(&args),
         Command::Tracepoints(args) => tracepoints::run(&args),
         Command::Trace(args) => trace::run(args),
+        Command::Latency(args) => latency::run(args),
         Command::Db(args) => db::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Completions(args) => manual::completions(&args),

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap_mangen::Man;
 
 use crate::{
-    args::{CompletionsArgs, ManArgs},
+    args::{self, CompletionsArgs, ManArgs},
     failure::Failure,
     program, terminal,
 };
@@ -14,7 +14,7 @@ use crate::{
 /// Prints the completions of a shell.
 pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut program::command(), "chainscope", &mut text);
+    clap_complete::generate(args.shell, &mut args::command(), "chainscope", &mut text);
     terminal::write(&text)
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
 }
 
 fn print(names: &[String]) -> anyhow::Result<()> {
-    let mut page = program::command();
+    let mut page = args::command();
     page.build();
     for name in names {
         let found = page.find_subcommand(name).cloned();
@@ -44,5 +44,5 @@ fn print(names: &[String]) -> anyhow::Result<()> {
 fn write_all(directory: &Path) -> anyhow::Result<()> {
     let context = || format!("cannot write to {}", directory.display());
     fs::create_dir_all(directory).with_context(context)?;
-    clap_mangen::generate_to(program::command(), directory).with_context(context)
+    clap_mangen::generate_to(args::command(), directory).with_context(context)
 }

@@ -12,8 +12,8 @@ use crate::{
     args::{Format, MessageArgs},
     failure::Failure,
     hex,
-    messages::row::Row,
-    output, program, rows, terminal, time,
+    message_row::Row,
+    output, program, rows, terminal, time, tree,
 };
 
 /// Largest response that is shown as a tree: about a mebibyte of message.
@@ -104,57 +104,9 @@ fn tree(detail: &Detail) -> Vec<String> {
             let reason = error.as_deref().unwrap_or("unknown reason");
             lines.push(format!("not decoded: {}", Escaped(reason)));
         }
-        (message, _) => append(&mut lines, "", message),
+        (message, _) => lines = tree::lines(message),
     }
     lines
-}
-
-/// Appends the lines of a value whose own line has been written.
-fn append(lines: &mut Vec<String>, indent: &str, value: &Value) {
-    let members: Vec<(String, &Value)> = match value {
-        Value::Object(members) => members.iter().map(|(name, value)| (Escaped(name).to_string(), value)).collect(),
-        Value::Array(values) if !is_flat(value) => {
-            values.iter().enumerate().map(|(index, value)| (format!("[{index}]"), value)).collect()
-        }
-        scalar => {
-            lines.push(format!("{indent}{}", shown(scalar)));
-            return;
-        }
-    };
-    let last = members.len().saturating_sub(1);
-    for (index, (name, value)) in members.into_iter().enumerate() {
-        let (mark, below) = if index == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        if is_flat(value) {
-            lines.push(format!("{indent}{mark}{name}: {}", shown(value)));
-        } else {
-            lines.push(format!("{indent}{mark}{name}"));
-            append(lines, &format!("{indent}{below}"), value);
-        }
-    }
-}
-
-/// Whether a value is shown in one line: a scalar, an empty one, or a list of numbers.
-fn is_flat(value: &Value) -> bool {
-    match value {
-        Value::Object(members) => members.is_empty(),
-        Value::Array(values) => values.iter().all(Value::is_number),
-        _ => true,
-    }
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => Escaped(text).to_string(),
-        Value::Array(bytes) if !bytes.is_empty() => match bytes.iter().map(byte).collect::<Option<String>>() {
-            Some(hex) => format!("{hex} ({} bytes)", bytes.len()),
-            None => value.to_string(),
-        },
-        other => other.to_string(),
-    }
-}
-
-fn byte(value: &Value) -> Option<String> {
-    Some(format!("{:02x}", u8::try_from(value.as_u64()?).ok()?))
 }
 
 /// The lines of a tree beside those of the bytes; one below the other where the columns do not suffice.
@@ -162,12 +114,12 @@ fn lines(tree: &[String], bytes: &[u8], columns: usize) -> Vec<String> {
     let room = |per_line| columns.saturating_sub(GAP + hex::columns(per_line));
     let per_line = if room(hex::LINE_BYTES) >= WIDE_TREE_COLUMNS { hex::LINE_BYTES } else { hex::LINE_BYTES / 2 };
     if room(per_line) < MIN_TREE_COLUMNS {
-        let tree = tree.iter().flat_map(|line| wrap(line, columns));
+        let tree = tree.iter().flat_map(|line| tree::wrap(line, columns));
         return tree.chain(hex::dump(bytes, per_line)).collect();
     }
     let width =
         tree.iter().map(|line| line.width()).max().unwrap_or_default().min(room(per_line)).min(MAX_TREE_COLUMNS);
-    let mut left = tree.iter().flat_map(|line| wrap(line, width));
+    let mut left = tree.iter().flat_map(|line| tree::wrap(line, width));
     let mut right = hex::dump(bytes, per_line);
     let mut lines = Vec::new();
     loop {
@@ -179,23 +131,6 @@ fn lines(tree: &[String], bytes: &[u8], columns: usize) -> Vec<String> {
         let space = " ".repeat(width.saturating_sub(tree.width()) + GAP);
         lines.push(format!("{tree}{space}{}", dump.unwrap_or_default()).trim_end().to_owned());
     }
-}
-
-/// The parts of a line, none wider than `width`; further ones are indented like the first one's text.
-fn wrap(line: &str, width: usize) -> Vec<String> {
-    let marks: String = line.chars().take_while(|character| "│├└─ ".contains(*character)).collect();
-    let indent = marks.replace('├', "│").replace(['└', '─'], " ") + "  ";
-    let mut parts = Vec::new();
-    let mut part = String::new();
-    for character in line.chars() {
-        let mut buffer = [0; 4];
-        if part.width() + character.encode_utf8(&mut buffer).width() > width && part.width() > indent.width() {
-            parts.push(std::mem::replace(&mut part, indent.clone()));
-        }
-        part.push(character);
-    }
-    parts.push(part);
-    parts
 }
 
 #[cfg(test)]

@@ -1,17 +1,14 @@
 //! `chainscope messages`: the messages of a node, one per line.
 
-pub(crate) mod row;
-
 use chainscope_hygiene::Escaped;
 use clap::builder::styling::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr as _;
 
-use self::row::Row;
 use crate::{
     api::{Api, Query},
-    args::{Format, Initiator, MessagesArgs, Sender},
+    args::{Initiator, MessagesArgs, Sender},
     live,
-    output::JsonRows,
+    message_row::Row,
     rows::Source,
     table, terminal, time,
 };
@@ -24,19 +21,12 @@ pub(crate) fn run(args: MessagesArgs) -> anyhow::Result<()> {
     let node: Query = args.node.name().map(|name| ("node_name", name)).into_iter().collect();
     let filters = filters(&args);
     if args.live {
-        return live::run(api, [node, filters].concat(), args.limit);
+        return live::run(api, [node, filters].concat(), args.range.limit);
     }
     let source = Source { node, filters, ..source(&api) };
-    let limit = args.limit.or(args.since.is_none().then_some(DEFAULT_LIMIT));
     let format = args.output.of_stream(args.follow)?;
-    let mut json = JsonRows::new(format);
     let mut lines = Lines::new(time::rfc3339);
-    let mut each = |row: &str| if format == Format::Table { lines.print(row).map(drop) } else { json.row(row) };
-    if args.follow {
-        source.past_and_follow(limit, &mut each)?;
-    }
-    source.past(limit, &mut each)?;
-    json.end()
+    source.print(format, args.follow, args.range.limit(DEFAULT_LIMIT), &mut |row| lines.print(row))
 }
 
 /// The messages of the only node.
@@ -55,6 +45,7 @@ pub(crate) fn follow(
 
 /// The filters of the command line as query parameters.
 fn filters(args: &MessagesArgs) -> Query {
+    let connection = &args.connection;
     let sender = args.sender.map(|sender| matches!(sender, Sender::Remote).to_string());
     let initiator = args.initiator.map(|initiator| match initiator {
         Initiator::Local => String::from("local"),
@@ -64,14 +55,13 @@ fn filters(args: &MessagesArgs) -> Query {
         ("types", args.types.clone()),
         ("incoming", sender),
         ("source_type", initiator),
-        ("remote_addr", args.remote.clone()),
-        ("peer_id", args.peer_id.clone()),
-        ("target", args.target.clone()),
-        ("from", args.since.map(|time| time.to_string())),
-        ("to", args.until.map(|time| time.to_string())),
+        ("remote_addr", connection.remote.map(|remote| remote.to_string())),
+        ("peer_id", connection.peer_id.clone()),
+        ("target", connection.target.clone()),
     ]
     .into_iter()
     .filter_map(|(name, value)| value.map(|value| (name, value)))
+    .chain(args.range.period.query())
     .collect()
 }
 
@@ -132,7 +122,7 @@ mod tests {
 
     use clap::Parser as _;
 
-    use super::{Lines, row::Row};
+    use super::{Lines, Row};
     use crate::{
         args::{Cli, Command},
         time,

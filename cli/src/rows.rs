@@ -9,7 +9,10 @@ use serde::de::IgnoredAny;
 
 use crate::{
     api::{Api, Events, Query},
-    failure, terminal,
+    args::Format,
+    failure,
+    output::JsonRows,
+    terminal,
 };
 
 /// Rows requested at a time.
@@ -81,6 +84,24 @@ impl Source<'_> {
         elements(&text)?.first().map(|row| id(row)).transpose()
     }
 
+    /// Prints the newest `limit` rows, or without it all rows, oldest first, then each new one if they are followed. `line` prints a
+    /// row as text.
+    pub(crate) fn print(
+        &self,
+        format: Format,
+        is_followed: bool,
+        limit: Option<u64>,
+        line: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut json = JsonRows::new(format);
+        let mut each = |row: &str| if format == Format::Table { line(row) } else { json.row(row) };
+        if is_followed {
+            self.past_and_follow(limit, &mut each)?;
+        }
+        self.past(limit, &mut each)?;
+        json.end()
+    }
+
     /// Passes the newest `limit` rows, or without it all rows, oldest first. Returns the id after the last one.
     pub(crate) fn past(
         &self,
@@ -130,7 +151,7 @@ impl Source<'_> {
 
     /// Passes past rows as [`Source::past`] does, then each row as it is recorded; ends with an error only. A lost stream
     /// is opened again after the last row.
-    pub(crate) fn past_and_follow(
+    fn past_and_follow(
         &self,
         limit: Option<u64>,
         each: &mut dyn FnMut(&str) -> anyhow::Result<()>,

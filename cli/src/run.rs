@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use chainscope_agent::Finding;
 use chainscope_spec::{Config, SEARCH_PATHS};
 use tracing::{info, warn};
@@ -76,14 +76,16 @@ pub(crate) struct ConfigFile {
     warnings: Vec<String>,
 }
 
-/// Reads the configuration file at `path`, or the first of [`SEARCH_PATHS`] that exists.
+/// The first of [`SEARCH_PATHS`] that exists.
+pub(crate) fn default_config() -> Option<PathBuf> {
+    SEARCH_PATHS.iter().map(PathBuf::from).find(|path| path.exists())
+}
+
+/// Reads the configuration file at `path`, or at the default path.
 pub(crate) fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
     let path = match path {
         Some(path) => path.to_owned(),
-        None => match SEARCH_PATHS.iter().map(PathBuf::from).find(|path| path.exists()) {
-            Some(path) => path,
-            None => bail!(NO_CONFIGURATION),
-        },
+        None => default_config().context(NO_CONFIGURATION)?,
     };
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let (config, warnings) = Config::parse(&text).with_context(|| path.display().to_string())?;

@@ -3,19 +3,22 @@
 use std::{
     io::{self, IsTerminal as _, Write as _},
     sync::OnceLock,
+    time::Duration,
 };
 
 use clap::ColorChoice;
 use ratatui::crossterm;
-
-use crate::args::GlobalArgs;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+};
 
 /// What the command line says about output.
 #[derive(Debug, Clone, Copy)]
-struct Settings {
-    color: ColorChoice,
-    is_verbose: bool,
-    is_quiet: bool,
+pub(crate) struct Settings {
+    pub(crate) color: ColorChoice,
+    pub(crate) is_verbose: bool,
+    pub(crate) is_quiet: bool,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -25,8 +28,8 @@ fn settings() -> Settings {
 }
 
 /// Applies the command line; the first call counts.
-pub(crate) fn configure(args: &GlobalArgs) {
-    SETTINGS.get_or_init(|| Settings { color: args.color, is_verbose: args.verbose, is_quiet: args.quiet });
+pub(crate) fn configure(settings: Settings) {
+    SETTINGS.get_or_init(|| settings);
 }
 
 /// Whether standard output is a terminal.
@@ -51,6 +54,19 @@ pub(crate) fn is_verbose() -> bool {
 /// Whether --quiet is given.
 pub(crate) fn is_quiet() -> bool {
     settings().is_quiet
+}
+
+/// Waits for keys, at most for this long, which is less than a second. Whether the terminal was closed: crossterm would try to read
+/// it for ever.
+pub(crate) fn is_closed(wait: Duration) -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut polled = PollFd::new(&stdin, PollFlags::IN);
+    let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
+    match rustix::event::poll(std::slice::from_mut(&mut polled), Some(&timeout)) {
+        // Signals are looked at by the caller.
+        Ok(_) | Err(Errno::INTR) => Ok(polled.revents().intersects(PollFlags::HUP | PollFlags::ERR)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Columns of the output: `COLUMNS`, else those of the terminal; `None`: no limit.

@@ -13,6 +13,10 @@ use chainscope_images::{Component, Entry, Image, NONROOT, Release, passwd, progr
 pub const REGISTRY: &str = "localhost";
 /// The simulated Octez node.
 pub const OCTEZ: &str = "localhost/chainscope/octez:1";
+/// The fake node with the tracepoints of Bitcoin Core.
+pub const BITCOIN: &str = "localhost/chainscope/bitcoin:1";
+/// A node that executes code of damaged ELF files.
+pub const HOSTILE: &str = "localhost/chainscope/hostile:1";
 /// The image of the chart's tests, with this machine's curl.
 const CURL: &str = "docker.io/curlimages/curl:8.16.0";
 /// The applets of busybox that scripts of charts call.
@@ -42,6 +46,24 @@ pub fn octez(built: &Path, vectors: &Path) -> Result<Image> {
     Ok(image(OCTEZ, "/bin/sh", "0:0", files))
 }
 
+/// A node with tracepoints as `bitcoind`, without anything else.
+///
+/// # Errors
+/// If its libraries cannot be found.
+pub fn traced_node(built: &Path) -> Result<Image> {
+    Ok(image(BITCOIN, "/usr/local/bin/bitcoind", "0:0", program("usr/local/bin/bitcoind", built)?))
+}
+
+/// The program [`hostile_code`](chainscope_testing::program::hostile_code) as `octez-node`, and a place for its files.
+///
+/// # Errors
+/// If it is not there.
+pub fn hostile_node(built: &Path) -> Result<Image> {
+    let mut files = program("usr/local/bin/octez-node", built)?;
+    files.push(Entry::Scratch { path: "tmp".to_owned() });
+    Ok(image(HOSTILE, "/usr/local/bin/octez-node", "0:0", files))
+}
+
 /// curl and a shell.
 fn curl() -> Result<Image> {
     let curl = Path::new("/usr/bin/curl");
@@ -63,6 +85,22 @@ fn shell() -> Result<Vec<Entry>> {
 pub(crate) fn image(name: &str, entry: &str, user: &str, files: Vec<Entry>) -> Image {
     let (name, user, entry) = (name.to_owned(), user.to_owned(), vec![entry.to_owned()]);
     Image { name, entry, user, labels: BTreeMap::new(), created: None, files }
+}
+
+/// Writes the images of other builds of the three programs, with this tag, and returns the archives; `built` is their directory.
+///
+/// # Errors
+/// If a binary is not there or an archive cannot be written.
+pub fn write_tagged(built: &Path, folder: &Path, tag: &str) -> Result<Vec<PathBuf>> {
+    let release = Release { registry: REGISTRY.to_owned(), revision: None, created: None, sbom: None };
+    let write = |component: Component| {
+        let mut image = release.image(component, built)?;
+        image.name = format!("{REGISTRY}/{}:{tag}", component.program());
+        let archive = folder.join(format!("{}-{tag}.tar", component.archive()));
+        image.write(&archive)?;
+        Ok(archive)
+    };
+    [Component::Agent, Component::Operator, Component::Aggregator].into_iter().map(write).collect()
 }
 
 /// Writes the images as `<folder>/<name>.tar` and returns the archives; `built` is the directory of the binaries.

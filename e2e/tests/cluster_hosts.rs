@@ -7,6 +7,7 @@ use std::time::Duration;
 use chainscope_e2e::cluster::Cluster;
 use chainscope_e2e::cluster::release::{RELEASE, find_condition};
 use chainscope_e2e::cluster::scene::{NODE, Scene};
+use chainscope_e2e::harness::wait;
 use chainscope_proto::v1::configuration_client::ConfigurationClient;
 use chainscope_proto::v1::ingest_client::IngestClient;
 use chainscope_proto::v1::{
@@ -18,6 +19,8 @@ use tonic::{Code, Status};
 
 use crate::grpc::{INGEST, agent_token, channel, with_token};
 
+/// Messages of a node before it is said to be recorded.
+const RECORDED: u64 = 100;
 /// Port of the operator's configuration stream.
 const CONFIG: u16 = 17_734;
 /// Time limit for the first message of a stream.
@@ -86,7 +89,24 @@ async fn an_agent_gets_its_own_hosts_configuration_and_no_others() {
     let refused = hello(cluster, &foreign, "host1").await.expect_err("refused");
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
     hello(cluster, &foreign, "host2").await.expect("accepted");
+    tokio::task::block_in_place(|| a_node_in_a_nested_pid_namespace_is_recorded(&scene));
     tokio::task::spawn_blocking(move || drop(scene)).await.expect("the end");
+}
+
+/// The second host has a PID namespace of its own, as the hosts of kind have.
+fn a_node_in_a_nested_pid_namespace_is_recorded(scene: &Scene) {
+    scene.cluster.kubectl("uncordon host2");
+    scene.cluster.kubectl("cordon host1");
+    let load = "load --rate 10 --keep-open --connect-timeout 600 --exit-after 1000000";
+    scene.play_neighbour("nested", load, load);
+    scene.cluster.condition("tezos", "nested", "Recording", "True");
+    let host = scene.cluster.find("pod nested-node-0 --namespace tezos").expect("the pod")["spec"]["nodeName"].clone();
+    assert_eq!(host, "host2");
+    wait::until("messages of the node in the nested namespace", || {
+        (scene.reader.count("tezos/nested") >= RECORDED).then_some(())
+    });
+    let opened = scene.reader.connections("tezos/nested");
+    assert!(opened.iter().any(|connection| connection.value["state"] == "decoding"), "{opened:?}");
 }
 
 fn has_identity(pod: &ObservedPod) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use chainscope_e2e::cluster::Cluster;
 use chainscope_e2e::cluster::release::RELEASE;
-use chainscope_e2e::cluster::scene::{NODE, Scene};
+use chainscope_e2e::cluster::scene::{self, NODE, Scene};
 use chainscope_e2e::harness::api::{Api, byte_list, id};
 use chainscope_e2e::harness::{expect, vectors};
 use serde_json::{Value, json};
@@ -17,6 +17,8 @@ fn the_messages_of_a_pod_are_served_to_authorized_readers() {
     let scene = Scene::new(1, &[]);
     let cluster = &scene.cluster;
     assert_eq!(cluster.condition("tezos", "rolling", "Ready", "False"), "NoPodsSelected");
+    // The operator uses its permissions for NodeTraces as well.
+    cluster.apply(&scene::node_trace("tezos", "unused", &json!({"app": "nothing"}), &["net:*"]).to_string());
     scene.play_recorded();
     scene.until_count(MESSAGES);
     check_messages(&scene.reader);

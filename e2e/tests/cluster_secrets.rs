@@ -1,9 +1,10 @@
 //! A node's secret key and the shared key of its session are in no output.
 
-use chainscope_e2e::cluster::release::pods_of;
-use chainscope_e2e::cluster::scene::{NODE, Scene};
+use chainscope_e2e::cluster::release::{find_condition, pods_of};
+use chainscope_e2e::cluster::scene::{NODE, Scene, node_trace};
 use chainscope_e2e::harness::files_below;
 use chainscope_e2e::harness::search::{Places, assert_no_secret};
+use serde_json::json;
 
 /// Messages of the session in both directions.
 const SESSION: u64 = 38;
@@ -28,6 +29,10 @@ fn no_secret_leaves_the_agent_and_none_is_in_a_core_dump() {
     cluster.kubectl("delete pod --namespace tezos rolling-node-0");
     scene.until_count(2 * SESSION);
     cluster.condition("tezos", "rolling", "IdentityResolved", "True");
+    // The operator's permission for the status of a NodeTrace is used as well.
+    let labels = json!({"app": "rolling-node"});
+    cluster.apply(&node_trace("tezos", "rolling", &labels, &["net:*"]).to_string());
+    cluster.until("a status", "nodetrace rolling --namespace tezos", |found| find_condition(found, "Ready").map(drop));
     cluster.assert_permissions_are_used();
 
     assert_no_secret(&everything_written(&scene), &NAMED.map(|part| (part, NODE)));

@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 
 use chainscope_e2e::cluster::release::{RELEASE, pods_of};
 use chainscope_e2e::cluster::scene::{HANDSHAKE, NODE, Scene};
+use chainscope_e2e::cluster::{Level, Setup};
 use chainscope_e2e::harness::transcript::Missing;
 use chainscope_e2e::harness::wait::{self, WAIT_TIMEOUT};
+use chainscope_e2e::image;
 use chainscope_proto::v1::ingest_client::IngestClient;
 use chainscope_proto::v1::{Batch, Chunk, Hello, Message, Record, RecordRequest, record, record_request};
+use chainscope_testing::program::hostile_code;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
@@ -30,6 +33,8 @@ const MESSAGES: u64 = 150 * RATE;
 const PROCESSES: usize = 1024;
 /// Connections that send the beginning of a message of 100 MiB: together more than a node's budget of 64 MiB.
 const INCOMPLETE: usize = 1500;
+/// Damaged ELF files whose code a node executes.
+const DAMAGED_FILES: usize = 1000;
 /// Clients that request the largest response and do not read it.
 const SLOW_READERS: usize = 1024;
 /// Batches of junk, about 8 MiB each.
@@ -41,8 +46,9 @@ const COMPLETE: Missing = Missing { run: 0, tail: 0 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_program_exceeds_its_memory_limit_and_the_node_beside_is_recorded_whole() {
-    let scene = tokio::task::spawn_blocking(|| Scene::new(1, &[])).await.expect("scene");
+    let scene = tokio::task::spawn_blocking(scene_with_damaged_code).await.expect("scene");
     tokio::task::block_in_place(|| {
+        damaged_code_is_profiled(&scene);
         scene.cluster.scale_aggregator(0);
         scene.play_load(MESSAGES, RATE);
         processes_that_nobody_configured(&scene);
@@ -65,6 +71,37 @@ async fn no_program_exceeds_its_memory_limit_and_the_node_beside_is_recorded_who
         assert_eq!(scene.missing(), [COMPLETE, COMPLETE]);
     });
     tokio::task::spawn_blocking(move || drop(scene)).await.expect("the end");
+}
+
+/// A cluster that has the image of the node whose code is damaged.
+fn scene_with_damaged_code() -> Scene {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = hostile_code(folder.path(), "octez-node");
+    let archive = folder.path().join("hostile.tar");
+    image::hostile_node(&program).and_then(|image| image.write(&archive)).unwrap_or_else(|e| panic!("image: {e:#}"));
+    Scene::on(Setup::new(Level::Hosts(1)).images([archive]), &[], |_| {})
+}
+
+/// A node of which the memory is profiled, until the end of the test.
+fn damaged_code_is_profiled(scene: &Scene) {
+    let node = json!({
+        "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
+        "metadata": {"name": "damaged", "namespace": "tezos"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "damaged"}}, "container": "damaged",
+            "network": {"enabled": false}, "memory": {},
+        },
+    });
+    scene.cluster.apply(&node.to_string());
+    let files = DAMAGED_FILES.to_string();
+    let mut pod = pod("damaged", &["/usr/local/bin/octez-node", &files, "/tmp"]);
+    pod["metadata"]["labels"] = json!({"app": "damaged"});
+    pod["spec"]["containers"][0]["image"] = json!(image::HOSTILE);
+    scene.cluster.apply(&pod.to_string());
+    wait::until_within(WAIT_TIMEOUT * 5, "memory in calls of damaged code", || {
+        let (status, tree) = scene.reader.request("/nodes/tezos/damaged/v1/tree?threshold=0&reverse=true")?;
+        (status == 200 && tree.contains("copy-")).then_some(())
+    });
 }
 
 /// They listen and talk to each other; only some are held until it is known that they are no node.

@@ -49,7 +49,7 @@ impl fmt::Display for Finding {
 pub fn self_check() -> Vec<Finding> {
     let btf = std::fs::read(BTF_PATH).map_err(|error| error.to_string());
     let mut findings = kernel_findings(&kernel::release(), btf.as_deref());
-    let uprobes = std::path::Path::new(crate::trace::UPROBE_TYPE).exists();
+    let uprobes = std::path::Path::new(crate::uprobe::UPROBE_TYPE).exists();
     let detail = present(uprobes, "static tracepoints of programs (USDT) cannot be attached");
     findings.push(Finding { optional: true, ..needed("uprobes", uprobes, detail) });
     match effective_capabilities() {

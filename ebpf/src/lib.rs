@@ -3,6 +3,7 @@
 //! - [`network`]: payload and life of the TCP connections of watched processes.
 //! - [`memory`]: resident memory of watched processes by user stack.
 //! - [`trace`]: hits of static tracepoints of ELF files.
+//! - [`latency`]: time that functions of ELF files take.
 //!
 //! Shared by the pillars: the loader, the ring buffer reader, the error type and the check of the host ([`self_check`]).
 //!
@@ -14,6 +15,7 @@
 mod check;
 mod error;
 mod kernel;
+pub mod latency;
 mod load;
 pub mod memory;
 mod mmap_array;
@@ -22,6 +24,7 @@ mod pid_namespace;
 mod reader;
 mod ring;
 pub mod trace;
+mod uprobe;
 
 pub use check::{Finding, self_check};
 pub use error::Error;

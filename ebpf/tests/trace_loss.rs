@@ -5,8 +5,9 @@ mod trace_common;
 use std::collections::BTreeMap;
 
 use chainscope_ebpf::trace::{End, Fetch, TraceOptions};
+use chainscope_testing::wait::WAIT_TIMEOUT;
 
-use trace_common::{Target, Watcher, data, known, pattern, target_program, values};
+use trace_common::{Target, Watcher, data, known, pattern, target_program, values, whole};
 
 const NUMBER: (&str, &[Fetch]) = ("number", &[]);
 const PAYLOAD: (&str, &[Fetch]) = ("payload", &[Fetch::Value, Fetch::Payload(0)]);
@@ -15,9 +16,29 @@ fn ring(bytes: u32) -> TraceOptions {
     TraceOptions { ring_bytes: bytes, wake_bytes: bytes / 16, ..TraceOptions::default() }
 }
 
-/// Threads on all processors: events come in the order of their time, those of a thread in the order of the program.
+/// An event whose capture ends last, because the tracer waits for a page of its text, is delivered first: it began first. Those
+/// of the other thread wait for it, though they are in the ring before it.
 #[test]
 fn order_across_threads() {
+    let program = target_program("target_held");
+    let text: (&str, &[Fetch]) = ("text", &[Fetch::Value, Fetch::String]);
+    let options = TraceOptions { max_hold: 2 * WAIT_TIMEOUT, ..TraceOptions::default() };
+    let mut watcher = Watcher::attach(&program, None, &[text, NUMBER], &options);
+    let mut target = Target::start(&program);
+    assert_eq!((target.call("hold"), target.call("numbers 5")), (1, 5));
+    watcher.poll_until("events in the ring", |watcher| watcher.total().received == 5);
+    assert_eq!((watcher.poll(), watcher.events.len(), watcher.total().hits), (0, 0, 6));
+    assert_eq!(target.call("release"), 1);
+    let events = watcher.settle();
+    assert_eq!(whole(&events[0], 1), b"held");
+    assert_eq!(events[1..].iter().map(|event| values(event)[1]).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    assert!(events.is_sorted_by_key(|event| event.time_ns));
+    assert_ne!(events[0].tid, events[1].tid);
+}
+
+/// Threads on all processors: every event is delivered, those of a thread in the order of the program.
+#[test]
+fn hits_of_many_threads() {
     let program = target_program("target_order");
     let mut watcher = Watcher::attach(&program, None, &[NUMBER], &ring(64 << 20));
     let mut target = Target::start(&program);

@@ -88,6 +88,7 @@ fn main() -> io::Result<()> {
     // A system binary, small enough for the fuzzer.
     if let Ok(program) = fs::read("/usr/bin/true") {
         write("unwind", "true", &program)?;
+        write("functions", "true", &program)?;
         write("symbols", "true", &program)?;
     }
 
@@ -101,6 +102,20 @@ fn main() -> io::Result<()> {
     let contracts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../usdt/contracts");
     for node in ["bitcoin-core", "rippled", "tapyrus"] {
         write("contract", node, &fs::read(contracts.join(format!("{node}.toml")))?)?;
+    }
+
+    // The first block of the main network, and a list of two addresses.
+    let block = "010000000000000000000000000000000000000000000000000000000000000000000000\
+        3ba3edfd7a7b12b27ac72c3e67768f617fc81bc3888a51323a9fb8aa4b1e5e4a29ab5f49ffff001d1dac2b7c\
+        0101000000010000000000000000000000000000000000000000000000000000000000000000ffffffff4d\
+        04ffff001d0104455468652054696d65732030332f4a616e2f32303039204368616e63656c6c6f72206f6e2062\
+        72696e6b206f66207365636f6e64206261696c6f757420666f722062616e6b73ffffffff0100f2052a01000000\
+        434104678afdb0fe5548271967f1a67130b7105cd6a828e03909a67962e0ea1f61deb649f6bc3f4cef38c4f355\
+        04e51ec112de5c384df7ba0b8d578a4c702b6bf11d5fac00000000";
+    let addresses = "027962768301010401020304208d79627683fd4804042011111111111111111111111111111111111111\
+        111111111111111111111111110001";
+    for (kind, name, hex) in [(10, "block", block), (11, "headers", block), (30, "addrv2", addresses)] {
+        write("message_content", name, &[vec![kind], unhex(hex)].concat())?;
     }
 
     write("spool_segment", "records", &segment(7, 9, &records(&[b'r'; 100])))?;
@@ -165,4 +180,9 @@ fn journal() -> Journal {
         ..JournalSession::default()
     };
     Journal { boot_id: "boot".to_owned(), sessions: vec![session] }
+}
+
+fn unhex(digits: &str) -> Vec<u8> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.as_bytes().chunks(2).map(byte).collect()
 }

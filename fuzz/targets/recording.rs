@@ -6,6 +6,7 @@ use std::{io::Write as _, time::Duration};
 use chainscope_trace::{
     Polled, Selection, Session, Source as _,
     archive::{Reader, Writer},
+    pcapng,
     view::{Any, Blocks, Coins, Connections, Flushes, Mempool, Monitor, P2p, Raw, Relay, Utxos, View},
 };
 use libfuzzer_sys::fuzz_target;
@@ -30,9 +31,9 @@ fn read(file: &[u8]) {
     let accounting = reader.accounting();
     let all = "*:*".parse().unwrap();
     let views: [Box<dyn View>; 11] = [
-        Box::new(P2p::default()),
-        Box::new(Monitor::new(true)),
-        Box::new(Raw),
+        Box::new(P2p::new(true)),
+        Box::new(Monitor::new(true, true)),
+        Box::new(Raw::new(true)),
         Box::new(Blocks::new(0, 0, 0, None).unwrap()),
         Box::new(Flushes),
         Box::new(Utxos),
@@ -52,6 +53,9 @@ fn read(file: &[u8]) {
             assert!(!output.contains(|letter: char| letter.is_control() && letter != '\n'));
         }
     }
+    let mut packets = pcapng::Writer::new(Vec::new(), "fuzz").unwrap();
+    events.iter().for_each(|event| packets.event(event).unwrap());
+    packets.finish(&accounting).unwrap();
     let mut writer = Writer::new(Vec::new(), "fuzz", reader.start(), &reader.attachments()).unwrap();
     events.iter().for_each(|event| writer.event(event).unwrap());
     let file = writer.finish(&accounting).unwrap();

@@ -27,7 +27,7 @@ use crate::{
     },
     desired::{Desired, Reports},
     metrics::{ChangeLabels, Metrics, ObjectKind, WriteLabels, WriteResult},
-    reconcile::{EventRecord, Key, Outcome, Reconciler},
+    reconcile::{EventRecord, Key, NodeKind, Outcome, Reconciler},
 };
 
 /// Interval of time-dependent decisions, and minimum interval between two updates of the agents' reports.
@@ -96,6 +96,7 @@ impl ListTracker {
 #[derive(Debug, Default)]
 struct LoopState {
     nodes: ListTracker,
+    traces: ListTracker,
     pods: ListTracker,
     limiter: EventRateLimiter,
     leader_since: Option<Instant>,
@@ -133,19 +134,23 @@ impl Controller {
 
     fn apply_change(&mut self, change: ObjectChange, state: &mut LoopState) {
         let kind = match change {
-            ObjectChange::Node(event) => {
-                if let Some(listed) = state.nodes.track(&event) {
-                    let deleted: Vec<_> =
-                        self.reconciler.nodes().filter(|key| !listed.contains(key)).cloned().collect();
+            ObjectChange::Node(kind, event) => {
+                let (tracker, object_kind) = match kind {
+                    NodeKind::TezosNode => (&mut state.nodes, ObjectKind::TezosNode),
+                    NodeKind::NodeTrace => (&mut state.traces, ObjectKind::NodeTrace),
+                };
+                if let Some(listed) = tracker.track(&event) {
+                    let is_deleted = |key: &&Key| key.resource().0 == kind && !listed.contains(*key);
+                    let deleted: Vec<_> = self.reconciler.nodes().filter(is_deleted).cloned().collect();
                     deleted.iter().for_each(|key| self.reconciler.delete_node(key));
-                    self.metrics.relists.get_or_create(&ChangeLabels { kind: ObjectKind::TezosNode }).inc();
+                    self.metrics.relists.get_or_create(&ChangeLabels { kind: object_kind }).inc();
                 }
                 match *event {
                     Event::InitApply((_, input)) | Event::Apply((_, input)) => self.reconciler.apply_node(input),
                     Event::Delete((key, _)) => self.reconciler.delete_node(&key),
                     Event::Init | Event::InitDone => return,
                 }
-                ObjectKind::TezosNode
+                object_kind
             }
             ObjectChange::Pod(event) => {
                 if let Some(listed) = state.pods.track(&event) {
@@ -172,7 +177,7 @@ impl Controller {
 
     /// Starts or ends a leadership term.
     fn update_leadership(&mut self, state: &mut LoopState) {
-        let is_complete = state.nodes.is_complete && state.pods.is_complete;
+        let is_complete = [&state.nodes, &state.traces, &state.pods].iter().all(|list| list.is_complete);
         self.synced.send_if_modified(|synced| std::mem::replace(synced, is_complete) != is_complete);
         let is_leader = is_complete && *self.is_leader.borrow();
         match (is_leader, state.leader_since) {

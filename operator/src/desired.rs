@@ -27,7 +27,7 @@ pub type HostPods = BTreeMap<PodUid, Arc<ObservedPod>>;
 pub struct Desired {
     /// The pods to observe, by host. Hosts without pods are absent.
     pub hosts: BTreeMap<HostName, Arc<HostPods>>,
-    /// Every `TezosNode` that is not being deleted, by `namespace/name`.
+    /// Every `TezosNode` and `NodeTrace` that is not being deleted, by `namespace/name`.
     pub catalog: BTreeMap<String, Arc<CatalogNode>>,
 }
 

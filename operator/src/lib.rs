@@ -1,4 +1,4 @@
-//! Operator for `TezosNode` resources: configures the agents and the aggregator, and writes the status.
+//! Operator for `TezosNode` and `NodeTrace` resources: configures the agents and the aggregator, and writes the status.
 //!
 //! ```text
 //! API server ── watches ──▶ Controller ── Reconciler (pure) ──▶ Desired ──▶ config stream ──▶ agents, aggregator
@@ -14,8 +14,8 @@
 //!
 //! | resource | verbs | scope | purpose |
 //! | --- | --- | --- | --- |
-//! | `chainscope.dev` `tezosnodes` | list, watch | cluster | specifications |
-//! | `chainscope.dev` `tezosnodes/status` | patch | cluster | status, by server-side apply |
+//! | `chainscope.dev` `tezosnodes`, `nodetraces` | list, watch | cluster | specifications |
+//! | `chainscope.dev` `tezosnodes/status`, `nodetraces/status` | patch | cluster | status, by server-side apply |
 //! | `pods` | list, watch | cluster | pods of the nodes |
 //! | `events.k8s.io` `events` | create | cluster | Events; they are not updated |
 //! | `authentication.k8s.io` `tokenreviews` | create | cluster | authentication of agents and aggregator |

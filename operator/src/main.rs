@@ -7,11 +7,14 @@ use std::{
 };
 
 use anyhow::Context as _;
-use chainscope_operator::run::{Options, run};
+use chainscope_operator::{
+    crd::{definitions, yaml},
+    run::{Options, run},
+};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-/// Operator for TezosNode resources: configures the agents and the aggregator and writes the status
+/// Operator for TezosNode and NodeTrace resources: configures the agents and the aggregator and writes the status
 #[derive(Debug, Parser)]
 #[command(name = "chainscope-operator", version)]
 struct Cli {
@@ -23,7 +26,7 @@ struct Cli {
 enum Command {
     /// Run the operator
     Run(Box<Options>),
-    /// Print the CustomResourceDefinition of TezosNode as YAML
+    /// Print the CustomResourceDefinitions of TezosNode and NodeTrace as YAML
     Crd,
 }
 
@@ -54,6 +57,7 @@ fn start(options: Options) -> anyhow::Result<()> {
 }
 
 fn print_crd() -> anyhow::Result<()> {
-    std::io::stdout().write_all(chainscope_operator::crd::yaml()?.as_bytes())?;
+    let documents: Vec<_> = definitions().iter().map(yaml).collect::<anyhow::Result<_>>()?;
+    std::io::stdout().write_all(documents.join("---\n").as_bytes())?;
     Ok(())
 }

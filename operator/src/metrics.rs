@@ -31,6 +31,8 @@ pub struct WriteLabels {
 pub enum ObjectKind {
     /// `TezosNode`.
     TezosNode,
+    /// `NodeTrace`.
+    NodeTrace,
     /// `Pod`.
     Pod,
     /// `Secret`.
@@ -84,8 +86,9 @@ impl Metrics {
             certificate_expiry: ExpiryGauges::default(),
         };
         registry.register("is_leader", "1 if this replica is the leader, else 0", all.is_leader.clone());
-        registry.register("nodes", "TezosNode resources", all.nodes.clone());
-        registry.register("nodes_ready", "TezosNode resources with condition Ready=True", all.nodes_ready.clone());
+        registry.register("nodes", "TezosNode and NodeTrace resources", all.nodes.clone());
+        let help = "TezosNode and NodeTrace resources with condition Ready=True";
+        registry.register("nodes_ready", help, all.nodes_ready.clone());
         registry.register("pods_known", "Pods in the watch cache that have not terminated", all.pods_known.clone());
         registry.register("pods_observed", "Pods in the configuration of the agents", all.pods_observed.clone());
         let help = "Hosts with observed pods and a connected agent";

@@ -26,7 +26,7 @@ use crate::{
     desired::Desired,
     health::{self, Health},
     metrics::Metrics,
-    reconcile::Reconciler,
+    reconcile::{NodeKind, Reconciler},
     stream::{self, ServiceAccounts, TokenReviewer},
 };
 
@@ -148,7 +148,9 @@ pub async fn run_with(client: Client, options: Options, stop: CancellationToken)
         stop: stop.clone(),
     });
     components.spawn(async move { Ok(service.serve(config_listener, acceptor).await?) });
-    components.spawn(run_component(watches::nodes(client.clone(), changes_sender.clone())));
+    for kind in [NodeKind::TezosNode, NodeKind::NodeTrace] {
+        components.spawn(run_component(watches::nodes(client.clone(), kind, changes_sender.clone())));
+    }
     components.spawn(run_component(watches::pods(client.clone(), changes_sender.clone())));
     components.spawn(run_component(events::publish(
         client.clone(),

@@ -17,6 +17,10 @@ pub mod v1 {
 /// Versions of the record path that this build speaks, least and greatest.
 pub const VERSIONS: (u32, u32) = (1, 1);
 
+/// What the second part of the name of a node begins with that a `NodeTrace` describes: `namespace/trace:name`. No name in
+/// Kubernetes contains a colon, so that it never is the name of a `TezosNode`.
+pub const NODE_TRACE_PREFIX: &str = "trace:";
+
 /// The compiled descriptor of every `.proto` file, as a serialised `FileDescriptorSet`.
 pub const DESCRIPTOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
 

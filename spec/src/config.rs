@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, HostTarget, LogSources, Memory, Network, ObserveSpec, Retention,
+    Error, HostTarget, LogSources, Memory, Network, ObserveSpec, Retention, Trace,
     legacy::{LegacyNode, LegacyTop, Log, P2p},
     logs::{self, FileLogs},
 };
@@ -125,6 +125,7 @@ struct FileNode {
     network: Option<Network>,
     memory: Option<Memory>,
     logs: Option<FileLogs>,
+    trace: Option<Trace>,
     listen: Option<SocketAddr>,
 
     // Legacy keys.
@@ -233,8 +234,18 @@ impl NodeConfig {
         if self.target.p2p_port == Some(0) {
             return Err(Error::ZeroPort { index, key: "p2p_port" });
         }
-        let of_logs = self.observe.logs.as_ref().map(|logs| ("logs.retention", &logs.retention));
-        for (table, retention) in [("retention", &self.observe.retention)].into_iter().chain(of_logs) {
+        let ObserveSpec { network, memory, logs, trace, retention } = &self.observe;
+        let is_enabled = network.enabled
+            || memory.as_ref().is_some_and(|memory| memory.enabled)
+            || logs.as_ref().is_some_and(|logs| logs.enabled)
+            || trace.as_ref().is_some_and(|trace| trace.enabled);
+        if !is_enabled {
+            return Err(Error::NothingObserved { index });
+        }
+        trace.as_ref().map_or(Ok(()), Trace::validate).map_err(|cause| Error::Trace { index, cause })?;
+        let of_logs = logs.as_ref().map(|logs| ("logs.retention", &logs.retention));
+        let of_trace = trace.as_ref().map(|trace| ("trace.retention", &trace.retention));
+        for (table, retention) in [("retention", retention)].into_iter().chain(of_logs).chain(of_trace) {
             for (key, is_zero) in [
                 ("rows", retention.rows == Some(0)),
                 ("bytes", retention.bytes == Some(ByteSize::b(0))),
@@ -245,7 +256,7 @@ impl NodeConfig {
                 }
             }
         }
-        let Some(Memory { snapshots, .. }) = &self.observe.memory else { return Ok(()) };
+        let Some(Memory { snapshots, .. }) = memory else { return Ok(()) };
         for (key, is_zero) in [
             ("every", snapshots.every.is_zero()),
             ("age", snapshots.age.is_zero()),
@@ -289,6 +300,9 @@ impl FileNode {
         if !target.is_specified() {
             return Err(Error::NoTarget { index });
         }
+        // Without port and identity there is nothing to decrypt: a node that is traced may be any program.
+        let is_other_program = self.trace.is_some() && target.p2p_port.is_none() && self.identity.is_none();
+        let network = self.network.unwrap_or(Network { enabled: !is_other_program, ..Network::default() });
         let (logs, log_sources) = legacy.logs(self.logs, warnings)?.map(FileLogs::split).unzip();
         let name = self.name.or_else(|| target.default_name()).ok_or(Error::NoTarget { index })?;
         Ok(NodeConfig {
@@ -296,9 +310,10 @@ impl FileNode {
             aliases: self.aliases,
             identity: legacy.identity(self.identity, warnings)?,
             observe: ObserveSpec {
-                network: self.network.unwrap_or_default(),
+                network,
                 memory: self.memory,
                 logs,
+                trace: self.trace,
                 retention: legacy.retention(self.retention, warnings)?,
             },
             listen: legacy.listen(self.listen, warnings)?,

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use crate::RedactionError;
+use crate::{RedactionError, TraceError};
 
 /// Error of parsing or validating a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +69,20 @@ pub enum Error {
         index: usize,
         /// The fault.
         cause: RedactionError,
+    },
+    /// An option of `trace`.
+    #[error("nodes[{index}]: trace.{cause}")]
+    Trace {
+        /// Index of the entry, from 0.
+        index: usize,
+        /// The fault.
+        cause: TraceError,
+    },
+    /// An entry without anything to record.
+    #[error("nodes[{index}]: network.enabled is false, and neither memory, logs nor trace is enabled")]
+    NothingObserved {
+        /// Index of the entry, from 0.
+        index: usize,
     },
     /// Two nodes with the same log file.
     #[error("nodes[{index}]: logs.file {path:?} is the file of nodes[{earlier}], too")]

@@ -9,6 +9,7 @@
 
 mod config;
 mod error;
+mod latency;
 mod legacy;
 mod logs;
 mod observe;
@@ -16,12 +17,15 @@ mod pod;
 mod target;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use config::{Capture, Config, NodeConfig, SEARCH_PATHS};
 pub use error::Error;
+pub use latency::{Latency, TimedFunction, TimedSpan};
 pub use logs::{LogSources, Logs, Redaction, RedactionError, Syslog};
-pub use observe::{Memory, MemorySnapshots, Network, ObserveSpec, Retention, Stored};
+pub use observe::{BYTES, Memory, MemorySnapshots, Network, ObserveSpec, Retention, Stored};
 pub use pod::{
     PodIdentity, PodNetwork, PodOperator, PodPorts, PodRequirement, PodSelector, PodTarget, PortRef, SecretRef,
 };
 pub use target::HostTarget;
+pub use trace::{Trace, TraceError, TraceRule, built_in_contracts};

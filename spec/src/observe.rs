@@ -6,8 +6,8 @@ use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Pattern of sizes in a `TezosNode`: each match is a valid size other than 0.
-const BYTES: &str = "^[1-9][0-9]{0,11}([kKMGTP](i?B?)?|B)?$";
+/// Pattern of sizes in a resource: each match is a valid size other than 0.
+pub const BYTES: &str = "^[1-9][0-9]{0,11}([kKMGTP](i?B?)?|B)?$";
 /// Pattern of ages in a `TezosNode`: each match is a valid duration other than 0.
 const AGE: &str = "^([1-9][0-9]{0,8}[smhdw])+$";
 
@@ -15,7 +15,7 @@ const AGE: &str = "^([1-9][0-9]{0,8}[smhdw])+$";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveSpec {
-    /// Peer-to-peer messages. Always enabled for a node with a P2P port.
+    /// Peer-to-peer messages of Tezos.
     #[serde(default)]
     pub network: Network,
     /// Memory profiles. Disabled without the table; `memory = {}` enables them.
@@ -24,18 +24,30 @@ pub struct ObserveSpec {
     /// Log messages. Disabled without the table; `logs = {}` enables them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<crate::Logs>,
+    /// Events of static tracepoints. Disabled without the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<crate::Trace>,
     /// Retention of records.
     #[serde(default)]
     pub retention: Retention,
 }
 
 /// Options of recording peer-to-peer messages.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
+    /// Whether they are recorded.
+    #[serde(default = "yes")]
+    pub enabled: bool,
     /// Which bytes of a chunk are stored.
     #[serde(default)]
     pub store: Stored,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { enabled: true, store: Stored::default() }
+    }
 }
 
 /// Which bytes of a chunk are stored.
@@ -93,7 +105,7 @@ impl Default for MemorySnapshots {
     }
 }
 
-fn yes() -> bool {
+pub(crate) fn yes() -> bool {
     true
 }
 
@@ -109,13 +121,13 @@ fn one_gibibyte() -> ByteSize {
     ByteSize::gib(1)
 }
 
-fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+pub(crate) fn read_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
     humantime::parse_duration(&text)
         .map_err(|cause| D::Error::custom(format!("{text:?} is not a duration such as \"5m\": {cause}")))
 }
 
-fn write_duration<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn write_duration<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&humantime::format_duration(*duration))
 }
 

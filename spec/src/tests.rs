@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use bytesize::ByteSize;
 use proptest::prelude::*;
 
-use crate::{Capture, Config, Error, Logs, Memory, Redaction, Stored};
+use crate::{Capture, Config, Error, Logs, Memory, Network, Redaction, Stored, Trace, TraceRule};
 
 fn parse(text: &str) -> Config {
     let (config, warnings) = Config::parse(text).unwrap();
@@ -226,6 +226,74 @@ fn logs_that_cannot_be_recorded_are_rejected_with_their_entry() {
     two(&syslog(", app = \"a\""), &syslog(", app = \"b\"")).unwrap();
     two(&syslog(", host = \"a\""), &syslog(", app = \"a\", host = \"b\"")).unwrap();
     two("{ file = \"/n\", enabled = false }", "{ file = \"/n\" }").unwrap();
+}
+
+#[test]
+fn tracepoints_of_any_program_are_recorded() {
+    let (config, _) = Config::parse(
+        r#"
+        [[nodes]]
+        exe = "bitcoind"
+        trace = { rules = [{ tracepoints = ["net:*", "validation:block_connected"] }] }
+
+        [[nodes]]
+        p2p_port = 9732
+        [nodes.trace]
+        rules = [{ tracepoints = ["mempool:*"], filter = ["fee>1000", "comm~net"] }]
+        max_text = 68
+        max_payload = "4MiB"
+        contract = "tapyrus"
+        retention = { rows = 7 }
+
+        [[nodes]]
+        container = "node"
+        network = {}
+        trace = { enabled = false, rules = [{ tracepoints = ["*:*"] }] }
+        "#,
+    )
+    .unwrap();
+    let [bitcoin, all, network] = config.nodes.as_slice() else { panic!("{config:?}") };
+    assert_eq!(bitcoin.observe.network, Network { enabled: false, store: Stored::Both });
+    assert_eq!(bitcoin.observe.trace, Some(Trace::of(["net:*", "validation:block_connected"])));
+    assert!(all.observe.network.enabled && network.observe.network.enabled);
+    let trace = all.observe.trace.as_ref().unwrap();
+    let filter = vec!["fee>1000".to_owned(), "comm~net".to_owned()];
+    assert_eq!(trace.rules, [TraceRule { tracepoints: vec!["mempool:*".to_owned()], filter }]);
+    assert_eq!((trace.max_text.as_u64(), trace.max_payload.as_u64(), trace.retention.rows), (68, 4 << 20, Some(7)));
+    assert_eq!(trace.contract.as_deref(), Some("tapyrus"));
+    let json = serde_json::to_string(trace).unwrap();
+    assert_eq!(serde_json::from_str::<Trace>(&json).unwrap(), *trace, "{json}");
+}
+
+#[test]
+fn tracepoints_that_cannot_be_recorded_are_rejected_with_their_entry() {
+    let many = format!("rules = [{}]", "{ tracepoints = [\"a:b\"] }, ".repeat(65));
+    let long = format!("rules = [{{ tracepoints = [\"{}:b\"] }}]", "a".repeat(512));
+    for (trace, expected) in [
+        ("", "missing field `rules`"),
+        ("rules = []", "nodes[0]: trace.no rule"),
+        (&many, "trace.rules: 65 items"),
+        (&long, "longer than 512 bytes"),
+        ("rules = [{ tracepoints = [] }]", "trace.rules[0].tracepoints is empty"),
+        ("rules = [{ tracepoints = [\"net\"] }]", "trace.rules[0].tracepoints: \"net\": not PROVIDER:NAME"),
+        ("rules = [{ tracepoints = [\"a:[\"] }]", "trace.rules[0].tracepoints: \"a:[\": "),
+        ("rules = [{ tracepoints = [\"a:b\"], filter = [\"size\"] }]", "trace.rules[0].filter: \"size\": no operator"),
+        ("rules = [{ tracepoints = [\"a:b\"], filter = [\"size>x\"] }]", "\"x\" is no number"),
+        ("rules = [{ tracepoints = [\"a:b\"] }], max_text = 0", "trace.max_text must be from 1 to 16384 bytes, not 0"),
+        (
+            "rules = [{ tracepoints = [\"a:b\"] }], max_payload = \"5MiB\"",
+            "max_payload must be from 1 to 4194304 bytes",
+        ),
+        ("rules = [{ tracepoints = [\"a:b\"] }], contract = \"monero\"", "contract: \"monero\" is neither"),
+        ("rules = [{ tracepoints = [\"a:b\"] }], retention = { rows = 0 }", "trace.retention.rows must not be 0"),
+    ] {
+        let error = Config::parse(&format!("[[nodes]]\npid = 7\ntrace = {{ {trace} }}")).unwrap_err().to_string();
+        assert!(error.contains(expected), "{trace}: {error}");
+    }
+    let path = "[[nodes]]\npid = 7\ntrace = { rules = [{ tracepoints = [\"a:b\"] }], contract = \"/etc/node.toml\" }";
+    Config::parse(path).unwrap();
+    let nothing = Config::parse("[[nodes]]\npid = 7\nnetwork = { enabled = false }").unwrap_err();
+    assert!(matches!(nothing, Error::NothingObserved { index: 0 }), "{nothing}");
 }
 
 #[test]

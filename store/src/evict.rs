@@ -18,7 +18,7 @@ use crate::{
 pub struct Evicted {
     /// Segments, of all nodes.
     pub segments: u64,
-    /// Rows in them that count against [`Retention::rows`]: messages and log messages.
+    /// Rows in them that count against [`Retention::rows`]: messages, log messages and events of tracepoints.
     pub rows: u64,
     /// Bytes in them, before compression.
     pub bytes: u64,
@@ -89,7 +89,7 @@ impl Writer {
         self.evict_segments(&due)
     }
 
-    /// Evicts the oldest segment of what takes the most bytes, the records or the log messages of a node.
+    /// Evicts the oldest segment of what takes the most bytes: the records, the log messages or the events of tracepoints of a node.
     pub(crate) fn evict_for_space(&mut self) -> Result<Evicted, Error> {
         self.commit_before_eviction(true)?;
         let now_ns = (self.options.clock)();
@@ -171,10 +171,13 @@ impl Writer {
             node.changed = true;
             for segment in &segments {
                 self.staged.delete(&segment_key(node.number, segment.number));
-                match segment.class == RetentionClass::Logs as u32 {
-                    true => node.meta.totals.evicted_log_messages += segment.rows,
-                    false => node.meta.totals.evicted_rows += segment.rows,
-                }
+                let totals = &mut node.meta.totals;
+                let evicted = match segment.class {
+                    class if class == RetentionClass::Logs as u32 => &mut totals.evicted_log_messages,
+                    class if class == RetentionClass::Traces as u32 => &mut totals.evicted_trace_events,
+                    _ => &mut totals.evicted_rows,
+                };
+                *evicted += segment.rows;
             }
             let live: BTreeSet<u32> = node.segments.iter().flatten().map(|segment| segment.number).collect();
             let numbers = segments.iter().map(|segment| segment.number);

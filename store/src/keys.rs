@@ -33,6 +33,10 @@
 //!
 //!  112 log messages, 113 zones, 114 by level, 115 by target
 //!
+//!  128 trace events, 129 zones, 130 by provider, 131 by name, 132 by pid, 133 by peer, 134 by target
+//!
+//!  144 latency blocks, 145 zones, 146 by run, 147 that describe their run, 148 by target
+//!
 //!   96 memory snapshot                                                          -> MemorySnapshot
 //!   97 part of it            | part u32                                         -> MemoryState
 //! ```

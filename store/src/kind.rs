@@ -58,14 +58,16 @@ pub(crate) enum RetentionClass {
     Snapshots = 1,
     /// Log messages of the streams, kept by limits of their own: a flood of them evicts nothing else.
     Logs = 2,
+    /// Events of tracepoints, likewise.
+    Traces = 3,
 }
 
 impl RetentionClass {
     /// Every class, by its number.
-    pub(crate) const ALL: [Self; 3] = [Self::Records, Self::Snapshots, Self::Logs];
+    pub(crate) const ALL: [Self; 4] = [Self::Records, Self::Snapshots, Self::Logs, Self::Traces];
 
     /// The classes of what agents send in streams. The last segment of each is open.
-    pub(crate) const STREAMED: [Self; 2] = [Self::Records, Self::Logs];
+    pub(crate) const STREAMED: [Self; 3] = [Self::Records, Self::Logs, Self::Traces];
 }
 
 impl FactKind {

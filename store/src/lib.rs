@@ -1,5 +1,5 @@
-//! Stores what agents record: messages, chunks, connections, losses, accounts, log messages, snapshots of memory, of many
-//! nodes, in one database.
+//! Stores what agents record: messages, chunks, connections, losses, accounts, log messages, events of tracepoints,
+//! latency of functions, snapshots of memory, of many nodes, in one database.
 //!
 //! ```text
 //!  append ──▶ staged batch ──sync──▶ engine                    one batch: rows, chunks, postings, zones,
@@ -25,7 +25,7 @@
 //! (`writer.rs`, `node.rs`, `streams.rs`, `positions.rs`, `block.rs`, `load.rs`), eviction (`evict.rs`), what readers see
 //! (`view.rs`), queries (`query.rs`, `search.rs`, `entries.rs`, `rows.rs`), full-text search (`text`), and
 //! maintenance (`offline.rs`, `backup.rs`, `verify.rs`). Of a pillar:
-//! `network`, `memory`, `logs`. Nothing here knows HTTP, gRPC or any protocol; calls block.
+//! `network`, `memory`, `logs`, `trace`, `latency`. Nothing here knows HTTP, gRPC or any protocol; calls block.
 
 #[cfg(feature = "rocksdb")]
 mod backup;
@@ -39,6 +39,7 @@ mod error;
 mod evict;
 mod keys;
 mod kind;
+mod latency;
 mod load;
 mod logs;
 mod memory;
@@ -60,6 +61,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod text;
+mod trace;
 mod verify;
 mod view;
 mod watch;
@@ -68,6 +70,7 @@ mod writer;
 pub use engine::Memory;
 pub use error::Error;
 pub use evict::Evicted;
+pub use latency::LatencyQuery;
 pub use logs::LogQuery;
 pub use memory::SnapshotLimits;
 pub use meta::{MemorySnapshot, Totals};
@@ -79,5 +82,6 @@ pub use query::{Budget, FactQuery, Order};
 pub use report::Report;
 pub use store::{Disk, NodeInfo, Store};
 pub use text::{TextIndexState, TextQuery};
+pub use trace::TraceQuery;
 pub use watch::Subscription;
 pub use writer::MAX_NODE_NAME;

@@ -74,6 +74,15 @@ pub struct Totals {
     /// Log messages dropped by retention.
     #[prost(uint64, tag = "12")]
     pub evicted_log_messages: u64,
+    /// Events of tracepoints stored.
+    #[prost(uint64, tag = "13")]
+    pub trace_events: u64,
+    /// Events of tracepoints dropped by retention.
+    #[prost(uint64, tag = "14")]
+    pub evicted_trace_events: u64,
+    /// Blocks of the latency of functions stored.
+    #[prost(uint64, tag = "15")]
+    pub latency_blocks: u64,
 }
 
 /// A segment: a run of records, or a memory snapshot.

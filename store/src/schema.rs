@@ -6,7 +6,7 @@ use chainscope_proto::v1::Record;
 
 use crate::{
     kind::{FactKind, RetentionClass},
-    logs, network,
+    latency, logs, network, trace,
 };
 
 /// Version of the layout in [`crate::keys`]. Raised when an older build could no longer read the database.
@@ -16,8 +16,15 @@ pub(crate) const VERSION: u32 = 2;
 pub(crate) type Schema = &'static [&'static FactKind];
 
 /// The kinds of fact of this build.
-pub(crate) static KINDS: Schema =
-    &[&network::MESSAGES, &network::CONNECTION_EVENTS, &network::LOSSES, &network::TARGET_EVENTS, &logs::LOG_MESSAGES];
+pub(crate) static KINDS: Schema = &[
+    &network::MESSAGES,
+    &network::CONNECTION_EVENTS,
+    &network::LOSSES,
+    &network::TARGET_EVENTS,
+    &logs::LOG_MESSAGES,
+    &trace::TRACE_EVENTS,
+    &latency::LATENCY_BLOCKS,
+];
 
 /// The position in the schema of the kind of a record.
 pub(crate) fn kind_of(schema: Schema, record: &Record) -> Option<usize> {

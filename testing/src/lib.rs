@@ -1,12 +1,13 @@
 //! Test support shared by several crates: waiting for conditions, free ports, a simulated agent's memory states, a
-//! workload program with known memory use, the invariants of a memory tree, log lines, traced system calls, and nodes with
-//! tracepoints.
+//! workload program with known memory use, the invariants of a memory tree, log lines, traced system calls, nodes with
+//! tracepoints, and PostgreSQL.
 
 #![forbid(unsafe_code)]
 
 pub mod fakenode;
 pub mod logs;
 pub mod memory;
+pub mod postgres;
 pub mod program;
 pub mod syscalls;
 pub mod tree;

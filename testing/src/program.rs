@@ -28,3 +28,14 @@ pub fn memory_workload(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/memory_workload.c");
     compile("gcc", &source, folder, "memory_workload", &["-O2", "-pthread", "-fomit-frame-pointer"])
 }
+
+/// Compiles `programs/hostile_code.c` under this name. The program executes code of damaged ELF files; its command line is in the
+/// source.
+///
+/// # Panics
+/// Like [`compile`].
+#[must_use]
+pub fn hostile_code(folder: &Path, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/hostile_code.c");
+    compile("gcc", &source, folder, name, &["-O2", "-static"])
+}

@@ -10,9 +10,12 @@
 mod accounting;
 pub mod archive;
 mod attachment;
+pub mod content;
 mod event;
 pub mod json;
 mod pattern;
+pub mod pcapng;
+pub mod record;
 mod session;
 mod show;
 mod source;

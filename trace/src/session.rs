@@ -96,6 +96,11 @@ impl<'a> Session<'a> {
         self.collect_lines();
     }
 
+    /// Passes what was lost so far.
+    pub fn account(&mut self, accounting: &Accounting) {
+        self.view.account(accounting);
+    }
+
     /// Whether the view has shown what it was to show.
     pub fn is_done(&self) -> bool {
         self.view.is_done()
@@ -103,6 +108,10 @@ impl<'a> Session<'a> {
 
     /// Ends the view. The last line is the accounting.
     pub fn finish(&mut self, accounting: &Accounting) {
+        if !self.view.is_done() {
+            // As when it ended: a recording has no idle times.
+            self.advance(accounting.until.monotonic_ns);
+        }
         self.view.finish(accounting, &mut self.lines);
         self.collect_lines();
         if !self.is_json {

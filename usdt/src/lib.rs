@@ -27,6 +27,7 @@ mod error;
 mod expression;
 mod image;
 mod note;
+mod pattern;
 mod register;
 mod symbols;
 
@@ -36,4 +37,5 @@ pub use contract::{ArgumentContract, Contract, Kind, Length, Scalar, TracepointC
 pub use error::{ContractError, Error, NoteError, Unsupported};
 pub use image::{Image, Location, Semaphore, Tracepoint};
 pub use object::{ReadCache, ReadRef};
+pub use pattern::{Comparison, Operator, Pattern};
 pub use register::Register;

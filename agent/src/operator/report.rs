@@ -1,9 +1,6 @@
 //! The agent's reports of pods, as messages of the config stream. Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use chainscope_proto::v1::{HostStatus, PodReport, PodState};
 
@@ -33,7 +30,7 @@ struct PodHistory {
 }
 
 impl Ledger {
-    /// A report of each configured pod. `dropped` is how many records of each node the spool dropped.
+    /// A report of each configured pod, and for each of its nodes if it has two. `dropped` is how many records of each node the spool dropped.
     pub(crate) fn reports(
         &mut self,
         view: &TargetsView,
@@ -52,13 +49,17 @@ impl Ledger {
         }
         let Some(map) = &view.map else { return Vec::new() };
         self.retain(map, tallies);
-        let report = |pod: &Arc<Pod>| {
-            let mut report = self.report(pod, view, tallies);
+        let mut reports = Vec::new();
+        for pod in map.pods.values() {
+            let report = self.report(pod, view, tallies);
+            let of_trace = pod.trace_node().map(|(node, generation)| trace_report(&report, node, generation));
+            reports.extend([report].into_iter().chain(of_trace));
+        }
+        for report in &mut reports {
             // The pods of a node share its stream: the first one takes it all, so that the sum is right.
             report.records_lost += dropped.remove(&report.node).unwrap_or(0);
-            report
-        };
-        map.pods.values().map(report).collect()
+        }
+        reports
     }
 
     /// Forgets pods that are neither configured nor observed.
@@ -106,11 +107,45 @@ impl Ledger {
             bytes_seen: total.bytes_seen,
             bytes_lost: total.bytes_lost,
             records_lost: total.records_lost,
-            last_error: last_error.or_else(|| pod.logs_fault.clone()).unwrap_or_default(),
+            last_error: last_error
+                .or_else(|| pod.logs_fault.clone())
+                .or_else(|| pod.trace_fault.clone())
+                .unwrap_or_default(),
             process_starts: processes.starts,
             process_started_ns: processes.started_ns,
             last_record_ns: total.last_record_ns,
+            trace_events: total.trace_events,
+            trace_events_lost: total.trace_events_lost,
+            trace_attached: total.trace_attached,
+            trace_error: pod.trace_fault.clone().unwrap_or(total.trace_error),
+            latency_functions: total.latency_functions,
+            latency_error: total.latency_error,
         }
+    }
+}
+
+/// The report on a pod of a `TezosNode` for the node of its `NodeTrace`: of its process and its tracepoints.
+fn trace_report(report: &PodReport, node: &str, generation: i64) -> PodReport {
+    let state = match report.state() {
+        // What prevents the recording of messages does not matter here.
+        PodState::Recording | PodState::Failed if report.pid != 0 => PodState::Profiling,
+        other => other,
+    };
+    PodReport {
+        uid: report.uid.clone(),
+        node: node.to_owned(),
+        node_generation: generation,
+        state: state.into(),
+        pid: report.pid,
+        process_starts: report.process_starts,
+        process_started_ns: report.process_started_ns,
+        trace_events: report.trace_events,
+        trace_events_lost: report.trace_events_lost,
+        trace_attached: report.trace_attached,
+        trace_error: report.trace_error.clone(),
+        latency_functions: report.latency_functions,
+        latency_error: report.latency_error.clone(),
+        ..PodReport::default()
     }
 }
 
@@ -133,6 +168,8 @@ fn significant(pod: &PodReport) -> PodReport {
         bytes_seen: pod.bytes_seen.min(1),
         bytes_lost: pod.bytes_lost.min(1),
         records_lost: pod.records_lost.min(1),
+        trace_events: pod.trace_events.min(1),
+        trace_events_lost: pod.trace_events_lost.min(1),
         last_record_ns: 0,
         ..pod.clone()
     }
@@ -140,7 +177,9 @@ fn significant(pod: &PodReport) -> PodReport {
 
 #[cfg(test)]
 mod tests {
-    use chainscope_proto::v1::{LogsOptions, ObservedPod};
+    use std::sync::Arc;
+
+    use chainscope_proto::v1::{LogsOptions, ObservedPod, TraceOptions};
 
     use super::*;
     use crate::{
@@ -176,6 +215,34 @@ mod tests {
         let report = Ledger::default().reports(&view, &mut TargetTallies::default(), BTreeMap::new()).remove(0);
         assert_eq!(report.state(), PodState::WaitingForContainer);
         assert!(report.last_error.starts_with("no log messages are recorded: invalid pattern"), "{report:?}");
+    }
+
+    #[test]
+    fn a_pod_of_two_nodes_has_a_report_for_each() {
+        let trace = TraceOptions { node: "default/trace:t".to_owned(), node_generation: 7, ..TraceOptions::default() };
+        let both = ObservedPod { trace: Some(trace.clone()), ..pod("a", 'a') };
+        let alone = ObservedPod { node: trace.node.clone(), trace: Some(trace), ..pod("b", 'b') };
+        let mut map = PodMap::default();
+        map.apply(snapshot(1, vec![both, alone]), true).unwrap();
+        assert!(map.nodes().contains("default/trace:t") && map.nodes().contains("default/octez"));
+        let mut view = TargetsView { map: Some(Arc::new(map)), ..TargetsView::default() };
+        view.started("a", 1, 5);
+        let refused = vec![("a".to_owned(), "map full".to_owned())];
+        let mut tallies = TargetTallies { refused, ..tallies() };
+        let dropped = BTreeMap::from([("default/trace:t".to_owned(), 9)]);
+        let reports = Ledger::default().reports(&view, &mut tallies, dropped);
+        let summary = |report: &PodReport| {
+            (report.uid.clone(), report.node.clone(), report.state(), report.pid, report.records_lost)
+        };
+        let expected = [
+            ("a", "default/octez", PodState::Failed, 1, 1),
+            ("a", "default/trace:t", PodState::Profiling, 1, 9),
+            ("b", "default/trace:t", PodState::WaitingForContainer, 0, 2),
+        ];
+        let expected =
+            expected.map(|(uid, node, state, pid, lost)| (uid.to_owned(), node.to_owned(), state, pid, lost));
+        assert_eq!(reports.iter().map(summary).collect::<Vec<_>>(), expected);
+        assert_eq!((reports[1].node_generation, &*reports[1].last_error), (7, ""));
     }
 
     #[test]

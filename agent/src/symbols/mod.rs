@@ -4,7 +4,7 @@
 //!   MappedFile (path, inode, a process that maps it)
 //!      │ files: opened within the root of the process and kept open, so that a deleted file can still be symbolized
 //!      ▼
-//!   elf: validated tables ──▶ copy: symbols and debug information in private memory ──▶ module: blazesym ──▶ demangle
+//!   elf: validated tables ──▶ copy: symbols and debug information in private memory ──▶ module: blazesym ──▶ demangle (crate functions)
 //! ```
 //!
 //! Loading symbols takes milliseconds to seconds, so [`Symbols`] is used on a dedicated thread. Open files, copies and
@@ -13,12 +13,10 @@
 
 mod category;
 mod copy;
-mod demangle;
 mod elf;
 mod files;
 pub mod fuzzing;
 mod module;
-mod ocaml;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +29,7 @@ use std::{
 
 pub(crate) use category::Category;
 use category::Owner;
+use chainscope_functions::Demangled;
 use chainscope_hygiene::{Escaped, EscapedTruncated};
 use module::FileSymbolizer;
 
@@ -290,7 +289,7 @@ impl Module {
             FileState::Closed | FileState::Missing { .. } => (Vec::new(), !self.mapped.is_deleted),
         };
         let mut is_rust = false;
-        let function = |function: demangle::Demangled| {
+        let function = |function: Demangled| {
             // A function inlined into a Rust function is Rust, even if its name in the debug information is not
             // mangled.
             is_rust |= function.is_rust;
@@ -306,13 +305,7 @@ impl Module {
 }
 
 impl OpenModule {
-    fn functions(
-        &mut self,
-        proc: &Proc,
-        mapped: &MappedFile,
-        offset: u64,
-        is_return_address: bool,
-    ) -> Vec<demangle::Demangled> {
+    fn functions(&mut self, proc: &Proc, mapped: &MappedFile, offset: u64, is_return_address: bool) -> Vec<Demangled> {
         if matches!(self.symbols, SymbolState::NotLoaded) {
             self.symbols = match FileSymbolizer::read(proc, mapped, &self.file) {
                 Ok(names) => SymbolState::Loaded(Box::new(names)),
@@ -328,6 +321,22 @@ impl OpenModule {
             SymbolState::NotLoaded | SymbolState::Unreadable => Vec::new(),
         }
     }
+}
+
+/// The separate debug file of a file, and its build id in hexadecimal.
+#[derive(Debug, Default)]
+pub(crate) struct DebugFile {
+    pub(crate) debug: Option<File>,
+    pub(crate) build_id: Option<String>,
+}
+
+/// Finds the debug file of a file at a path in the root of a process: by build id or debug link.
+pub(crate) fn debug_file(proc: &Proc, path: &Path, pid: u32, file: &File) -> DebugFile {
+    let Ok(elf) = elf::Elf::read(file) else { return DebugFile::default() };
+    let mapped = MappedFile { path: path.to_owned(), inode: 0, pid, is_deleted: false };
+    let debug = files::open_debug(proc, &mapped, &elf).map(|(file, _)| file);
+    let build_id = elf.build_id.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    DebugFile { debug, build_id: (!build_id.is_empty()).then_some(build_id) }
 }
 
 /// Opens the file of a module, through another process if necessary.

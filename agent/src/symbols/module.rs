@@ -6,12 +6,12 @@ use std::{
 };
 
 use blazesym::symbolize::{Input, Symbolized, Symbolizer, source};
+use chainscope_functions::{Demangled, demangle};
 use chainscope_hygiene::warn_limited;
 
 use super::{
     MappedFile,
     copy::SymbolFile,
-    demangle::{Demangled, demangle},
     elf::{Elf, ElfError},
     files,
 };

@@ -186,7 +186,7 @@ fn read_all(bytes: &[u8], offsets: &[u64]) {
     if let Ok(mut names) = FileSymbolizer::read(&Proc::default(), &mapped(path), &file) {
         for offset in offsets {
             let found = names.symbolize(*offset, true);
-            assert!(found.iter().all(|function| function.name.len() <= 8 * super::demangle::MAX_NAME));
+            assert!(found.iter().all(|function| function.name.len() <= 8 * chainscope_functions::MAX_NAME));
         }
     }
 }

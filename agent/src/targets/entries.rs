@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -192,9 +193,11 @@ impl EntryPlan {
             p2p_port: entry.p2p_port,
             identity: entry.identity.map_or(Source::Detect, Source::Path),
             observe: Observe {
-                network: Some(Network { store: entry.store }),
+                network: (!entry.is_network_disabled).then_some(Network { store: entry.store }),
                 memory: entry.memory,
                 logs: entry.logs.map(|logs| Logs { redact: logs.redact, pod_dir: None }),
+                trace: entry.trace.map(Arc::new),
+                trace_node: None,
             },
         };
         MatchResult::Observe(Owner::Entry(index), assignment)

@@ -53,6 +53,13 @@ pub(crate) struct Assignment {
     pub(crate) observe: Observe,
 }
 
+impl Assignment {
+    /// The node of the events of its tracepoints.
+    pub(crate) fn traced_node(&self) -> &Arc<str> {
+        self.observe.trace_node.as_ref().unwrap_or(&self.node)
+    }
+}
+
 /// What is observed of a target, one field for each pillar: the part of [`chainscope_spec::ObserveSpec`] that an agent
 /// acts on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,6 +70,10 @@ pub(crate) struct Observe {
     pub(crate) memory: bool,
     /// Log messages of its container are recorded.
     pub(crate) logs: Option<Logs>,
+    /// Events of its tracepoints are recorded. The options are valid.
+    pub(crate) trace: Option<Arc<chainscope_spec::Trace>>,
+    /// The node of these events, if it is not the target's: that of a `NodeTrace` beside a `TezosNode`.
+    pub(crate) trace_node: Option<Arc<str>>,
 }
 
 /// Options of the network pillar.

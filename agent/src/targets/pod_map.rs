@@ -4,11 +4,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
 
+use bytesize::ByteSize;
 use chainscope_hygiene::EscapedTruncated;
-use chainscope_proto::v1::{HostUpdate, ObservedPod, observed_pod};
-use chainscope_spec::{Redaction, Stored};
+use chainscope_proto::v1::{
+    HostUpdate, LatencyOptions, LatencyTarget, ObservedPod, latency_target::Select, observed_pod,
+};
+use chainscope_spec::{Latency, Redaction, Stored, TimedFunction, Trace, TraceError, TraceRule};
 use chainscope_tezos::Identity;
 use zeroize::Zeroize as _;
 
@@ -33,6 +37,8 @@ pub(crate) struct Pod {
     pub(crate) fault: Option<String>,
     /// Why its log messages cannot be recorded; the rest is observed.
     pub(crate) logs_fault: Option<String>,
+    /// Why events of its tracepoints cannot be recorded; the rest is observed.
+    pub(crate) trace_fault: Option<String>,
     /// Its identity is in a Secret, and the operator has not sent it since the agent started.
     pub(crate) awaits_identity: bool,
     path_uid: Option<PodUid>,
@@ -110,7 +116,8 @@ impl PodMap {
 
     /// Nodes of all pods.
     pub(crate) fn nodes(&self) -> BTreeSet<String> {
-        self.pods.values().map(|pod| pod.assignment.node.to_string()).collect()
+        let assignments = self.pods.values().map(|pod| &pod.assignment);
+        assignments.flat_map(|one| [&one.node, one.traced_node()]).map(ToString::to_string).collect()
     }
 
     /// The pod of a process in this location. A pod that claims a container whose path has another pod's uid does not
@@ -184,8 +191,11 @@ impl Pod {
         let mut faulty = |what: String| {
             fault.get_or_insert(what);
         };
-        if pod.node.is_empty() || pod.node.len() > MAX_NODE || pod.node.chars().any(char::is_control) {
-            faulty(format!("{:?} is no name of a node", EscapedTruncated(&pod.node).to_string()));
+        let trace_node = trace_node(&pod).map(|(node, _)| node.to_owned());
+        for node in [&pod.node].into_iter().chain(&trace_node) {
+            if node.is_empty() || node.len() > MAX_NODE || node.chars().any(char::is_control) {
+                faulty(format!("{:?} is no name of a node", EscapedTruncated(node).to_string()));
+            }
         }
         if pod.process.is_empty() || pod.process.contains('/') {
             faulty(format!("{:?} is no file name of a program", EscapedTruncated(&pod.process).to_string()));
@@ -198,6 +208,12 @@ impl Pod {
         let (logs, logs_fault) = match logs(&pod) {
             Ok(logs) => (logs, None),
             Err(cause) => (None, Some(format!("no log messages are recorded: {cause}"))),
+        };
+        let (trace, trace_fault) = match trace(&pod) {
+            Ok(trace) => (trace, None),
+            Err(cause) => {
+                (None, Some(format!("no tracepoints are recorded: {}", EscapedTruncated(&cause.to_string()))))
+            }
         };
         let awaits_identity = matches!(&source, Source::Missing(reason) if reason == AWAY);
         Some(Self {
@@ -216,14 +232,22 @@ impl Pod {
                         .then_some(Network { store: if network.plain_only { Stored::Plain } else { Stored::Both } }),
                     memory: pod.memory.is_some_and(|memory| memory.enabled),
                     logs,
+                    trace,
+                    trace_node: trace_node.map(Into::into),
                 },
             },
             fault,
             logs_fault,
+            trace_fault,
             awaits_identity,
             path_uid: PodUid::parse(&pod.uid),
             bare: pod,
         })
+    }
+
+    /// The node of the events of its tracepoints and its generation, if it is not that of the pod.
+    pub(crate) fn trace_node(&self) -> Option<(&str, i64)> {
+        trace_node(&self.bare)
     }
 
     /// False: the pod is known, and none of its pillars is enabled.
@@ -242,6 +266,53 @@ fn logs(pod: &ObservedPod) -> Result<Option<Logs>, String> {
     }
     let pod_dir = format!("{}_{}_{}/{}", pod.namespace, pod.name, pod.uid, pod.container);
     Ok(Some(Logs { redact, pod_dir: Some(pod_dir.into()) }))
+}
+
+fn trace_node(pod: &ObservedPod) -> Option<(&str, i64)> {
+    let trace = pod.trace.as_ref().filter(|trace| !trace.node.is_empty() && trace.node != pod.node)?;
+    Some((&trace.node, trace.node_generation))
+}
+
+/// Options of the tracepoints pillar.
+fn trace(pod: &ObservedPod) -> Result<Option<Arc<Trace>>, TraceError> {
+    let Some(options) = pod.trace.as_ref().filter(|trace| trace.enabled) else { return Ok(None) };
+    let rules = options
+        .rules
+        .iter()
+        .map(|rule| TraceRule { tracepoints: rule.tracepoints.clone(), filter: rule.filters.clone() });
+    let default = Trace::of::<&str>([]);
+    let trace = Trace {
+        rules: rules.collect(),
+        max_text: options.max_text_bytes.map_or(default.max_text, ByteSize::b),
+        max_payload: options.max_payload_bytes.map_or(default.max_payload, ByteSize::b),
+        contract: Some(options.contract.clone()).filter(|contract| !contract.is_empty()),
+        latency: options.latency.as_ref().map(latency),
+        ..default
+    };
+    trace.validate().map(|()| Some(Arc::new(trace)))
+}
+
+/// Options of the latency pillar.
+fn latency(options: &LatencyOptions) -> Latency {
+    let function = |target: &LatencyTarget| {
+        let returns = target.returns;
+        match target.select.clone() {
+            Some(Select::Function(function)) => {
+                TimedFunction { function: Some(function), returns, ..TimedFunction::default() }
+            }
+            Some(Select::Span(span)) => TimedFunction { span: Some(span), returns, ..TimedFunction::default() },
+            Some(Select::Set(set)) => TimedFunction { set: Some(set), returns, ..TimedFunction::default() },
+            // Of a later operator; refused by the validation.
+            None => TimedFunction::default(),
+        }
+    };
+    let default = Latency::of::<&str>([]);
+    Latency {
+        functions: options.functions.iter().map(function).collect(),
+        block: options.block_ms.map_or(default.block, Duration::from_millis),
+        tags: options.tags.clone(),
+        commit: Some(options.commit.clone()).filter(|commit| !commit.is_empty()),
+    }
 }
 
 /// The source of the identity; leaves no secret in `bare`.

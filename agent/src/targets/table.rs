@@ -345,10 +345,11 @@ impl<S: System> TargetTable<S> {
     /// Nodes that records are expected of: those of the plan, and of observed processes.
     pub(crate) fn nodes(&self) -> BTreeSet<String> {
         let mut nodes = self.plan.nodes();
-        nodes.extend(self.tracked.values().filter_map(|tracked| match &tracked.state {
-            TargetState::Observed(_, assignment) => Some(assignment.node.to_string()),
+        let observed = self.tracked.values().filter_map(|tracked| match &tracked.state {
+            TargetState::Observed(_, assignment) => Some([&assignment.node, assignment.traced_node()]),
             _ => None,
-        }));
+        });
+        nodes.extend(observed.flatten().map(ToString::to_string));
         nodes
     }
 }

@@ -10,7 +10,7 @@ use chainscope_trace::{Attachment, Pattern};
 use chainscope_usdt::{Argument, Contract, Image, Location, ReadCache, best_match};
 
 use super::{
-    process::{ProcessError, images_of, processes_of_container},
+    process::{KnownImages, ProcessError, new_images_of, processes_of_container},
     values::fetch_of,
 };
 
@@ -98,36 +98,68 @@ struct Mapped {
     pid: Option<u32>,
 }
 
+/// What is to be attached.
+#[derive(Debug)]
+pub(super) struct Selected {
+    /// Tracepoints of any of the patterns, or all if there are none.
+    pub(super) patterns: Vec<Pattern>,
+    /// The one that fits an image best names its arguments.
+    pub(super) contracts: Vec<Contract>,
+    /// Longest payload.
+    pub(super) max_payload: u64,
+}
+
+/// A process that is observed.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// The files that it has, or had, mapped as code.
+    known: KnownImages,
+}
+
 /// What was attached, and what was not.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) attached: Vec<Attached>,
     pub(super) skipped: Vec<Skipped>,
     /// The processes that are observed, unless it is every one of a file.
-    pub(super) pids: Vec<u32>,
+    pub(super) processes: Vec<Process>,
 }
 
-/// Attaches the probe to the tracepoints of any of the patterns, or to all if there are none. The contract that fits an image best names its arguments.
+/// Attaches the probe to what is selected.
 pub(super) fn attach(
     probe: &mut TraceProbe,
     observed: &Observed,
-    patterns: &[Pattern],
-    contracts: &[Contract],
+    selection: &Selected,
 ) -> Result<Outcome, AttachError> {
     let mut outcome = Outcome::default();
-    for mapped in files(observed, &mut outcome.pids)? {
-        attach_file(probe, &mapped, patterns, contracts, &mut outcome)?;
+    for mapped in files(observed, &mut outcome.processes)? {
+        attach_file(probe, &mapped, selection, &mut outcome)?;
     }
     if outcome.attached.is_empty() {
         return Err(AttachError::Nothing {
-            patterns: patterns.iter().map(Pattern::to_string).collect(),
+            patterns: selection.patterns.iter().map(Pattern::to_string).collect(),
             skipped: outcome.skipped,
         });
     }
     Ok(outcome)
 }
 
-fn files(observed: &Observed, pids: &mut Vec<u32>) -> Result<Vec<Mapped>, AttachError> {
+/// Attaches to the files that a process has mapped since the last time: libraries that it has loaded, a program that it
+/// executes. What cannot be attached is skipped.
+pub(super) fn attach_new(probe: &mut TraceProbe, process: &mut Process, selection: &Selected) -> Outcome {
+    let mut outcome = Outcome::default();
+    // Of a process that ends there is nothing new.
+    for mapped in of_process(process).unwrap_or_default() {
+        if let Err(error) = attach_file(probe, &mapped, selection, &mut outcome) {
+            let (tracepoint, file) = ("*:*".to_owned(), mapped.path.display().to_string());
+            outcome.skipped.push(Skipped { tracepoint, file, location: 0, reason: error.to_string() });
+        }
+    }
+    outcome
+}
+
+fn files(observed: &Observed, processes: &mut Vec<Process>) -> Result<Vec<Mapped>, AttachError> {
     match observed {
         Observed::File(path) => {
             let fail = |cause| AttachError::File { path: path.clone(), cause };
@@ -137,17 +169,20 @@ fn files(observed: &Observed, pids: &mut Vec<u32>) -> Result<Vec<Mapped>, Attach
             Ok(vec![Mapped { path: path.clone(), file, image, pid: None }])
         }
         Observed::Process(pid) => {
-            pids.push(*pid);
-            of_process(*pid).map_err(AttachError::Process)
+            let mut process = Process { pid: *pid, known: KnownImages::default() };
+            let files = of_process(&mut process)?;
+            processes.push(process);
+            Ok(files)
         }
         Observed::Container(name) => {
             let found = processes_of_container(name);
             let found = found.map_err(|cause| AttachError::Container { name: name.clone(), cause })?;
             let mut files = Vec::new();
             for pid in found {
-                match of_process(pid) {
+                let mut process = Process { pid, known: KnownImages::default() };
+                match of_process(&mut process) {
                     Ok(mapped) => {
-                        pids.push(pid);
+                        processes.push(process);
                         files.extend(mapped);
                     }
                     // The others of the container are still there.
@@ -160,8 +195,9 @@ fn files(observed: &Observed, pids: &mut Vec<u32>) -> Result<Vec<Mapped>, Attach
     }
 }
 
-fn of_process(pid: u32) -> Result<Vec<Mapped>, ProcessError> {
-    let images = images_of(pid)?.into_iter();
+fn of_process(process: &mut Process) -> Result<Vec<Mapped>, ProcessError> {
+    let pid = process.pid;
+    let images = new_images_of(pid, &mut process.known)?.into_iter();
     let readable = images.filter_map(|mapped| Some((mapped.path, mapped.file?, mapped.image.ok()?)));
     Ok(readable.map(|(path, file, image)| Mapped { path, file, image, pid: Some(pid) }).collect())
 }
@@ -169,8 +205,7 @@ fn of_process(pid: u32) -> Result<Vec<Mapped>, ProcessError> {
 fn attach_file(
     probe: &mut TraceProbe,
     mapped: &Mapped,
-    patterns: &[Pattern],
-    contracts: &[Contract],
+    Selected { patterns, contracts, max_payload }: &Selected,
     outcome: &mut Outcome,
 ) -> Result<(), AttachError> {
     let file = mapped.path.display().to_string();
@@ -188,7 +223,7 @@ fn attach_file(
         for location in &tracepoint.locations {
             let expected = expected.as_ref().map(|(contract, expected)| (contract.as_str(), *expected));
             let attachment = Attachment::new(&tracepoint.provider, &tracepoint.name, &file, location, expected);
-            match point(location, &attachment) {
+            match point(location, &attachment, *max_payload) {
                 Ok(point) => {
                     points.push(point);
                     described.push((Arc::new(attachment), location.arguments.clone()));
@@ -210,7 +245,7 @@ fn attach_file(
 }
 
 /// How the probe captures a location.
-fn point(location: &Location, attachment: &Attachment) -> Result<trace::Location, String> {
+fn point(location: &Location, attachment: &Attachment, max_payload: u64) -> Result<trace::Location, String> {
     let count = location.arguments.len();
     if count > MAX_ARGUMENTS {
         return Err(format!("{count} arguments are more than {MAX_ARGUMENTS}"));
@@ -220,6 +255,6 @@ fn point(location: &Location, attachment: &Attachment) -> Result<trace::Location
         None => None,
         Some(semaphore) => Some(semaphore.offset.ok_or("its semaphore is in no writable segment")?),
     };
-    let kinds = attachment.arguments.iter().map(|argument| fetch_of(argument.meaning.kind));
+    let kinds = attachment.arguments.iter().map(|argument| fetch_of(argument.meaning.kind, max_payload));
     Ok(trace::Location { offset, semaphore, arguments: location.arguments.iter().cloned().zip(kinds).collect() })
 }

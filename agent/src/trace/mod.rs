@@ -1,7 +1,8 @@
 //! Tracepoints of files and of running processes: the ELF images that a process executes, wherever their files are, the
-//! semaphores in its memory, and the events of tracepoints that a probe is attached to ([`ProbeSource`]).
+//! semaphores in its memory, and the events of tracepoints that a probe is attached to ([`ProbeSource`]). `pillar` records them.
 
 mod attach;
+pub(crate) mod pillar;
 mod process;
 mod source;
 mod values;
@@ -24,7 +25,7 @@ pub fn image_of_file(path: &Path) -> io::Result<Image> {
     Image::read(&ReadCache::new(open(path)?)).map_err(io::Error::other)
 }
 
-fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     // Non-blocking and without a terminal: the path may lead to a pipe or a device.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);

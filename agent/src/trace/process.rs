@@ -54,16 +54,23 @@ pub enum ProcessError {
     },
 }
 
+/// Files by device and inode.
+pub(super) type KnownImages = BTreeSet<((u32, u32), u64)>;
+
 /// Reads every file that a process has mapped as code: executable, shared libraries, and those that it loaded later. Files
 /// are found in the process's own mount namespace, and when they were deleted or replaced.
 ///
 /// # Errors
 /// See [`ProcessError`]. A file that cannot be read is not an error.
 pub fn images_of(pid: u32) -> Result<Vec<MappedImage>, ProcessError> {
+    new_images_of(pid, &mut KnownImages::default())
+}
+
+/// Reads those that are not known, and remembers them.
+pub(super) fn new_images_of(pid: u32, known: &mut KnownImages) -> Result<Vec<MappedImage>, ProcessError> {
     let proc = Proc::default();
     let start = proc.start_of(pid).ok_or(ProcessError::Missing(pid))?;
     let mappings = code_of(Path::new(PROC), pid);
-    let mut known = BTreeSet::new();
     let mut images = Vec::new();
     if let Ok(mappings) = &mappings {
         let files = mappings.iter().filter(|mapping| mapping.inode != 0);

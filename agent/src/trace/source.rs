@@ -17,12 +17,13 @@ use rustix::{
 };
 
 use super::{
-    attach::{self, AttachError, Attached, Observed, Outcome, Skipped},
+    attach::{self, AttachError, Attached, Observed, Outcome, Process, Selected, Skipped},
     values::value_of,
 };
 use crate::clock::{Clock, monotonic_ns};
 
-/// Interval at which the offset of the clocks is measured, and whether the observed processes still run.
+/// Interval at which the offset of the clocks is measured, and the observed processes are looked at: whether they still run, and
+/// which libraries they have loaded.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A probe that is attached to tracepoints. Dropping it detaches.
@@ -32,7 +33,8 @@ pub struct ProbeSource {
     attached: BTreeMap<LocationId, Attached>,
     skipped: Vec<Skipped>,
     /// The processes that are observed; empty if they are all of a file.
-    processes: Vec<OwnedFd>,
+    processes: Vec<(Process, OwnedFd)>,
+    selected: Selected,
     is_every_process: bool,
     waiting: VecDeque<Hit>,
     next: u64,
@@ -45,7 +47,8 @@ pub struct ProbeSource {
 }
 
 impl ProbeSource {
-    /// Loads a probe and attaches it to the tracepoints of any of the patterns, or to all if there are none. Contracts name the arguments and give their types.
+    /// Loads a probe and attaches it to the tracepoints of any of the patterns, or to all if there are none. Contracts name the
+    /// arguments and give their types. Libraries that an observed process loads later are attached within a second.
     ///
     /// # Errors
     /// See [`AttachError`]. Single locations that cannot be attached are not an error: see [`skipped`](Self::skipped).
@@ -58,13 +61,19 @@ impl ProbeSource {
         let mut probe = TraceProbe::load(options)?;
         let clock = Clock::sampled();
         let start = timestamp(&clock, monotonic_ns());
-        let Outcome { attached, skipped, pids } = attach::attach(&mut probe, observed, patterns, contracts)?;
-        let pidfd = |pid: u32| pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok();
+        let (patterns, contracts) = (patterns.to_vec(), contracts.to_vec());
+        let selected = Selected { patterns, contracts, max_payload: options.max_payload };
+        let Outcome { attached, skipped, processes } = attach::attach(&mut probe, observed, &selected)?;
+        let pidfd = |process: Process| {
+            let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
+            Some((process, pidfd_open(pid, PidfdFlags::empty()).ok()?))
+        };
         Ok(Self {
             probe,
             attached: attached.into_iter().map(|attached| (attached.id, attached)).collect(),
             skipped,
-            processes: pids.into_iter().filter_map(pidfd).collect(),
+            processes: processes.into_iter().filter_map(pidfd).collect(),
+            selected,
             is_every_process: matches!(observed, Observed::File(_)),
             waiting: VecDeque::new(),
             next: 0,
@@ -88,14 +97,22 @@ impl ProbeSource {
         &self.probe
     }
 
-    /// Measures the clocks, and stops when the last observed process has ended.
+    /// Measures the clocks, attaches to libraries that were loaded, and stops when the last observed process has ended.
     fn check(&mut self) {
         if self.checked.elapsed() < CHECK_INTERVAL {
             return;
         }
         self.checked = Instant::now();
         self.clock.resample();
-        self.processes.retain(|process| !has_ended(process));
+        self.processes.retain(|(_, handle)| !has_ended(handle));
+        if self.stopped.is_some() {
+            return;
+        }
+        for (process, _) in &mut self.processes {
+            let Outcome { attached, skipped, .. } = attach::attach_new(&mut self.probe, process, &self.selected);
+            self.attached.extend(attached.into_iter().map(|attached| (attached.id, attached)));
+            self.skipped.extend(skipped);
+        }
         if !self.is_every_process && self.processes.is_empty() {
             self.stop();
         }

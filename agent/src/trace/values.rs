@@ -5,12 +5,14 @@ use chainscope_ebpf::trace::{ArgumentValue, Data, End, Fetch, Value as Captured}
 use chainscope_trace::{Incomplete, Value};
 use chainscope_usdt::{Argument, Class, Kind, Length, Scalar};
 
-/// How an argument of this type is fetched.
-pub(super) fn fetch_of(kind: Kind) -> Fetch {
+/// How an argument of this type is fetched. At most `max_payload` bytes of one that has a length are.
+pub(super) fn fetch_of(kind: Kind, max_payload: u64) -> Fetch {
     match kind {
         Kind::CString { .. } => Fetch::String,
         Kind::Hash32 => Fetch::Bytes(32),
-        Kind::Bytes(Some(Length::Fixed(length))) => Fetch::Bytes(u32::try_from(length).unwrap_or(u32::MAX)),
+        Kind::Bytes(Some(Length::Fixed(length))) => {
+            Fetch::Bytes(u32::try_from(length.min(max_payload)).unwrap_or(u32::MAX))
+        }
         Kind::Bytes(Some(Length::Argument(index))) => Fetch::Payload(index),
         Kind::Pointer(Some(scalar)) => Fetch::Bytes(u32::from(scalar.shape().size)),
         Kind::Scalar(_) | Kind::Bytes(None) | Kind::Pointer(None) => Fetch::Value,
@@ -76,14 +78,16 @@ fn text(address: u64, data: Data) -> Value {
 }
 
 fn bytes(address: u64, data: Data, claimed: Option<u64>) -> Value {
+    let captured = data.bytes.len() as u64;
     let incomplete = match data.end {
-        End::Whole => None,
+        // As many as were to be fetched.
+        End::Whole => claimed.is_some_and(|claimed| claimed > captured).then_some(Incomplete::Limit),
         End::Limit => Some(Incomplete::Limit),
         End::RingFull => Some(Incomplete::Dropped),
         End::Unreadable => Some(Incomplete::Unreadable),
         End::Unknown => return Value::Unreadable { address },
     };
-    let claimed = claimed.unwrap_or(data.bytes.len() as u64);
+    let claimed = claimed.unwrap_or(captured);
     if data.bytes.is_empty() && incomplete == Some(Incomplete::Unreadable) {
         return Value::Unreadable { address };
     }

@@ -78,6 +78,7 @@ impl Pod {
             network: Some(NetworkOptions { enabled: true, plain_only: false }),
             memory: None,
             logs: None,
+            trace: None,
         }
     }
 }

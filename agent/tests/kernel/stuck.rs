@@ -57,18 +57,19 @@ fn what_is_next_to_a_file_system_and_a_process_that_do_not_answer_is_recorded() 
     let program = build(stage.dir.path());
     let dir = stage.dir.path().join("silent");
     fs::create_dir(&dir).unwrap();
-    // Dropped first: the others wait for it.
+    // The agent and the processes are dropped after the file system that they wait for, also when an assertion fails.
+    let (agent, locked, mut by_path, mut by_directory);
     let file_system = Silent::start(Command::new(&program).arg("mount").arg(&dir));
 
     let container = "5".repeat(64);
     let group = make_group(&format!("docker/{container}"));
-    let mut locked = Command::new("sh");
-    locked.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&group).arg(&program);
-    let locked = Silent::start(locked.arg("lock").arg(&dir));
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&group).arg(&program);
+    locked = Silent::start(command.arg("lock").arg(&dir));
 
     // One whose identity is configured to be there, and one that works there.
-    let mut by_path = TestProcess::start();
-    let mut by_directory = TestProcess::start_with(|command| command.current_dir(&dir).env("TEZOS_NODE_DIR", "."));
+    by_path = TestProcess::start();
+    by_directory = TestProcess::start_with(|command| command.current_dir(&dir).env("TEZOS_NODE_DIR", "."));
     let mut node = TestProcess::start();
     let ports = [by_path.listen(0), by_directory.listen(0), node.listen(0)];
     let entry = |name: &str, port| NodeConfig { name: name.to_owned(), p2p_port: Some(port), ..NodeConfig::default() };
@@ -79,7 +80,7 @@ fn what_is_next_to_a_file_system_and_a_process_that_do_not_answer_is_recorded() 
     ];
     let config =
         Config { capture: capture(), ring_bytes: 8 << 20, ..Config::new(stage.dir.path().join("data"), nodes) };
-    let agent = Agent::start(config, stage.collector.link()).unwrap();
+    agent = Agent::start(config, stage.collector.link()).unwrap();
     stage.found(node.pid());
     session_out(&mut by_path);
     session_out(&mut by_directory);

@@ -8,6 +8,7 @@
 #[path = "../common/collector.rs"]
 #[expect(dead_code, reason = "the kernel tests use the rest")]
 mod collector;
+mod hostile;
 mod program;
 mod tree;
 

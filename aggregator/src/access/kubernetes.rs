@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams};
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::review::{AccessDecision, AccessReview, GROUP, Identity, RESOURCE, ReviewError, ReviewFuture, Reviewer};
+use super::review::{AccessDecision, AccessReview, GROUP, Identity, ReviewError, ReviewFuture, Reviewer};
 
 /// Timeout of a review.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
@@ -101,7 +101,7 @@ impl Reviewer for ApiServer {
         Box::pin(async move {
             let attributes = ResourceAttributes {
                 group: Some(GROUP.to_owned()),
-                resource: Some(RESOURCE.to_owned()),
+                resource: Some(what.resource.name().to_owned()),
                 subresource: Some(what.subresource.to_owned()),
                 verb: Some("get".to_owned()),
                 namespace: Some(what.namespace.clone()).filter(|namespace| !namespace.is_empty()),

@@ -5,7 +5,7 @@
 //! Caller, permission, node ─▶ authorize: yes / patterns / SubjectAccessReview ─▶ (else 403)
 //! ```
 //!
-//! A permission is `get` on a subresource of `tezosnodes`, for the node that a request is about. Answers of Kubernetes are
+//! A permission is `get` on a subresource of `tezosnodes` or `nodetraces`, for the node that a request is about. Answers of Kubernetes are
 //! cached for a minute; without one the request is refused with 503. A caller learns nothing of nodes that they may not read,
 //! not even their names.
 
@@ -26,7 +26,7 @@ use sha2::{Digest as _, Sha256};
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::ApiServer;
 pub use self::review::{
-    AUDIENCE, AccessDecision, AccessReview, GROUP, Identity, RESOURCE, ReviewError, ReviewFuture, Reviewer, expiry,
+    AUDIENCE, AccessDecision, AccessReview, GROUP, Identity, Resource, ReviewError, ReviewFuture, Reviewer, expiry,
 };
 pub(crate) use self::tokens::TokenReviews;
 use self::{
@@ -97,6 +97,9 @@ enum CallerIdentity {
 
 type TokenDigest = [u8; 32];
 
+/// Token, resource, subresource, namespace and name.
+type DecisionKey = (TokenDigest, Resource, &'static str, String, String);
+
 impl Caller {
     fn anyone() -> Self {
         Self { identity: CallerIdentity::Anyone, token: "".into() }
@@ -129,7 +132,7 @@ struct Reviews {
     tokens: TokenReviews,
     reviewer: Arc<dyn Reviewer>,
     identities: Cache<TokenDigest, Option<Arc<Identity>>>,
-    decisions: Cache<(TokenDigest, Permission, String, String), AccessDecision>,
+    decisions: Cache<DecisionKey, AccessDecision>,
 }
 
 impl Access {
@@ -192,17 +195,18 @@ impl Access {
     }
 
     async fn check(&self, caller: &Caller, permission: Permission, node: &str, uncached: bool) -> Result<(), Refusal> {
+        let (resource, namespace, name) = Resource::of(node);
+        let subresource = permission.subresource(resource);
         let refused = |reason: &str| {
-            let (user, permission) = (caller.user(), permission.name());
             let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-            Refusal::Forbidden(format!("{user} may not get tezosnodes/{permission} of {node}{because}"))
+            let (user, resource) = (caller.user(), resource.name());
+            Refusal::Forbidden(format!("{user} may not get {resource}/{subresource} of {node}{because}"))
         };
         match (&self.mode, &caller.identity) {
             (Mode::Open, _) => Ok(()),
             (_, CallerIdentity::Listed(entry)) if entry.may_read(node) => Ok(()),
             (Mode::Kubernetes(reviews), CallerIdentity::Reviewed(identity, token)) => {
-                let (namespace, name) = node.split_once('/').unwrap_or(("", node));
-                let key = (*token, permission, namespace.to_owned(), name.to_owned());
+                let key = (*token, resource, subresource, namespace.to_owned(), name.to_owned());
                 let decision = reviews.decision(identity, key, self.ttl, uncached).await?;
                 if decision.allowed { Ok(()) } else { Err(refused(&decision.reason)) }
             }
@@ -212,16 +216,29 @@ impl Access {
 
     /// Whether the caller has the permission for every node.
     pub(crate) async fn may_read_all(&self, caller: &Caller, permission: Permission) -> Result<bool, Refusal> {
-        self.may_namespace(caller, permission, "").await
+        for resource in Resource::ALL {
+            if !self.may_namespace(caller, permission, resource, "").await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
-    /// Whether the caller has the permission for every node of the namespace; empty: of all namespaces.
-    async fn may_namespace(&self, caller: &Caller, permission: Permission, namespace: &str) -> Result<bool, Refusal> {
+    /// Whether the caller has the permission for every node of the namespace that the resource describes; empty: of all
+    /// namespaces.
+    async fn may_namespace(
+        &self,
+        caller: &Caller,
+        permission: Permission,
+        resource: Resource,
+        namespace: &str,
+    ) -> Result<bool, Refusal> {
         match (&self.mode, &caller.identity) {
             (Mode::Open, _) => Ok(true),
             (_, CallerIdentity::Listed(entry)) => Ok(entry.may_read_all()),
             (Mode::Kubernetes(reviews), CallerIdentity::Reviewed(identity, token)) => {
-                let key = (*token, permission, namespace.to_owned(), String::new());
+                let subresource = permission.subresource(resource);
+                let key = (*token, resource, subresource, namespace.to_owned(), String::new());
                 Ok(reviews.decision(identity, key, self.ttl, false).await?.allowed)
             }
             _ => Ok(false),
@@ -235,14 +252,30 @@ impl Access {
         permission: Permission,
         nodes: Vec<String>,
     ) -> Result<BTreeSet<String>, Refusal> {
-        if nodes.is_empty() || self.may_read_all(caller, permission).await? {
+        let mut visible = BTreeSet::new();
+        for resource in Resource::ALL {
+            let described = nodes.iter().filter(|node| Resource::of(node).0 == resource).cloned().collect();
+            visible.extend(self.visible_of(caller, permission, resource, described).await?);
+        }
+        Ok(visible)
+    }
+
+    /// [`Self::visible_nodes`] of nodes that the resource describes.
+    async fn visible_of(
+        &self,
+        caller: &Caller,
+        permission: Permission,
+        resource: Resource,
+        nodes: Vec<String>,
+    ) -> Result<BTreeSet<String>, Refusal> {
+        if nodes.is_empty() || self.may_namespace(caller, permission, resource, "").await? {
             return Ok(nodes.into_iter().collect());
         }
         let namespaces: BTreeSet<String> =
             nodes.iter().filter_map(|node| Some(node.split_once('/')?.0.to_owned())).collect();
         let whole = stream::iter(namespaces)
             .map(|namespace: String| async move {
-                let all = self.may_namespace(caller, permission, &namespace).await?;
+                let all = self.may_namespace(caller, permission, resource, &namespace).await?;
                 Ok::<_, Refusal>(all.then_some(namespace))
             })
             .buffer_unordered(MAX_CONCURRENT_REVIEWS)
@@ -293,15 +326,16 @@ impl Reviews {
     async fn decision(
         &self,
         identity: &Identity,
-        key: (TokenDigest, Permission, String, String),
+        key: DecisionKey,
         ttl: Duration,
         uncached: bool,
     ) -> Result<AccessDecision, ReviewError> {
         if !uncached && let Some(known) = self.decisions.get(&key) {
             return Ok(known);
         }
-        let (_, permission, namespace, name) = &key;
-        let review = AccessReview { subresource: permission.name(), namespace: namespace.clone(), name: name.clone() };
+        let (_, resource, subresource, namespace, name) = &key;
+        let (namespace, name) = (namespace.clone(), name.clone());
+        let review = AccessReview { resource: *resource, subresource, namespace, name };
         let decision = self.reviewer.authorize(identity, &review).await?;
         let keep = if decision.allowed { ttl } else { ttl.min(REFUSAL_TTL) };
         self.decisions.put(key, decision.clone(), keep);

@@ -1,6 +1,8 @@
-//! Permissions: `get` on a subresource of `tezosnodes`, one for each kind of data.
+//! Permissions: `get` on a subresource of `tezosnodes` or `nodetraces`, one for each kind of data.
 
-/// A subresource of `tezosnodes` that a caller may be allowed to `get`.
+use super::review::Resource;
+
+/// A subresource that a caller may be allowed to `get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Permission {
     Messages,
@@ -9,6 +11,7 @@ pub(crate) enum Permission {
     Stats,
     Memory,
     Logs,
+    Trace,
 }
 
 impl Permission {
@@ -21,6 +24,16 @@ impl Permission {
             Self::Stats => "stats",
             Self::Memory => "memory",
             Self::Logs => "logs",
+            Self::Trace => "trace",
+        }
+    }
+
+    /// Name of the subresource of a resource. A `NodeTrace` has no messages: whoever may read its events also sees it in
+    /// `/nodes`.
+    pub(crate) fn subresource(self, resource: Resource) -> &'static str {
+        match (self, resource) {
+            (Self::Messages, Resource::NodeTraces) => Self::Trace.name(),
+            _ => self.name(),
         }
     }
 }
@@ -77,4 +90,12 @@ pub(crate) struct ReadLogs;
 
 impl AccessPolicy for ReadLogs {
     const PERMISSION: Permission = Permission::Logs;
+}
+
+/// Requires [`Permission::Trace`].
+#[derive(Debug)]
+pub(crate) struct ReadTrace;
+
+impl AccessPolicy for ReadTrace {
+    const PERMISSION: Permission = Permission::Trace;
 }

@@ -10,11 +10,10 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use chainscope_proto::NODE_TRACE_PREFIX;
 
-/// The API group of `TezosNode`.
+/// The API group of the resources that describe nodes.
 pub const GROUP: &str = "chainscope.dev";
-/// The resource of permissions; each kind of data is a subresource of it.
-pub const RESOURCE: &str = "tezosnodes";
 /// The audience of tokens between agents, aggregator and operator.
 pub const AUDIENCE: &str = "chainscope";
 
@@ -42,9 +41,43 @@ impl Identity {
     }
 }
 
-/// Resource attributes of a SubjectAccessReview: `get` on a subresource of a `TezosNode`.
+/// A resource that describes nodes; each kind of data is a subresource of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Resource {
+    /// `TezosNode`.
+    TezosNodes,
+    /// `NodeTrace`.
+    NodeTraces,
+}
+
+impl Resource {
+    /// Every resource.
+    pub const ALL: [Self; 2] = [Self::TezosNodes, Self::NodeTraces];
+
+    /// Its name in the API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TezosNodes => "tezosnodes",
+            Self::NodeTraces => "nodetraces",
+        }
+    }
+
+    /// The resource that describes the node of this name, its namespace and its name.
+    pub(crate) fn of(node: &str) -> (Self, &str, &str) {
+        let (namespace, name) = node.split_once('/').unwrap_or(("", node));
+        match name.strip_prefix(NODE_TRACE_PREFIX).filter(|_| !namespace.is_empty()) {
+            Some(name) => (Self::NodeTraces, namespace, name),
+            None => (Self::TezosNodes, namespace, name),
+        }
+    }
+}
+
+/// Resource attributes of a SubjectAccessReview: `get` on a subresource of a resource that describes nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessReview {
+    /// The resource.
+    pub resource: Resource,
     /// `messages`, `connections`, …
     pub subresource: &'static str,
     /// Empty: in all namespaces.
@@ -99,10 +132,18 @@ mod tests {
     use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
     use proptest::prelude::*;
 
-    use super::expiry;
+    use super::{Resource, expiry};
 
     fn token(claims: &str) -> String {
         format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    #[test]
+    fn a_node_is_described_by_the_resource_of_its_name() {
+        assert_eq!(Resource::of("tezos/rolling"), (Resource::TezosNodes, "tezos", "rolling"));
+        assert_eq!(Resource::of("bitcoin/trace:bitcoind"), (Resource::NodeTraces, "bitcoin", "bitcoind"));
+        assert_eq!(Resource::of("trace:x"), (Resource::TezosNodes, "", "trace:x"), "of a configuration file");
+        assert_eq!(Resource::of("9732"), (Resource::TezosNodes, "", "9732"));
     }
 
     #[test]

@@ -153,9 +153,15 @@ impl Catalog {
                 for (name, node) in &persisted.nodes {
                     if changed.contains(name) || !known.contains_key(name) {
                         let (aliases, retention) = (node.aliases.clone(), Some(node.retention()));
-                        let (log_retention, memory) = (node.log_retention(), node.memory());
-                        let (configured, deleted_ns) = (true, None);
-                        let node = NodeEntry { aliases, configured, retention, log_retention, memory, deleted_ns };
+                        let node = NodeEntry {
+                            aliases,
+                            configured: true,
+                            retention,
+                            log_retention: node.log_retention(),
+                            trace_retention: node.trace_retention(),
+                            memory: node.memory(),
+                            deleted_ns: None,
+                        };
                         known.insert(name.clone(), node);
                     }
                 }
@@ -252,7 +258,7 @@ impl Catalog {
 
 /// Whether the node has no records, except possibly the summary of open connections.
 pub(crate) fn is_empty(node: &NodeInfo) -> bool {
-    node.rows == 0 && node.log_ids.is_empty() && node.bytes < MAX_SUMMARY_BYTES
+    node.rows == 0 && node.log_ids.is_empty() && node.trace_ids.is_empty() && node.bytes < MAX_SUMMARY_BYTES
 }
 
 #[cfg(test)]

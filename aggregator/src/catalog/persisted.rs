@@ -11,7 +11,7 @@ use std::{
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::{
     VERSIONS,
-    v1::{CatalogNode, CatalogUpdate, LogRetention, MemorySnapshots},
+    v1::{CatalogNode, CatalogUpdate, LogRetention, MemorySnapshots, TraceRetention},
 };
 use chainscope_store::{Retention, SnapshotLimits};
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,9 @@ pub(super) struct CatalogEntry {
     #[serde(default)]
     memory: Option<MemorySnapshotConfig>,
     #[serde(default)]
-    logs: Option<LogLimits>,
+    logs: Option<Limits>,
+    #[serde(default)]
+    trace: Option<Limits>,
 }
 
 /// Snapshots of a node's memory, as the operator configures them.
@@ -75,19 +77,30 @@ struct MemorySnapshotConfig {
     keep_seconds: Option<u64>,
 }
 
-/// Limits of a node's log messages.
+/// Limits of the log messages or the events of tracepoints of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-struct LogLimits {
+struct Limits {
     keep_rows: Option<u64>,
     keep_bytes: Option<u64>,
     keep_seconds: Option<u64>,
 }
 
+impl Limits {
+    fn retention(&self) -> Retention {
+        let Self { keep_rows, keep_bytes, keep_seconds } = *self;
+        Retention { rows: keep_rows, bytes: keep_bytes, age: keep_seconds.map(Duration::from_secs) }
+    }
+}
+
 impl CatalogEntry {
     /// Limits of its log messages, if the operator configures them.
     pub(super) fn log_retention(&self) -> Option<Retention> {
-        let LogLimits { keep_rows, keep_bytes, keep_seconds } = self.logs.as_ref()?;
-        Some(Retention { rows: *keep_rows, bytes: *keep_bytes, age: keep_seconds.map(Duration::from_secs) })
+        self.logs.as_ref().map(Limits::retention)
+    }
+
+    /// Limits of its events of tracepoints, if the operator configures them.
+    pub(super) fn trace_retention(&self) -> Option<Retention> {
+        self.trace.as_ref().map(Limits::retention)
     }
 
     /// Snapshots of its memory, if the operator configures them.
@@ -114,11 +127,17 @@ impl From<CatalogNode> for CatalogEntry {
             hosts,
             memory_snapshots,
             log_retention,
+            trace_retention,
         } = node;
         let memory = memory_snapshots.map(|MemorySnapshots { every_seconds, keep_bytes, keep_seconds }| {
             MemorySnapshotConfig { every_seconds, keep_bytes, keep_seconds }
         });
-        let logs = log_retention.map(|LogRetention { keep_rows, keep_bytes, keep_seconds }| LogLimits {
+        let logs = log_retention.map(|LogRetention { keep_rows, keep_bytes, keep_seconds }| Limits {
+            keep_rows,
+            keep_bytes,
+            keep_seconds,
+        });
+        let trace = trace_retention.map(|TraceRetention { keep_rows, keep_bytes, keep_seconds }| Limits {
             keep_rows,
             keep_bytes,
             keep_seconds,
@@ -131,6 +150,7 @@ impl From<CatalogNode> for CatalogEntry {
             keep_seconds,
             memory,
             logs,
+            trace,
         }
     }
 }

@@ -17,6 +17,7 @@ fn node(name: &str, aliases: &[&str], hosts: &[&str]) -> CatalogNode {
         keep_rows: Some(7),
         memory_snapshots: None,
         log_retention: Some(LogRetention { keep_rows: None, keep_bytes: Some(9), keep_seconds: Some(30) }),
+        trace_retention: None,
         keep_bytes: None,
         keep_seconds: Some(60),
         hosts: list(hosts),

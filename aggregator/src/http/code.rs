@@ -19,6 +19,7 @@ pub(crate) enum Code {
     UnknownNode,
     UnknownProcess,
     UnknownSnapshot,
+    UnknownRun,
     MethodNotAllowed,
     UriTooLong,
     HostNotAllowed,
@@ -33,7 +34,7 @@ pub(crate) enum Code {
 impl Code {
     /// All of them, in the order of their statuses.
     #[cfg(test)]
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::InvalidParameter,
         Self::NodeRequired,
         Self::AmbiguousNode,
@@ -45,6 +46,7 @@ impl Code {
         Self::UnknownNode,
         Self::UnknownProcess,
         Self::UnknownSnapshot,
+        Self::UnknownRun,
         Self::MethodNotAllowed,
         Self::UriTooLong,
         Self::HostNotAllowed,
@@ -92,6 +94,7 @@ impl Code {
             Self::UnknownSnapshot => {
                 ("urn:chainscope:problem:unknown_snapshot", StatusCode::NOT_FOUND, "There is no such snapshot")
             }
+            Self::UnknownRun => ("urn:chainscope:problem:unknown_run", StatusCode::NOT_FOUND, "There is no such run"),
             Self::MethodNotAllowed => (
                 "urn:chainscope:problem:method_not_allowed",
                 StatusCode::METHOD_NOT_ALLOWED,

@@ -4,8 +4,8 @@
 //! listener ─▶ server ─▶ prefix: hosts, node prefixes, methods, CORS ─▶ router ─▶ app: authentication, authorization ─▶ handler
 //! ```
 //!
-//! `network`, `memory` and `logs` have the routes of a pillar; a further pillar is a further directory with `routes()` and
-//! `Api`. What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any length), `rows` and
+//! `network`, `memory`, `logs`, `trace` and `latency` have the routes of a pillar; a further pillar is a further directory with
+//! `routes()` and `Api`. What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any length), `rows` and
 //! `stream` (rows with ids, in pages and live), `response`, `problem` and `code` (errors), `request_id`, `conditional` (entity tags), `app` (state, and the only ways to the store).
 //! This file has the wiring: no other file imports it.
 
@@ -16,6 +16,7 @@ mod compression;
 mod conditional;
 mod docs;
 pub(crate) mod in_flight;
+mod latency;
 mod least_rate;
 mod list;
 mod logs;
@@ -36,6 +37,7 @@ mod scrape;
 pub(crate) mod server;
 mod stream;
 mod time;
+mod trace;
 
 use std::{sync::Arc, time::Instant};
 
@@ -59,6 +61,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(network::routes())
         .merge(memory::routes())
         .merge(logs::routes())
+        .merge(trace::routes())
+        .merge(latency::routes())
         .route("/nodes", get(nodes::nodes))
         .route("/v2/version", get(operations::version))
         .route(node_rpc::HEAD_HEADER, get(node_rpc::head_header))

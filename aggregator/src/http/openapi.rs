@@ -13,7 +13,7 @@ use utoipa::{
     },
 };
 
-use super::{logs, memory, network, node_rpc, nodes, operations, problem::Problem};
+use super::{latency, logs, memory, network, node_rpc, nodes, operations, problem::Problem, trace};
 
 /// Name of the security scheme.
 const SCHEME: &str = "bearer";
@@ -30,7 +30,7 @@ pub(crate) const MEMORY_PROFILER: &str = include_str!("../../openapi/memory-prof
 #[openapi(
     info(
         title = "Chainscope",
-        description = "What a blockchain node exchanges with its peers, what it logs, and which of its code holds its memory. \
+        description = "What a blockchain node exchanges with its peers, what it logs, which of its code holds its memory, and what its tracepoints say. \
             Every path but /nodes, /metrics and health also exists below /nodes/{name}/ and /nodes/{namespace}/{name}/, and \
             is then about that node. Every response has the id of its request in the header `x-request-id`.",
         license(name = "Apache-2.0 OR MIT")
@@ -70,6 +70,8 @@ pub(crate) fn generate() -> [String; 3] {
     full.merge(network::Api::openapi());
     full.merge(memory::Api::openapi());
     full.merge(logs::Api::openapi());
+    full.merge(trace::Api::openapi());
+    full.merge(latency::Api::openapi());
     require_token(&mut full);
     full.merge(Operations::openapi());
     let mut recorder = NetworkRecorder::openapi();

@@ -21,10 +21,11 @@ use prometheus_client::{
 use super::{
     app::{App, OperationsAccess},
     code::Code,
-    logs, memory, network,
+    latency, logs, memory, network,
     problem::Problem,
     response,
     scrape::gauge,
+    trace,
 };
 
 /// OpenMetrics' media type: that of the encoder.
@@ -106,6 +107,8 @@ fn scraped(access: &OperationsAccess, store: &Store, budget: &Budget) -> Result<
     nodes.retain(|node| access.nodes().knows(&node.name));
     network::scrape(&mut registry, store, &nodes, budget)?;
     logs::scrape(&mut registry, store, &nodes);
+    trace::scrape(&mut registry, &nodes);
+    latency::scrape(&mut registry, &nodes);
     memory::scrape(&mut registry, access);
     let disk = store.disk()?;
     gauge(

@@ -89,6 +89,16 @@ pub(crate) fn from_str<'de, D: Deserializer<'de>, T: FromStr>(value: D, defect: 
     text.parse().map(Some).map_err(|_| D::Error::custom(format!("{} is {defect}", shown(&text))))
 }
 
+/// Deserializes a list whose items are separated by commas.
+pub(crate) fn list<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(
+    value: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    let text = Cow::<str>::deserialize(value)?;
+    let items = text.split(',').filter(|item| !item.is_empty());
+    let parse = |item: &str| item.parse().map_err(|cause| D::Error::custom(format!("{}: {cause}", shown(item))));
+    items.map(parse).collect::<Result<_, _>>().map(Some)
+}
+
 /// Whether the text consists of decimal digits.
 pub(crate) fn is_decimal(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())

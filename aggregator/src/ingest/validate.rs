@@ -6,8 +6,8 @@
 
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_proto::v1::{
-    Chunk, ConnectionEvent, LogMessage, Loss, Message, NetworkAccount, Record, SocketAddress, connection_event::Event,
-    record::Kind,
+    Chunk, ConnectionEvent, LatencyBlock, LogMessage, Loss, Message, NetworkAccount, Record, SocketAddress, TraceEvent,
+    connection_event::Event, record::Kind,
 };
 use prost::Message as _;
 
@@ -27,6 +27,14 @@ const MAX_MESSAGE_BYTES: u64 = 128 << 20;
 const MAX_MESSAGE_CHUNKS: u64 = 1 << 16;
 /// Maximum length of a log message. Agents split longer ones.
 const MAX_LOG_MESSAGE_BYTES: usize = chainscope_logs::MAX_MESSAGE_BYTES;
+/// Maximum size of the description of a tracepoint.
+const MAX_ATTACHMENT_BYTES: usize = 64 << 10;
+/// Maximum number of arguments of a tracepoint.
+const MAX_ARGUMENTS: usize = 64;
+/// Maximum number of peers of an event.
+const MAX_PEERS: usize = 8;
+/// Maximum number of tags of a run.
+const MAX_TAGS: usize = 64;
 /// Maximum number of reasons in an account.
 const MAX_REASONS: usize = 256;
 /// Maximum number of chunks that messages may refer to before more are sent.
@@ -70,6 +78,8 @@ impl Validator {
             Some(Kind::TargetEvent(event)) => name("event", &event.event).and_then(|()| text("event", &event.detail)),
             Some(Kind::NetworkAccount(terms)) => account(terms),
             Some(Kind::LogMessage(message)) => log_message(message),
+            Some(Kind::TraceEvent(event)) => trace_event(event),
+            Some(Kind::LatencyBlock(block)) => latency_block(block),
             None => Ok(()),
         }
     }
@@ -121,6 +131,24 @@ fn connection(event: &ConnectionEvent) -> Result<(), Defect> {
 fn log_message(message: &LogMessage) -> Result<(), Defect> {
     require("log message", message.raw.len() <= MAX_LOG_MESSAGE_BYTES)?;
     name("log source", &message.source)
+}
+
+fn trace_event(event: &TraceEvent) -> Result<(), Defect> {
+    [&event.provider, &event.name, &event.comm].into_iter().try_for_each(|part| name("tracepoint", part))?;
+    require("peers of an event", event.peers.len() <= MAX_PEERS)?;
+    event.peers.iter().try_for_each(|peer| text("peers of an event", peer))?;
+    require("attachment", event.attachment.len() <= MAX_ATTACHMENT_BYTES)?;
+    require("arguments", event.arguments.len() <= MAX_ARGUMENTS)
+}
+
+fn latency_block(block: &LatencyBlock) -> Result<(), Defect> {
+    chainscope_latency::record::check(block)?;
+    let Some(run) = &block.run else { return Ok(()) };
+    let optional = [&run.build_id, &run.commit].into_iter().flatten();
+    optional.chain([&run.executable, &run.host, &run.kernel]).try_for_each(|part| text("a run", part))?;
+    require("tags of a run", run.tags.len() <= MAX_TAGS)?;
+    run.tags.iter().try_for_each(|tag| name("tags of a run", tag))?;
+    run.functions.iter().try_for_each(|function| text("functions of a run", &function.name))
 }
 
 fn account(terms: &NetworkAccount) -> Result<(), Defect> {

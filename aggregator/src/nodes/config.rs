@@ -15,6 +15,8 @@ pub struct NodeConfig {
     pub retention: Retention,
     /// Limits of its stored log messages.
     pub log_retention: Retention,
+    /// Limits of its stored events of tracepoints.
+    pub trace_retention: Retention,
     /// Snapshots of its memory.
     pub memory: SnapshotPolicy,
     /// Address of a listener whose API serves this node only.
@@ -22,7 +24,8 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// A node without aliases, and without limits but those of memory snapshots and log messages, the defaults.
+    /// A node without aliases, and without limits but those of memory snapshots, log messages and events of tracepoints, the
+    /// defaults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -30,6 +33,7 @@ impl NodeConfig {
             aliases: Vec::new(),
             retention: Retention::default(),
             log_retention: default_log_retention(),
+            trace_retention: default_trace_retention(),
             memory: SnapshotPolicy::default(),
             listen: None,
         }
@@ -68,14 +72,21 @@ impl From<&chainscope_spec::NodeConfig> for NodeConfig {
             node.observe.memory.as_ref().map_or_else(SnapshotPolicy::default, |memory| (&memory.snapshots).into());
         let logs = node.observe.logs.as_ref();
         let log_retention = logs.map_or_else(default_log_retention, |logs| retention_of(&logs.retention));
+        let trace = node.observe.trace.as_ref();
+        let trace_retention = trace.map_or_else(default_trace_retention, |trace| retention_of(&trace.retention));
         let (name, retention) = (node.name.clone(), retention_of(&node.observe.retention));
-        Self { name, aliases, retention, log_retention, memory, listen: node.listen }
+        Self { name, aliases, retention, log_retention, trace_retention, memory, listen: node.listen }
     }
 }
 
 /// Limits of log messages where none are configured: 5 GiB of a node.
 pub(crate) fn default_log_retention() -> Retention {
     retention_of(&chainscope_spec::Logs::default().retention)
+}
+
+/// Limits of events of tracepoints where none are configured: 5 GiB of a node.
+pub(crate) fn default_trace_retention() -> Retention {
+    retention_of(&chainscope_spec::Trace::of::<&str>([]).retention)
 }
 
 /// The limits as the store takes them.

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub use self::config::{NodeConfig, SnapshotPolicy};
 pub(crate) use self::{
-    config::{default_log_retention, retention_of},
+    config::{default_log_retention, default_trace_retention, retention_of},
     name::check_name,
 };
 use crate::Error;
@@ -54,6 +54,8 @@ pub(crate) struct NodeEntry {
     pub(crate) retention: Option<Retention>,
     /// Limits of its log messages; none: the default retention of log messages.
     pub(crate) log_retention: Option<Retention>,
+    /// Limits of its events of tracepoints; none: the default retention of these.
+    pub(crate) trace_retention: Option<Retention>,
     /// Snapshots of its memory; none: the default policy.
     pub(crate) memory: Option<SnapshotPolicy>,
     /// When its resource was found to be deleted, nanoseconds since 1970.
@@ -87,6 +89,7 @@ impl Nodes {
                 configured: true,
                 retention: Some(node.retention),
                 log_retention: Some(node.log_retention),
+                trace_retention: Some(node.trace_retention),
                 memory: Some(node.memory),
                 deleted_ns: None,
             };
@@ -108,15 +111,17 @@ impl Nodes {
     /// Sets the retention of the node in the store. Blocks.
     pub(crate) fn apply_retention(&self, store: &Store, name: &str) -> Result<(), chainscope_store::Error> {
         let _applying = self.applying.lock();
-        let known = self.known.read().get(name).map(|known| (known.retention, known.log_retention));
-        let (own, logs) = known.unwrap_or_default();
+        let known = self.known.read();
+        let known = known.get(name).map(|known| (known.retention, known.log_retention, known.trace_retention));
+        let (own, logs, trace) = known.unwrap_or_default();
         let retention = own.unwrap_or(self.retention);
-        let logs = match is_expired(&retention) {
-            true => retention,
-            false => logs.unwrap_or_else(default_log_retention),
+        let (logs, trace) = match is_expired(&retention) {
+            true => (retention, retention),
+            false => (logs.unwrap_or_else(default_log_retention), trace.unwrap_or_else(default_trace_retention)),
         };
         store.set_retention(name, retention)?;
-        store.set_log_retention(name, logs)
+        store.set_log_retention(name, logs)?;
+        store.set_trace_retention(name, trace)
     }
 
     /// Snapshot policy of the node; none if there is no such node. A node that is to be deleted keeps no snapshots.

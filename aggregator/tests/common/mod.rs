@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod fake;
+pub(crate) mod latency;
 pub(crate) mod logs;
+pub(crate) mod trace;
 
 use std::{
     io::{BufRead as _, BufReader, Read},

@@ -24,7 +24,7 @@ fn guarded(change: impl FnOnce(&mut Config)) -> (Server, Arc<Reviews>) {
     }
     reviews.allow("alice", "messages", "a", "x");
     reviews.allow("carol", "messages", "a", "");
-    for right in ["messages", "connections", "chunks", "stats", "memory", "logs"] {
+    for right in ["messages", "connections", "chunks", "stats", "memory", "logs", "trace"] {
         reviews.allow("root", right, "", "");
     }
     let access = AccessConfig::Kubernetes(Arc::clone(&reviews) as _);
@@ -46,12 +46,15 @@ fn open_connections(server: &Server) -> u64 {
     line.unwrap().parse::<u64>().unwrap() - 1
 }
 
-const NODE_PATHS: [&str; 18] = [
+const NODE_PATHS: [&str; 21] = [
     "/v2/p2p",
     "/v2/p2p/0",
     "/v2/p2p/stream",
     "/v2/log",
     "/v2/log/stream",
+    "/v2/trace",
+    "/v2/trace/stream",
+    "/v2/trace/relay",
     "/v2/stats",
     "/v3/logs",
     "/v3/messages",

@@ -374,7 +374,9 @@ fn snapshots_are_stored_compared_and_evicted() {
 
 #[test]
 fn yesterdays_tree_is_found_by_time() {
-    let server = Server::start();
+    // The snapshots are older than the default age, and eviction is periodic.
+    let keep = SnapshotPolicy { every: Duration::ZERO, limits: SnapshotLimits::default() };
+    let server = Server::with(|config| config.nodes.push(NodeConfig { memory: keep, ..NodeConfig::new("9732") }));
     for (hour, pages) in [(0, 100), (1, 200), (2, 300)] {
         let mut process = recorder(7);
         process.hold(&[FrameName::own("main", 1)], [pages, 0, 0]);

@@ -11,7 +11,14 @@ use serde_json::Value;
 
 use crate::{
     common::{
-        CONNECTION, Server, TIME, event, fake::Reviews, identified, logs::lines, message, opened, record, with_chunks,
+        CONNECTION, Server, TIME, event,
+        fake::Reviews,
+        identified,
+        latency::{records as latency_records, run},
+        logs::lines,
+        message, opened, record,
+        trace::{added, message as trace_message},
+        with_chunks,
     },
     memory::example,
 };
@@ -37,7 +44,7 @@ fn documents() -> [Value; 3] {
 fn every_path_is_described_once() {
     let [full, recorder, profiler] =
         documents().map(|document| document["paths"].as_object().unwrap().keys().cloned().collect::<Vec<_>>());
-    assert_eq!(full.len(), 24);
+    assert_eq!(full.len(), 30);
     assert!(recorder.iter().chain(&profiler).all(|path| full.contains(path)));
 }
 
@@ -180,7 +187,7 @@ fn server() -> Server {
 pub(crate) fn guarded() -> Server {
     let reviews = Reviews::default();
     reviews.user("secret", "tester");
-    for right in ["messages", "connections", "chunks", "stats", "memory", "logs"] {
+    for right in ["messages", "connections", "chunks", "stats", "memory", "logs", "trace"] {
         reviews.allow("tester", right, "", "");
     }
     let access = AccessConfig::Kubernetes(Arc::new(reviews));
@@ -209,6 +216,10 @@ fn with_records(change: impl FnOnce(&mut Config)) -> Server {
         "Nov 24 13:56:37.285 NOTICE │ read identity file",
         "<005> 2025-10-10T12:33:27.197-00:00 [p2p] peer",
     ]));
+    records.extend([added(0, 7, 250), trace_message(1, 7, "inbound", 3, "inv", vec![0])]);
+    for (id, tag) in [(1, "v1"), (2, "v2")] {
+        records.extend(latency_records(&run(id, tag, 0, 12, 1_000_000 * u64::from(id))));
+    }
     server.feed("9732", records);
     let mut agent = server.agent(&[]);
     agent.memory([example().keyframe()]);
@@ -220,8 +231,15 @@ fn responses_are_as_described() {
     let server = server();
     let [document, ..] = documents();
     let key = server.json("/v3/chunks")[0][0].as_str().unwrap().to_owned();
-    let more =
-        ["/v2/p2p/1", "/v2/p2p/9", "/v3/chunk/1.1-local-0", "/v1/tree?threshold=0", "/v1/tree?kind=all&reverse=true"];
+    let more = [
+        "/v2/p2p/1",
+        "/v2/p2p/9",
+        "/v3/chunk/1.1-local-0",
+        "/v1/tree?threshold=0",
+        "/v1/tree?kind=all&reverse=true",
+        "/v2/latency/report?run=v1",
+        "/v2/latency/compare?a=v1&b=v2",
+    ];
     let wrong = [
         "/v2/p2p?limit=x",
         "/v2/p2p?node_name=none",
@@ -229,6 +247,9 @@ fn responses_are_as_described() {
         "/v3/chunks?cn=x",
         "/v1/flamegraph?at=1",
         "/v2/log?query=(",
+        "/v2/trace?filter=x",
+        "/v2/latency/report?run=none",
+        "/v2/latency/compare?a=v1&b=v1",
     ];
     let described = document["paths"].as_object().unwrap().keys().filter(|path| !path.ends_with("/stream"));
     let described = described.map(|path| path.replace("{id}", "0").replace("{key}", &key));

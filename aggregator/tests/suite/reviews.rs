@@ -12,7 +12,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use chainscope_aggregator::access::{AccessDecision, AccessReview, ApiServer, Identity, Reviewer as _};
+use chainscope_aggregator::access::{AccessDecision, AccessReview, ApiServer, Identity, Resource, Reviewer as _};
 use serde_json::{Value, json};
 
 /// Responds with the next of the given statuses, and records the requests.
@@ -94,6 +94,7 @@ async fn a_subject_access_review_is_as_the_documents_have_it() {
         created(json!({"allowed": false})),
         created(json!({"allowed": true, "denied": true, "reason": "no"})),
         created(json!({"allowed": true})),
+        created(json!({"allowed": true})),
     ])
     .await;
     let who = Identity {
@@ -103,6 +104,7 @@ async fn a_subject_access_review_is_as_the_documents_have_it() {
         extra: BTreeMap::from([("scopes".into(), vec!["a".into()])]),
     };
     let what = |namespace: &str, name: &str| AccessReview {
+        resource: Resource::TezosNodes,
         subresource: "messages",
         namespace: namespace.into(),
         name: name.into(),
@@ -113,6 +115,8 @@ async fn a_subject_access_review_is_as_the_documents_have_it() {
     assert!(!server.authorize(&who, &what("", "")).await.unwrap().allowed, "denied");
     let user = Identity { user: "bob".into(), ..Identity::default() };
     assert!(server.authorize(&user, &what("", "")).await.unwrap().allowed);
+    let trace = AccessReview { resource: Resource::NodeTraces, subresource: "trace", ..what("bitcoin", "bitcoind") };
+    assert!(server.authorize(&user, &trace).await.unwrap().allowed);
     let requests = script.requests.lock().unwrap();
     let (path, review) = &requests[0];
     assert_eq!(path, "POST /apis/authorization.k8s.io/v1/subjectaccessreviews");
@@ -135,6 +139,9 @@ async fn a_subject_access_review_is_as_the_documents_have_it() {
     assert_eq!(review["spec"], spec);
     assert_eq!(requests[1].1["spec"]["resourceAttributes"], attributes(Some("default"), None));
     assert_eq!(requests[3].1["spec"], json!({"user": "bob", "resourceAttributes": attributes(None, None)}));
+    let attributes = json!({"group": "chainscope.dev", "resource": "nodetraces", "subresource": "trace", "verb": "get",
+        "namespace": "bitcoin", "name": "bitcoind"});
+    assert_eq!(requests[4].1["spec"]["resourceAttributes"], attributes);
 }
 
 #[tokio::test]
@@ -155,6 +162,7 @@ async fn every_failure_of_a_review_is_an_error() {
     }
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let unreachable = ApiServer::new(kube::Client::try_from(config).unwrap());
-    let review = AccessReview { subresource: "stats", namespace: String::new(), name: String::new() };
+    let resource = Resource::NodeTraces;
+    let review = AccessReview { resource, subresource: "stats", namespace: String::new(), name: String::new() };
     assert!(unreachable.authorize(&Identity::default(), &review).await.is_err());
 }

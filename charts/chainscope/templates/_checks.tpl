@@ -1,17 +1,19 @@
 {{/* Checks against objects of the cluster: what the API server or Helm would refuse without the remedy. Without a cluster, as in
      `helm template`, lookup finds nothing. */}}
 
-{{/* Helm refuses a CRD that another release has left. */}}
-{{- define "chainscope.checkCrd" -}}
-{{- $crd := "tezosnodes.chainscope.dev" -}}
+{{/* Helm refuses CRDs that another release has left. */}}
+{{- define "chainscope.checkCrds" -}}
+{{- $foreign := list -}}
+{{- $owner := list "" "" -}}
+{{- range $crd := list "tezosnodes.chainscope.dev" "nodetraces.chainscope.dev" -}}
 {{- $found := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $crd -}}
-{{- if and .Values.crds.install $found -}}
+{{- if and $.Values.crds.install $found -}}
 {{- $annotations := $found.metadata.annotations | default dict -}}
 {{- $name := get $annotations "meta.helm.sh/release-name" -}}
 {{- $namespace := get $annotations "meta.helm.sh/release-namespace" -}}
-{{- if not (and (eq $name .Release.Name) (eq $namespace .Release.Namespace)) -}}
+{{- if not (and (eq $name $.Release.Name) (eq $namespace $.Release.Namespace)) -}}
 {{- $operators := list -}}
-{{- range (lookup "apps/v1" "Deployment" ($namespace | default .Release.Namespace) "").items -}}
+{{- range (lookup "apps/v1" "Deployment" ($namespace | default $.Release.Namespace) "").items -}}
 {{- $labels := .metadata.labels | default dict -}}
 {{- if and $name (eq (get $labels "app.kubernetes.io/instance") $name) (eq (get $labels "app.kubernetes.io/component") "operator") -}}
 {{- $operators = append $operators .metadata.name -}}
@@ -20,30 +22,36 @@
 {{- if $operators -}}
 {{- include "chainscope.otherRelease" (list $name $namespace) | fail -}}
 {{- end -}}
-{{- include "chainscope.foreignCrd" (list . $crd $name $namespace) | fail -}}
+{{- $foreign = append $foreign $crd -}}
+{{- $owner = list $name $namespace -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $foreign -}}
+{{- include "chainscope.foreignCrds" (list . $foreign $owner) | fail -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "chainscope.otherRelease" }}
 
 The release {{ index . 0 }} in namespace {{ index . 1 }} is running: two would both record every node. Upgrade it, or uninstall it first, which
-keeps the TezosNodes:
+keeps TezosNodes and NodeTraces:
 
   helm uninstall {{ index . 0 }} --namespace {{ index . 1 }}
 {{ end -}}
 
-{{- define "chainscope.foreignCrd" }}
+{{- define "chainscope.foreignCrds" }}
 {{- $root := index . 0 }}
-{{- $crd := index . 1 }}
+{{- $crds := index . 1 | join " " }}
+{{- $owner := index . 2 }}
 
-The CustomResourceDefinition {{ $crd }} {{ if index . 2 }}was kept from the release {{ index . 2 }} in namespace {{ index . 3 }}{{ else }}was installed without Helm{{ end }}. To have this
-release own it, with all TezosNodes as they are, and then install again:
+The CustomResourceDefinitions {{ $crds }} {{ if index $owner 0 }}were kept from the release {{ index $owner 0 }} in namespace {{ index $owner 1 }}{{ else }}were installed without Helm{{ end }}. To have this
+release own them, with all resources as they are, and then install again:
 
-  kubectl label --overwrite crd {{ $crd }} app.kubernetes.io/managed-by=Helm
-  kubectl annotate --overwrite crd {{ $crd }} meta.helm.sh/release-name={{ $root.Release.Name }} meta.helm.sh/release-namespace={{ $root.Release.Namespace }}
+  kubectl label --overwrite crd {{ $crds }} app.kubernetes.io/managed-by=Helm
+  kubectl annotate --overwrite crd {{ $crds }} meta.helm.sh/release-name={{ $root.Release.Name }} meta.helm.sh/release-namespace={{ $root.Release.Namespace }}
 
-Or pass --set crds.install=false: then this release does not upgrade it.
+Or pass --set crds.install=false: then this release does not upgrade them, and the operator needs both.
 {{ end -}}
 
 {{/* volumeClaimTemplates of a StatefulSet are immutable. */}}

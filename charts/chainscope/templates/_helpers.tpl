@@ -303,14 +303,19 @@ spec:
 {{- end -}}
 
 {{/* RBAC rules for reading a node's records. The subresources do not exist in the API server; the aggregator uses them in
-     SubjectAccessReviews. Takes a dictionary with "names", or an empty one for all nodes. */}}
+     SubjectAccessReviews. Takes a dictionary with "names" of TezosNodes, or an empty one for all nodes. */}}
 {{- define "chainscope.readRules" -}}
 - apiGroups: [chainscope.dev]
-  resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats, tezosnodes/memory, tezosnodes/logs]
+  resources: [tezosnodes/messages, tezosnodes/connections, tezosnodes/chunks, tezosnodes/stats, tezosnodes/memory, tezosnodes/logs, tezosnodes/trace]
   {{- with .names }}
   resourceNames: {{ toJson . }}
   {{- end }}
   verbs: [get]
+{{- if not .names }}
+- apiGroups: [chainscope.dev]
+  resources: [nodetraces/trace, nodetraces/stats]
+  verbs: [get]
+{{- end }}
 {{- end -}}
 
 {{/* A quantity as text; large integers come as floating-point numbers. */}}

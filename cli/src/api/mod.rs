@@ -67,14 +67,15 @@ impl Api {
         Ok(Self::with_tls(url, token, tls))
     }
 
-    /// A client of the aggregator of a cluster, with the CA bundle in `ca_file` instead of the cluster's.
-    pub(crate) fn in_cluster(cluster: Cluster, ca_file: Option<&Path>) -> anyhow::Result<Self> {
+    /// A client of the aggregator of a cluster, with `token` and the CA bundle in `ca_file` instead of the cluster's.
+    pub(crate) fn in_cluster(cluster: Cluster, token: Option<Token>, ca_file: Option<&Path>) -> anyhow::Result<Self> {
         let tls = match (ca_file, &cluster.ca) {
             (Some(path), _) => tls::file(path)?,
             (None, Some(ca)) => tls::bundle(ca.as_bytes(), "the CA bundle of the cluster")?,
             (None, None) => TlsConfig::default(),
         };
-        let api = Self::with_tls(&cluster.url, cluster.token, tls);
+        let token = token.or_else(|| cluster.token.map(Token::Cluster)).unwrap_or(Token::None);
+        let api = Self::with_tls(&cluster.url, token, tls);
         Ok(Self { forward: Some(Arc::new(cluster.forward)), ..api })
     }
 

@@ -95,7 +95,7 @@ impl ApiArgs {
         }
         let (context, namespace) = (self.context.clone(), self.namespace.clone());
         let options = Options { context, namespace, service_account: self.service_account.clone() };
-        Api::in_cluster(Cluster::connect(&options, token)?, ca_file)
+        Api::in_cluster(Cluster::connect(&options, token.is_some())?, token, ca_file)
     }
 }
 

@@ -50,8 +50,8 @@ is a backup, with every record that was acknowledged.
 
 Examples:
   chainscope db check
-  chainscope db backup /mnt/backup/chainscope-monday
-  chainscope db restore /mnt/backup/chainscope-monday --data-dir /var/lib/chainscope
+  chainscope db backup /mnt/backup/monday
+  chainscope db restore /mnt/backup/monday --data-dir /var/lib/chainscope
   chainscope db compact --config /etc/chainscope/chainscope.toml
 
-Exit codes: 0 done, 1 the database is damaged or the command failed, 2 the command line is wrong.";
+Exit codes: 0 done, 1 the database is damaged or the command failed, 2 the command line is wrong or names no data directory.";

@@ -2,8 +2,7 @@
 
 use clap::Args;
 
-use super::{ApiArgs, NodeArgs, OutputArgs};
-use crate::time;
+use super::{ApiArgs, NodeArgs, OutputArgs, Range};
 
 /// Show the log of a node: filter, search, follow.
 ///
@@ -23,15 +22,8 @@ pub(crate) struct LogsArgs {
     /// Only log messages with any of these words; +WORD must, -WORD must not be in it; "a phrase" in quotes
     #[arg(long, value_name = "TEXT")]
     pub(crate) query: Option<String>,
-    /// Only log messages of this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
-    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = time::parse)]
-    pub(crate) since: Option<u64>,
-    /// Only log messages of this time or earlier, as for --since
-    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = time::parse)]
-    pub(crate) until: Option<u64>,
-    /// Number of past log messages to begin with [default: 100; with --since all]
-    #[arg(long, visible_alias = "last", value_name = "N")]
-    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) range: Range,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     #[command(flatten)]

@@ -2,8 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{ApiArgs, NodeArgs, NodeOption, OutputArgs};
-use crate::time;
+use super::{ApiArgs, ConnectionFilters, NodeArgs, NodeOption, OutputArgs, Range};
 
 /// Show the messages of a node: filter, follow, or as a live table of its peers.
 ///
@@ -13,6 +12,7 @@ use crate::time;
 /// peer's messages and a message's decoded body and bytes open. All filters given must hold.
 #[derive(Debug, Args)]
 #[command(after_help = MESSAGES_EXAMPLES)]
+#[command(mut_arg("limit", |limit| limit.help(MESSAGES_LIMIT)))]
 pub(crate) struct MessagesArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
@@ -31,30 +31,17 @@ pub(crate) struct MessagesArgs {
     /// Only connections that the peer (remote) or the node (local) opened
     #[arg(long, value_enum)]
     pub(crate) initiator: Option<Initiator>,
-    /// Only this peer's address, as ADDRESS:PORT or [ADDRESS]:PORT
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(crate) remote: Option<String>,
-    /// Only connections with the peer of this identity
-    #[arg(long, value_name = "ID")]
-    pub(crate) peer_id: Option<String>,
-    /// Only this observed process, by its label such as "pid 4711", as `chainscope nodes` lists it
-    #[arg(long, value_name = "NAME")]
-    pub(crate) target: Option<String>,
-    /// Only messages of this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
-    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = time::parse)]
-    pub(crate) since: Option<u64>,
-    /// Only messages of this time or earlier, as for --since
-    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = time::parse)]
-    pub(crate) until: Option<u64>,
-    /// Number of past messages to begin with [default: 10; with --since all; with --live 1000]
-    #[arg(long, visible_alias = "last", value_name = "N")]
-    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) connection: ConnectionFilters,
+    #[command(flatten)]
+    pub(crate) range: Range,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) api: ApiArgs,
 }
 
+const MESSAGES_LIMIT: &str = "Number of past ones to begin with [default: 10; with --since all; with --live 1000]";
 const MESSAGES_EXAMPLES: &str = "\
 Examples:
   chainscope messages -f --types current_head,current_branch --sender remote

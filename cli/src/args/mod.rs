@@ -1,17 +1,22 @@
 //! The command line, with help for a first-time user: a module for each command.
 
 mod api;
+mod connection;
 #[cfg_attr(not(feature = "rocksdb"), expect(dead_code, reason = "only `db::maintenance` reads them"))]
 mod db;
 mod demo;
+mod latency;
 mod logs;
 mod manual;
 mod memory;
 mod messages;
 mod nodes;
 mod output;
+mod plugin;
+mod range;
 mod run;
 mod support_bundle;
+pub(crate) mod trace;
 mod tracepoints;
 
 use clap::{Parser, Subcommand};
@@ -20,19 +25,26 @@ use clap::{Parser, Subcommand};
 pub(crate) use self::db::DbCommand;
 pub(crate) use self::{
     api::{ApiArgs, NodeArgs, NodeOption},
+    connection::ConnectionFilters,
     db::DbArgs,
     demo::DemoArgs,
+    latency::{
+        CompareArgs, FailOn, LatencyArgs, LatencyCommand, ProbedExits, RecordArgs, RecordedProcess, ReportArgs,
+        TransactionsArgs,
+    },
     logs::LogsArgs,
     manual::{CompletionsArgs, ExecArgs, ManArgs},
     memory::MemoryArgs,
     messages::{Initiator, MessageArgs, MessagesArgs, Sender},
     nodes::{ConnectionState, ConnectionsArgs, NodesArgs, StatsArgs},
     output::{Format, GlobalArgs, OutputArgs},
+    plugin::command,
+    range::{Period, Range},
     run::RunArgs,
     support_bundle::SupportBundleArgs,
+    trace::TraceArgs,
     tracepoints::TracepointsArgs,
 };
-use crate::trace::TraceArgs;
 
 /// See inside a running blockchain node without touching it.
 ///
@@ -62,42 +74,29 @@ First steps:
 Exit codes:
   0  success
   1  error
-  2  wrong command line, or a right or a prerequisite is missing";
+  2  wrong command line, or a right or a prerequisite is missing
+  3  latency compare: a function is slower; 4: inconclusive (--fail-on)";
 
+/// The commands. Their descriptions are those of their arguments: of a variant, only the short one would be shown.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Record the nodes of this machine and serve the API
     Run(RunArgs),
-    /// Start a demo node, record it, and show its messages, its log and its memory
     Demo(DemoArgs),
-    /// List the nodes of a server with their state, messages and losses
     Nodes(NodesArgs),
-    /// Show the messages of a node: filter, follow, or as a live table of its peers
     #[command(visible_alias = "p2p")]
     Messages(MessagesArgs),
-    /// Show a message: the decoded message as a tree, beside its bytes in hex
     Message(MessageArgs),
-    /// List the connections of a node with its peers
     Connections(ConnectionsArgs),
-    /// Show the log of a node: filter, search, follow
     Logs(LogsArgs),
-    /// Show which code holds a node's memory, or that of any process
     Memory(MemoryArgs),
-    /// Show what was seen, stored and lost, and why
     Stats(StatsArgs),
-    /// List the static tracepoints (USDT) of a program, and check them
     Tracepoints(TracepointsArgs),
-    /// Show what the tracepoints of a node say: P2P messages, blocks, mempool, coins; from a recording
     Trace(TraceArgs),
-    /// Check, back up, restore or compact the database of a stopped server
+    Latency(LatencyArgs),
     Db(DbArgs),
-    /// Write an archive for troubleshooting: configuration, self-check, counters, logs; no secrets
     SupportBundle(SupportBundleArgs),
-    /// Print completions for a shell
     Completions(CompletionsArgs),
-    /// Print the manual page of the program or of a command, or write all of them
     Man(ManArgs),
-    /// Become a program that ends with the process that started it
     #[command(name = "exec-with-parent", hide = true)]
     Exec(ExecArgs),
 }

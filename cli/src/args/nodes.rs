@@ -1,11 +1,8 @@
 //! Arguments of `chainscope nodes`, `chainscope stats` and `chainscope connections`.
 
-use std::net::SocketAddr;
-
 use clap::{Args, ValueEnum};
 
-use super::{ApiArgs, NodeArgs, OutputArgs};
-use crate::time;
+use super::{ApiArgs, ConnectionFilters, NodeArgs, OutputArgs, Range};
 
 /// List the nodes of a server with their state, messages and losses.
 ///
@@ -59,24 +56,10 @@ pub(crate) struct ConnectionsArgs {
     /// Only these states, separated by commas
     #[arg(long, short, value_name = "STATES", value_enum, value_delimiter = ',')]
     pub(crate) state: Vec<ConnectionState>,
-    /// Only this peer's address, as ADDRESS:PORT or [ADDRESS]:PORT
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(crate) remote: Option<SocketAddr>,
-    /// Only with the peer of this identity
-    #[arg(long, value_name = "ID")]
-    pub(crate) peer_id: Option<String>,
-    /// Only of this observed process, by its label such as "pid 4711"
-    #[arg(long, value_name = "NAME")]
-    pub(crate) target: Option<String>,
-    /// Only those opened at this time or later: 10m (ago), 2026-11-23T17:00:00Z, or seconds or milliseconds since 1970
-    #[arg(long, visible_alias = "from", value_name = "TIME", value_parser = time::parse)]
-    pub(crate) since: Option<u64>,
-    /// Only those opened at this time or earlier, as for --since
-    #[arg(long, visible_alias = "to", value_name = "TIME", value_parser = time::parse)]
-    pub(crate) until: Option<u64>,
-    /// Number of connections [default: 100; with --since all]
-    #[arg(long, visible_alias = "last", value_name = "N")]
-    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) connection: ConnectionFilters,
+    #[command(flatten)]
+    pub(crate) range: Range,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
     #[command(flatten)]

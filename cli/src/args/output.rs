@@ -2,7 +2,7 @@
 
 use clap::{Args, ColorChoice, ValueEnum};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, terminal::Settings};
 
 /// Arguments of every command.
 #[derive(Debug, Args)]
@@ -10,13 +10,20 @@ use crate::failure::Failure;
 pub(crate) struct GlobalArgs {
     /// When to use colours; auto: on a terminal, unless NO_COLOR is set
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto)]
-    pub(crate) color: ColorChoice,
+    color: ColorChoice,
     /// Show requests, calls of kubectl and details of recording on standard error
     #[arg(long, short, global = true)]
-    pub(crate) verbose: bool,
+    verbose: bool,
     /// Show errors only on standard error, no notes and no progress
     #[arg(long, short, global = true, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
+    quiet: bool,
+}
+
+impl GlobalArgs {
+    /// What they say about output.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings { color: self.color, is_verbose: self.verbose, is_quiet: self.quiet }
+    }
 }
 
 /// How output is printed.

@@ -1,8 +1,11 @@
 //! The commands, on a database that is opened for maintenance.
 
-use std::path::Path;
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context as _, anyhow, bail};
 use bytesize::ByteSize;
 use chainscope_hygiene::Escaped;
 use chainscope_store::{Error, Offline, Report, Store};
@@ -10,28 +13,34 @@ use chainscope_store::{Error, Offline, Report, Store};
 use super::progress::report;
 use crate::{
     args::{DbArgs, DbCommand},
-    run::read_config,
+    failure::Failure,
+    run::{default_config, read_config},
     terminal,
 };
 
 pub(crate) fn run(args: DbArgs) -> anyhow::Result<()> {
     let DbArgs { data_dir, config, command } = args;
-    let data_dir = match data_dir {
+    let database = match data_dir {
         Some(data_dir) => data_dir,
-        None => {
-            read_config(config.as_deref())
-                .context("--data-dir is missing, and no configuration file names the data directory")?
-                .config
-                .data_dir
-        }
+        None => configured_data_dir(config.as_deref())?,
     };
-    let database = data_dir.join("db");
+    let database = database.join("db");
     match command {
         DbCommand::Check => check(&database),
         DbCommand::Backup { to } => backup(&database, &to),
         DbCommand::Restore { from } => restore(&from, &database),
         DbCommand::Compact => compact(&database),
     }
+}
+
+/// The data directory that the configuration file names.
+fn configured_data_dir(config: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let Some(path) = config.map(Path::to_owned).or_else(default_config) else {
+        let missing =
+            Failure::refused("--data-dir is missing, and there is no configuration file that names the data directory");
+        return Err(missing.hint("name the data directory of the server with --data-dir").into());
+    };
+    Ok(read_config(Some(&path))?.config.data_dir)
 }
 
 fn open(database: &Path) -> anyhow::Result<Offline> {
@@ -48,7 +57,8 @@ fn check(database: &Path) -> anyhow::Result<()> {
     if found.is_sound() {
         return terminal::line("no problems found");
     }
-    bail!("problems found in {}: {}; {}", database.display(), found.problem_count, start_again(database))
+    let problems = Failure::new(format!("problems found in {}: {}", database.display(), found.problem_count));
+    Err(problems.hint(start_again(database)).into())
 }
 
 /// What was checked, and the problems, one per line.
@@ -80,8 +90,12 @@ fn backup(database: &Path, to: &Path) -> anyhow::Result<()> {
 fn restore(from: &Path, database: &Path) -> anyhow::Result<()> {
     let what = format!("restoring {} to {}", from.display(), database.display());
     report(&what, |_| Store::restore(from, database)).map_err(|error| match &error {
-        Error::NoDatabase { .. } => anyhow!("{error}: name a directory that `chainscope db backup` has written"),
-        Error::Corrupt(_) | Error::Engine(_) => anyhow!("{}: {error}: name another backup", from.display()),
+        Error::NoDatabase { .. } => {
+            Failure::new(error.to_string()).hint("name a directory that `chainscope db backup` has written").into()
+        }
+        Error::Corrupt(_) | Error::Engine(_) => {
+            Failure::new(format!("{}: {error}", from.display())).hint("name another backup").into()
+        }
         _ => advise(error, database),
     })?;
     terminal::line(&format!("{} has the database; to check it: chainscope db check", database.display()))
@@ -98,7 +112,11 @@ fn compact(database: &Path) -> anyhow::Result<()> {
 
 /// The error, with the next step. `at` is the directory that the command is about.
 fn advise(error: Error, at: &Path) -> anyhow::Error {
-    let advice = match &error {
+    if is_denied(&error) {
+        let denied = Failure::refused(format!("{}: {error}", at.display()));
+        return denied.hint("run the command as the user of the server, or as root").into();
+    }
+    let hint = match &error {
         Error::Locked { .. } => {
             String::from("stop the server first; `chainscope db --help` says how to back up a running one")
         }
@@ -106,6 +124,7 @@ fn advise(error: Error, at: &Path) -> anyhow::Error {
             let parent = path.parent().unwrap_or(Path::new(""));
             format!("is {} the data directory of the server (--data-dir)?", parent.display())
         }
+        Error::NotAStore { .. } => String::from("name the data directory of a server with --data-dir"),
         Error::NotEmpty { .. } => String::from("name another directory, or move this one away"),
         Error::DiskFull { .. } | Error::NoSpace { .. } => {
             String::from("delete something else there, or use another disk")
@@ -113,7 +132,19 @@ fn advise(error: Error, at: &Path) -> anyhow::Error {
         Error::Corrupt(_) | Error::Engine(_) | Error::Failed(_) => start_again(at),
         _ => return error.into(),
     };
-    anyhow!("{error}: {advice}")
+    Failure::new(error.to_string()).hint(hint).into()
+}
+
+/// Whether a right to files is missing. The engine says so in its text only.
+fn is_denied(error: &Error) -> bool {
+    match error {
+        Error::NoDatabase { path } => {
+            fs::read_dir(path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+        }
+        Error::Io { source, .. } => source.kind() == ErrorKind::PermissionDenied,
+        Error::Engine(text) => text.contains("Permission denied"),
+        _ => false,
+    }
 }
 
 /// What to do about a damaged database.

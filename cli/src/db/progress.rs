@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::terminal;
+
 /// Interval between two lines.
 const INTERVAL: Duration = Duration::from_secs(2);
 
@@ -28,7 +30,7 @@ impl Progress {
 
 /// Does a job, and says so: at its start, and every few seconds until it is done.
 pub(super) fn report<T>(what: &str, job: impl FnOnce(&Progress) -> T) -> T {
-    eprintln!("chainscope: {what}");
+    terminal::note(&format!("chainscope: {what}"));
     let (progress, start) = (Progress::default(), Instant::now());
     // Dropped, not sent on, when the job ends, also by a panic.
     let (running, ended) = sync_channel::<()>(0);
@@ -38,7 +40,7 @@ pub(super) fn report<T>(what: &str, job: impl FnOnce(&Progress) -> T) -> T {
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let (seconds, state) = (start.elapsed().as_secs(), progress.get());
                 let comma = if state.is_empty() { "" } else { ", " };
-                eprintln!("chainscope: {what}: {seconds} s{comma}{state}");
+                terminal::note(&format!("chainscope: {what}: {seconds} s{comma}{state}"));
             }
         });
         let _running = running;

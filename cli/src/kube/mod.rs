@@ -11,7 +11,7 @@ mod token;
 
 use self::{discovery::Aggregator, kubectl::Kubectl, token::Account};
 pub(crate) use self::{forward::PortForward, kubectl::exec_with_parent, token::ClusterToken};
-use crate::{api::Token, failure::Failure, progress::Progress, terminal};
+use crate::{failure::Failure, progress::Progress, terminal};
 
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default)]
@@ -31,24 +31,25 @@ pub(crate) struct Cluster {
     /// CA bundle that verifies it; `None` without TLS.
     pub(crate) ca: Option<String>,
     pub(crate) forward: PortForward,
-    pub(crate) token: Token,
+    /// The source of its tokens, unless the command line gives one or it requires none.
+    pub(crate) token: Option<ClusterToken>,
 }
 
 impl Cluster {
-    /// Finds the aggregator and makes it reachable. `token` is given on the command line.
-    pub(crate) fn connect(options: &Options, token: Option<Token>) -> anyhow::Result<Self> {
+    /// Finds the aggregator and makes it reachable. `has_token`: the command line gives one.
+    pub(crate) fn connect(options: &Options, has_token: bool) -> anyhow::Result<Self> {
         let mut progress = Progress::start("finding the aggregator by kubectl");
         let kubectl = Kubectl::new(options.context.clone());
         let aggregator = discovery::find(&kubectl, options.namespace.as_deref())?;
         progress.tick();
-        let token = match (token, aggregator.auth.as_str()) {
-            (Some(token), _) => token,
-            (None, "none") => Token::None,
-            (None, "kubernetes") => {
+        let token = match aggregator.auth.as_str() {
+            _ if has_token => None,
+            "none" => None,
+            "kubernetes" => {
                 let account = Account::resolve(&kubectl, options.service_account.as_deref(), &aggregator.namespace)?;
-                Token::Cluster(ClusterToken::new(kubectl.clone(), account))
+                Some(ClusterToken::new(kubectl.clone(), account))
             }
-            (None, mode) => {
+            mode => {
                 let failure = Failure::refused(format!(
                     "the aggregator's auth.mode is {mode}: it requires a token of its Secret"
                 ));

@@ -2,7 +2,6 @@
 //!
 //! [`stream`] follows the messages in a thread, [`state`] keeps what is known, [`view`] draws it, [`input`] reads keys.
 
-mod input;
 mod selection;
 mod state;
 mod stream;
@@ -24,14 +23,12 @@ use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event},
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::{
-    input::Key,
     state::{Action, State},
     stream::{Source, Update},
 };
-use crate::{api::Api, terminal};
+use crate::{api::Api, keys::Key, signals::stop_flag, terminal};
 
 /// Past messages to begin with.
 const DEFAULT_PAST: u64 = 1000;
@@ -42,10 +39,7 @@ const MAX_UPDATES: usize = 4096;
 
 pub(crate) fn run(api: Api, filters: Vec<(&'static str, String)>, past: Option<u64>) -> anyhow::Result<()> {
     ensure!(terminal::is_interactive() && io::stdin().is_terminal(), "--live needs a terminal");
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = stop_flag()?;
     let server = api.base().to_owned();
     let node = filters.iter().find(|(name, _)| *name == "node_name").map(|(_, node)| node.clone());
     let source = Source::new(api.clone(), filters, past.unwrap_or(DEFAULT_PAST));
@@ -85,19 +79,21 @@ impl App {
                 bail!("a thread of the table ended");
             }
             terminal.draw(|frame| view::draw(frame, &mut self.state, &self.server, now))?;
-            if !event::poll(TICK)? {
-                continue;
+            if terminal::is_closed(TICK)? {
+                return Ok(());
             }
-            // A resize is noticed by the next drawing.
-            if let Event::Key(event) = event::read()?
-                && event.is_press()
-                && let Some(key) = Key::of(event)
-            {
-                let page = usize::from(terminal.size()?.height.saturating_sub(view::CHROME_LINES));
-                match self.state.key(key, page) {
-                    Action::Nothing => {}
-                    Action::Quit => return Ok(()),
-                    Action::Load(id) => self.load(id),
+            while event::poll(Duration::ZERO)? {
+                // A resize is noticed by the next drawing.
+                if let Event::Key(event) = event::read()?
+                    && event.is_press()
+                    && let Some(key) = Key::of(event, Key::PageDown)
+                {
+                    let page = usize::from(terminal.size()?.height.saturating_sub(view::CHROME_LINES));
+                    match self.state.key(key, page) {
+                        Action::Nothing => {}
+                        Action::Quit => return Ok(()),
+                        Action::Load(id) => self.load(id),
+                    }
                 }
             }
         }

@@ -2,8 +2,6 @@
 
 use ratatui::widgets::TableState;
 
-use super::input::Key;
-
 /// A selected element by its key.
 #[derive(Debug)]
 pub(super) struct Selection<K> {
@@ -35,18 +33,4 @@ impl<K> Selection<K> {
         let Some(selected) = &self.key else { return Some(0) };
         Some(list.position(|element| is_reached(&element, selected)).unwrap_or(last))
     }
-}
-
-/// Where a key goes from `index` in a list of `length`; `page` is the number of lines of a page.
-pub(super) fn step(key: Key, index: usize, length: usize, page: usize) -> usize {
-    let target = match key {
-        Key::Up => index.saturating_sub(1),
-        Key::Down => index.saturating_add(1),
-        Key::PageUp => index.saturating_sub(page),
-        Key::PageDown => index.saturating_add(page),
-        Key::First => 0,
-        Key::Last => usize::MAX,
-        Key::Left | Key::Right | Key::Enter | Key::Back | Key::Quit => index,
-    };
-    target.min(length.saturating_sub(1))
 }

@@ -9,12 +9,11 @@ use std::{
 
 use chainscope_hygiene::Escaped;
 
-use super::{
-    input::Key,
-    selection::{Selection, step},
-    stream::Update,
+use super::{selection::Selection, stream::Update};
+use crate::{
+    keys::{Key, step},
+    message_row::Row,
 };
-use crate::messages::row::Row;
 
 /// Peers that are kept; beyond it the least recently seen one is evicted.
 pub(super) const MAX_PEERS: usize = 512;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use chainscope_hygiene::EscapedJson;
 use serde_json::Value;
 
-use crate::{api::Api, hex, messages::row::Row, rows::backoff};
+use crate::{api::Api, hex, message_row::Row, rows::backoff};
 
 /// Largest response with a body that is shown: about a mebibyte of message.
 const MAX_BODY_BYTES: u64 = 16 << 20;

@@ -1,17 +1,13 @@
 //! A view as lines or JSON on standard output, until its source ends, it is done, or a signal arrives.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use chainscope_trace::{Polled, Selection, Session, Source, view::View};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::terminal;
+use crate::{signals::stop_flag, terminal};
 
 /// Longest wait for an event before signals are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -19,15 +15,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LINGER: Duration = Duration::from_millis(50);
 const MAX_OUTPUT: usize = 64 << 10;
 
-/// Whether a signal asked to end. A second SIGINT ends the program at once.
-pub(super) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&stop))?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
-}
+/// Interval at which the view is told what was lost.
+const ACCOUNTING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `drain`: how long what was captured before a signal is still shown.
 pub(super) fn run(
@@ -41,6 +30,7 @@ pub(super) fn run(
     let mut session = Session::new(view, selection, json, source.start(), &source.attachments());
     let mut output = session.take_output();
     let mut written = Instant::now();
+    let mut accounted = Instant::now();
     let (mut is_stopped, mut stopped) = (false, None);
     terminal::write(output.as_bytes())?;
     output.clear();
@@ -69,6 +59,10 @@ pub(super) fn run(
             Ok(Polled::End) => break Ok(()),
             Err(error) => break Err(error),
         };
+        if accounted.elapsed() > ACCOUNTING_INTERVAL {
+            session.account(&source.accounting());
+            accounted = Instant::now();
+        }
         output.push_str(&session.take_output());
         if !output.is_empty() && (is_idle || output.len() > MAX_OUTPUT || written.elapsed() > LINGER) {
             terminal::write(output.as_bytes())?;

@@ -1,9 +1,9 @@
 //! `chainscope trace`: events of tracepoints, as lines, as JSON, or on the screen.
 
-mod args;
 mod info;
 mod lines;
 mod live;
+mod packets;
 mod recording;
 mod screen;
 
@@ -19,13 +19,18 @@ use chainscope_trace::{
 };
 use clap::Args;
 
-pub(crate) use self::args::TraceArgs;
 use self::{
-    args::{Options, Times, ViewArgs, What},
+    packets::Packets,
     recording::{Recorder, Recording},
     screen::Screen,
 };
-use crate::terminal;
+use crate::{
+    args::{
+        Period, TraceArgs,
+        trace::{Options, RawArgs, ViewArgs, What},
+    },
+    terminal,
+};
 
 /// How long what was captured before a signal is still shown.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -34,19 +39,27 @@ pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
     let TraceArgs { what, options } = args;
     match what {
         What::Live(view) => {
-            let selection = selection(&options, &Times { since: None, until: None });
+            let selection = selection(&options, &Period { since: None, until: None });
             let mut form = Form::new(&view, options.json)?;
             let live = view.source();
             let mut source = live::attach(live, form.view())?;
-            let Some(path) = live.record() else { return form.show(&mut source, selection, options.json, DRAIN) };
-            let mut recorder = Recorder::new(source, path)?;
-            let shown = form.show(&mut recorder, selection, options.json, DRAIN);
-            // Also after an error, such as a closed pipe: the recording is complete.
-            recorder.finish()?;
+            let reported = source.skipped().len();
+            let shown = match live.record.as_deref() {
+                None => form.show(&mut source, selection, options.json, DRAIN),
+                Some(path) => {
+                    let mut recorder = Recorder::new(&mut source, path)?;
+                    let shown = form.show(&mut recorder, selection, options.json, DRAIN);
+                    // Also after an error, such as a closed pipe: the recording is complete.
+                    recorder.finish()?;
+                    shown
+                }
+            };
+            // Of libraries that were loaded meanwhile.
+            live::report_skipped(&source, reported);
             shown
         }
         What::Replay(replay) => {
-            let selection = selection(&options, &replay.times);
+            let selection = selection(&options, &replay.period);
             let mut recording = Recording::open(&replay.file)?;
             let form = Form::new(&replay.view, options.json)?;
             form.show(&mut recording, selection, options.json, Duration::ZERO)?;
@@ -55,18 +68,18 @@ pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
         }
         What::Info { file } => info::run(&file, options.json),
         What::Copy(copy) => {
-            let selection = Selection { tracepoints: copy.tracepoint, ..selection(&options, &copy.times) };
+            let selection = Selection { tracepoints: copy.tracepoint, ..selection(&options, &copy.period) };
             recording::copy(&copy.from, &copy.to, &selection)
         }
     }
 }
 
-fn selection(options: &Options, times: &Times) -> Selection {
+fn selection(options: &Options, period: &Period) -> Selection {
     Selection {
         tracepoints: Vec::new(),
         conditions: options.filter.clone(),
-        since_ns: times.since.map(nanoseconds),
-        until_ns: times.until.map(nanoseconds),
+        since_ns: period.since.map(nanoseconds),
+        until_ns: period.until.map(nanoseconds),
     }
 }
 
@@ -82,6 +95,8 @@ enum Form {
     Lines(Box<dyn View>),
     /// On the whole terminal.
     Screen(Box<dyn Screen>),
+    /// As packets in a file.
+    Packets(Packets),
 }
 
 impl Form {
@@ -90,6 +105,7 @@ impl Form {
         Ok(match args {
             ViewArgs::P2pMonitor(_) if is_terminal => Self::Screen(Box::new(screen::Peers::default())),
             ViewArgs::Mempool(_) if is_terminal => Self::Screen(Box::new(screen::Log::default())),
+            ViewArgs::Raw(RawArgs { pcapng: Some(path), .. }) => Self::Packets(Packets::new(path)),
             args => Self::Lines(view_of(args)?),
         })
     }
@@ -98,6 +114,7 @@ impl Form {
         match self {
             Self::Lines(view) => &**view,
             Self::Screen(screen) => screen.view(),
+            Self::Packets(packets) => packets,
         }
     }
 
@@ -106,15 +123,19 @@ impl Form {
         match self {
             Self::Lines(mut view) => lines::run(source, view.as_mut(), selection, json, drain),
             Self::Screen(mut screen) => screen::run(source, &selection, screen.as_mut(), drain),
+            Self::Packets(mut packets) => {
+                lines::run(source, &mut packets, selection, false, drain)?;
+                packets.end()
+            }
         }
     }
 }
 
 fn view_of<S: Args>(args: &ViewArgs<S>) -> anyhow::Result<Box<dyn View>> {
     Ok(match args {
-        ViewArgs::P2p(_) => Box::new(P2p::default()),
-        ViewArgs::P2pMonitor(_) => Box::new(Monitor::new(false)),
-        ViewArgs::Raw(_) => Box::new(Raw),
+        ViewArgs::P2p(args) => Box::new(P2p::new(args.decode)),
+        ViewArgs::P2pMonitor(args) => Box::new(Monitor::new(false, args.decode)),
+        ViewArgs::Raw(args) => Box::new(Raw::new(args.messages.decode)),
         ViewArgs::Blocks(args) => {
             let (first, last) = (i64::from(args.start), i64::from(args.end));
             let blocks = Blocks::new(first, last, args.threshold_ms, args.unit.map(Into::into));

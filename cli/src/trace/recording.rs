@@ -16,7 +16,7 @@ use chainscope_trace::{
 };
 
 /// What writes recordings.
-const PROGRAM: &str = concat!("chainscope ", env!("CARGO_PKG_VERSION"));
+pub(super) const PROGRAM: &str = concat!("chainscope ", env!("CARGO_PKG_VERSION"));
 
 /// What is recorded is in the file after this time at most.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,16 +68,16 @@ impl Source for Recording {
 }
 
 /// A source whose events are written to a file as well.
-pub(super) struct Recorder<S> {
-    source: S,
+pub(super) struct Recorder<'a> {
+    source: &'a mut dyn Source,
     writer: Writer<BufWriter<File>>,
     path: PathBuf,
     flushed: Instant,
 }
 
-impl<S: Source> Recorder<S> {
+impl<'a> Recorder<'a> {
     /// Begins a recording; an existing file is not overwritten.
-    pub(super) fn new(source: S, path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn new(source: &'a mut dyn Source, path: &Path) -> anyhow::Result<Self> {
         let file = File::create_new(path).with_context(|| path.display().to_string())?;
         let writer = Writer::new(BufWriter::new(file), PROGRAM, source.start(), &source.attachments());
         let writer = writer.with_context(|| format!("cannot write {}", path.display()))?;
@@ -85,14 +85,14 @@ impl<S: Source> Recorder<S> {
     }
 
     /// Ends the recording.
-    pub(super) fn finish(mut self) -> anyhow::Result<()> {
+    pub(super) fn finish(self) -> anyhow::Result<()> {
         let accounting = self.source.accounting();
         let written = self.writer.finish(&accounting).and_then(|mut file| file.flush());
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
-impl<S: Source> Source for Recorder<S> {
+impl Source for Recorder<'_> {
     fn start(&self) -> Timestamp {
         self.source.start()
     }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{FileExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::{
     chainscope, refusal,
     server::{NODE, logged, metadata},
-    stdout,
+    snapshots, stdout,
 };
 
 const MESSAGES: u64 = 500;
@@ -101,7 +101,7 @@ fn the_configuration_file_names_the_data_directory() {
         .current_dir(tempfile::tempdir().expect("a directory").path())
         .output()
         .expect("it starts");
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("--data-dir is missing"), "{missing:?}");
 }
 
@@ -158,7 +158,7 @@ fn a_damaged_file_is_found_by_a_check_and_a_damaged_backup_is_not_restored() {
     let [found, stderr] = [found, stderr].map(|bytes| String::from_utf8(bytes).expect("UTF-8"));
     assert_eq!(status.code(), Some(1), "{found}\n{stderr}");
     assert!(found.contains("PROBLEM 9732: ") && found.contains("checksum"), "{found}");
-    assert!(stderr.contains(": 1; move ") && stderr.contains("chainscope db restore"), "{stderr}");
+    assert!(stderr.contains(": 1\nhint: move ") && stderr.contains("chainscope db restore"), "{stderr}");
 
     // The file of the backup is linked to the damaged one; it is cut off, so that the backup does not even open.
     let manifest = fs::read_to_string(backup.join("CURRENT")).expect("reads");
@@ -208,4 +208,61 @@ fn what_does_not_fit_on_a_disk_is_not_begun() {
         assert!(stderr.contains("bytes are needed in") && stderr.contains("another disk"), "{stderr}");
     }
     assert_eq!(rows(dir.path()), all_rows());
+}
+
+/// Without rights to its files a database is neither damaged nor missing.
+#[test]
+fn a_database_of_another_user_is_refused_with_the_next_step() {
+    let dir = data_dir();
+    let data = text(dir.path());
+    let owned = Command::new("chown").args(["-R", "65534", data]).status().expect("chown");
+    assert!(owned.success(), "this test needs root: run `make test`");
+    // The directory cannot be read; then it can, but its files cannot be written.
+    for mode in [0o700, 0o755] {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).expect("set");
+        // Without capabilities root has the rights of an owner only.
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_chainscope")]);
+        let Output { status, stderr, .. } =
+            command.args(["db", "check", "--data-dir", data]).output().expect("setpriv is of util-linux");
+        let stderr = String::from_utf8(stderr).expect("UTF-8");
+        assert_eq!(status.code(), Some(2), "{mode:o}: {stderr}");
+        assert!(stderr.contains("hint: run the command as the user of the server"), "{mode:o}: {stderr}");
+    }
+}
+
+/// Every error, as a user sees it.
+#[test]
+fn errors_have_the_next_step() {
+    let dir = data_dir();
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (data, backup, empty) = (dir.path(), scratch.path().join("backup"), scratch.path().join("empty"));
+    fs::create_dir(&empty).expect("creates");
+    let mut transcript = String::new();
+    let mut run = |arguments: &[&str]| {
+        let mut command = chainscope(arguments);
+        command.env("COLUMNS", "80").current_dir(scratch.path());
+        transcript += &snapshots::transcribe(&mut command, &snapshots::command_line(arguments));
+    };
+    let (data, backup, empty) = (text(data), text(&backup), text(&empty));
+    run(&["db", "check"]);
+    run(&["db", "check", "--config", "missing.toml"]);
+    run(&["db", "check", "--data-dir", empty]);
+    run(&["db", "repair"]);
+    let running = Store::open(dir.path().join("db"), options()).expect("opens");
+    run(&["db", "compact", "--data-dir", data]);
+    drop(running);
+    run(&["db", "check", "--data-dir", data]);
+    stdout(&["db", "backup", backup, "--data-dir", data]);
+    run(&["db", "backup", backup, "--data-dir", data, "-q"]);
+    run(&["db", "restore", backup, "--data-dir", data]);
+    run(&["db", "restore", empty, "--data-dir", data]);
+    let manifest = fs::read_to_string(scratch.path().join("backup/CURRENT")).expect("reads");
+    fs::write(scratch.path().join("backup").join(manifest.trim()), "no manifest").expect("writes");
+    run(&["db", "restore", backup, "--data-dir", empty, "-q"]);
+    run(&["db", "--help"]);
+    let named = [(data, "/var/lib/chainscope"), (backup, "/mnt/backup"), (empty, "/srv/empty")];
+    let transcript = transcript.replace(manifest.trim(), "MANIFEST");
+    let transcript = named.iter().fold(transcript, |text, (path, name)| text.replace(path, name));
+    snapshots::compare(&transcript, "db");
 }

@@ -88,6 +88,23 @@ fn signals_and_control_c_restore_the_terminal() {
     }
 }
 
+/// It neither spins nor stays when its terminal is closed.
+#[test]
+fn it_ends_with_its_terminal() {
+    let mut server = Server::start();
+    server.feed(metadata(20_001, true, 0));
+    let folder = tempfile::tempdir().expect("a directory");
+    let (program, pid) = (env!("CARGO_BIN_EXE_chainscope"), folder.path().join("pid"));
+    let command = format!("echo $$ > {}; exec {program} messages --live --url {}", pid.display(), server.url());
+    let terminal = Terminal::start(100, 20, &command);
+    terminal.wait_for("live · peers: 1");
+    let pid = std::fs::read_to_string(pid).expect("written");
+    let running = || std::fs::read_link(format!("/proc/{}/exe", pid.trim())).is_ok();
+    assert!(running());
+    drop(terminal);
+    wait::until_true("the end of the program", || !running());
+}
+
 #[test]
 fn without_a_terminal_or_a_server_it_is_refused() {
     let server = Server::start();

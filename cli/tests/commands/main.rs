@@ -2,6 +2,7 @@
 
 mod db;
 mod kube;
+mod latency;
 mod live;
 mod logs;
 mod messages;
@@ -10,6 +11,7 @@ mod snapshots;
 mod tls;
 mod tmux;
 mod trace;
+mod trace_screens;
 
 use std::process::{Command, Output};
 

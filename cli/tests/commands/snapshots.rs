@@ -1,7 +1,7 @@
 //! The output of every command that requests from a server, at 80 and 200 columns: `tests/golden` has the expected text,
 //! `UPDATE_GOLDEN=1 cargo test -p chainscope-cli --test commands snapshots` writes it.
 
-use std::{env, fs, path::Path};
+use std::{env, fs, path::Path, process::Command};
 
 use chainscope_proto::v1::{
     ConnectionClosed, ConnectionEvent, ConnectionIdentified, ConnectionOpened, ConnectionState, ConnectionStateChanged,
@@ -138,20 +138,8 @@ impl Transcript<'_> {
         if let Some(columns) = columns {
             command.env("COLUMNS", columns.to_string());
         }
-        let output = command.output().expect("it starts");
         let width = columns.map(|columns| format!("    # {columns} columns")).unwrap_or_default();
-        let quoted = arguments
-            .iter()
-            .map(|argument| if argument.contains(' ') { format!("'{argument}'") } else { (*argument).to_owned() });
-        self.text += &format!("$ chainscope {}{width}\n", quoted.collect::<Vec<_>>().join(" "));
-        self.text += &String::from_utf8(output.stdout).expect("UTF-8");
-        for line in String::from_utf8(output.stderr).expect("UTF-8").lines() {
-            self.text += &format!("stderr: {line}\n");
-        }
-        if let Some(code) = output.status.code().filter(|code| *code != 0) {
-            self.text += &format!("exit code {code}\n");
-        }
-        self.text += "\n";
+        self.text += &transcribe(&mut command, &format!("{}{width}", command_line(arguments)));
     }
 
     /// Appends a command at both widths, as JSON, and its error for a node that does not exist.
@@ -169,22 +157,48 @@ impl Transcript<'_> {
     fn check(self, name: &str) {
         let url = self.server.url();
         let text = self.text.replace(&url, "http://127.0.0.1:17732").replace(env!("CARGO_PKG_VERSION"), "VERSION");
-        let text: String = text.lines().map(|line| stable(line) + "\n").collect();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.txt"));
-        if env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
-            fs::write(&path, &text).expect("written");
-        }
-        let golden = fs::read_to_string(&path).unwrap_or_default();
-        for (number, (new, old)) in text.lines().zip(golden.lines()).enumerate() {
-            assert_eq!(
-                new,
-                old,
-                "{name}.txt:{}: run UPDATE_GOLDEN=1 cargo test -p chainscope-cli --test commands",
-                number + 1
-            );
-        }
-        assert_eq!(text.lines().count(), golden.lines().count(), "{name}.txt is stale");
+        compare(&text.lines().map(|line| stable(line) + "\n").collect::<String>(), name);
     }
+}
+
+/// A command line as a user types it.
+pub(crate) fn command_line(arguments: &[&str]) -> String {
+    let quoted = arguments
+        .iter()
+        .map(|argument| if argument.contains(' ') { format!("'{argument}'") } else { (*argument).to_owned() });
+    format!("$ chainscope {}", quoted.collect::<Vec<_>>().join(" "))
+}
+
+/// The output of a command in a transcript.
+pub(crate) fn transcribe(command: &mut Command, line: &str) -> String {
+    let output = command.output().expect("it starts");
+    let mut text = format!("{line}\n{}", String::from_utf8(output.stdout).expect("UTF-8"));
+    for line in String::from_utf8(output.stderr).expect("UTF-8").lines() {
+        text += &format!("stderr: {line}\n");
+    }
+    if let Some(code) = output.status.code().filter(|code| *code != 0) {
+        text += &format!("exit code {code}\n");
+    }
+    text + "\n"
+}
+
+/// Compares a transcript with the golden file, or writes it.
+#[track_caller]
+pub(crate) fn compare(text: &str, name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.txt"));
+    if env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
+        fs::write(&path, text).expect("written");
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    for (number, (new, old)) in text.lines().zip(golden.lines()).enumerate() {
+        assert_eq!(
+            new,
+            old,
+            "{name}.txt:{}: run UPDATE_GOLDEN=1 cargo test -p chainscope-cli --test commands",
+            number + 1
+        );
+    }
+    assert_eq!(text.lines().count(), golden.lines().count(), "{name}.txt is stale");
 }
 
 /// A line without what differs from run to run.

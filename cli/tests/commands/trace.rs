@@ -207,7 +207,7 @@ fn on_a_terminal(file: &Path, view: &str) -> Terminal {
     let program = env!("CARGO_BIN_EXE_chainscope");
     let shell =
         format!("{program} trace replay {} {view}; echo \"exit $?\"; stty -a | grep -ow isig; cat", file.display());
-    Terminal::start(140, 36, &shell)
+    Terminal::start(160, 36, &shell)
 }
 
 #[test]
@@ -227,14 +227,17 @@ fn the_peers_fill_a_terminal() {
     assert!(screen[5].contains("<--- ping (8 bytes) │"), "{screen:#?}");
     assert!(screen[6].contains("│ pong (8 byte) --->"), "{screen:#?}");
     terminal.press(&["Up", "Right"]);
-    let screen = terminal.wait_for("ping (8 bytes, 8 shown)");
-    assert!(screen.iter().any(|line| line.contains("0000 31 32 33 34 35 36 37 38")), "{screen:#?}");
+    let screen = terminal.wait_for("00000000  31 32 33 34 35 36 37 38");
+    assert!(
+        screen[2].contains("<--- ping (8 bytes)") && screen[3].contains("nonce: 4050765991979987505"),
+        "{screen:#?}"
+    );
     // Smaller than the panel.
     terminal.resize(40, 10);
     terminal.wait("resized", |screen| screen.len() == 10 && screen[2].contains('┌'));
     terminal.press(&["Left", "Space"]);
     terminal.wait("closed", |screen| !screen.iter().any(|line| line.contains('┌')));
-    terminal.resize(140, 36);
+    terminal.resize(160, 36);
     terminal.press(&["C-c"]);
     let screen = terminal.wait_for("isig");
     assert!(screen.contains(&"exit 0".to_owned()) && screen.contains(&LAST_LINE.to_owned()), "{screen:#?}");

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test shows the line")]
 
 mod events;
+mod latency;
 mod messages;
 mod relay;
 mod scripts;

@@ -1,6 +1,9 @@
 //! P2P messages: `log_p2p_traffic`, `log_raw_p2p_msgs`, `p2p_monitor`.
 
+use std::process::{Command, Stdio};
+
 use chainscope_testing::fakenode::{Fired, Flavour};
+use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
 use crate::support::{Node, Tool, assert_lines, nothing_lost};
@@ -122,6 +125,40 @@ fn payloads_that_end_early_are_marked() {
     assert_eq!(lines.last().copied(), Some(&*nothing_lost(4)));
 }
 
+/// Sizes of the ring buffers of a process.
+fn ring_bytes(pid: u32) -> Vec<u64> {
+    let field = |info: &str, name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")?.trim().parse::<u64>().ok())
+    };
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let infos = files.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
+    // BPF_MAP_TYPE_RINGBUF
+    infos.filter(|info| field(info, "map_type") == Some(27)).map(|info| field(&info, "max_entries").unwrap()).collect()
+}
+
+#[test]
+fn the_ring_buffer_has_the_size_that_is_said() {
+    let mut node = Node::start(Flavour::Core(31));
+    let traced = node.node.pid().to_string();
+    for (asked, pages) in [("8", 8), ("5", 8), ("1", 1)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chainscope"));
+        command.args(["trace", "p2p", "--pid", &traced]).env("BPFTRACE_PERF_RB_PAGES", asked);
+        let tool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        node.node.wait_for_semaphores(&MESSAGES, 1);
+        assert_eq!(ring_bytes(tool.id()), [pages * 4096], "{asked}");
+        kill_process(Pid::from_child(&tool), Signal::INT).unwrap();
+        let said = String::from_utf8(tool.wait_with_output().unwrap().stderr).unwrap();
+        assert_eq!(said.contains("the ring buffer has 8 pages, not 5"), asked == "5", "{said}");
+        node.node.wait_for_semaphores(&MESSAGES, 0);
+    }
+    let too_large = Command::new(env!("CARGO_BIN_EXE_chainscope"))
+        .args(["trace", "p2p", "--pid", &traced, "--ring-pages", "3000000000"])
+        .output()
+        .unwrap();
+    assert!(!too_large.status.success());
+    assert!(String::from_utf8(too_large.stderr).unwrap().contains("--ring-pages is too large"));
+}
+
 #[test]
 fn sums_by_peer() {
     let mut node = Node::start(Flavour::Core(31));
@@ -172,4 +209,68 @@ fn arguments_of_the_scripts_are_accepted() {
         let fired = node.node.fire("net:inbound_message size=5");
         assert_lines(&tool.interrupt(), &["Logging P2P traffic"], &[line(&fired)], 1);
     }
+}
+
+/// Of each packet with a message: its type, its length, and its comment.
+fn dissected(file: &std::path::Path) -> Vec<[String; 3]> {
+    let mut tshark = std::process::Command::new("tshark");
+    tshark.arg("-r").arg(file).args(["-Y", "bitcoin", "-T", "fields"]);
+    tshark.args(["-e", "bitcoin.command", "-e", "bitcoin.length", "-e", "frame.comment"]);
+    let output = tshark.output().expect("tshark starts: run `make setup`");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let fields = text.lines().map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap());
+    fields.collect()
+}
+
+/// By Wireshark's dissector, whole up to the greatest size; the same from a recording.
+#[test]
+fn packets_are_the_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (packets, recording, replayed) = (path("live.pcapng"), path("node.trace"), path("replayed.pcapng"));
+    let mut node = Node::start(Flavour::Core(31));
+    let tool = node.trace(&["raw", "--pcapng", &packets, "--record", &recording], &MESSAGES);
+    let mut fired = Vec::new();
+    for (number, size) in [0, 8, 59_975, 60_000, 1 << 20, 4_000_000].into_iter().enumerate() {
+        for direction in ["inbound", "outbound"] {
+            let address = format!("10.0.0.{}:8333", number % 3);
+            let command =
+                format!("net:{direction}_message peer_id={} message_type=tx size={size} seed={size}", number % 3);
+            fired.push(node.node.fire(&format!("{command} address={address}")));
+        }
+    }
+    let cut = node.node.fire("net:inbound_message peer_id=0 address=10.0.0.0:8333 size=100000 payload=@cut:70000");
+    fired.push(node.node.fire("net:inbound_message peer_id=0 address=10.0.0.0:8333 message_type=ping size=8"));
+    assert_eq!(tool.interrupt(), format!("{}\n", nothing_lost(fired.len() + 1)));
+    let mut found = dissected(packets.as_ref());
+    let incomplete = "only 70000 of 100000 bytes of the payload were captured: unreadable";
+    found.retain(|[_, size, comment]| {
+        assert_eq!(comment, if *size == cut.show("size") { incomplete } else { "" });
+        comment.is_empty()
+    });
+    let expected: Vec<[String; 3]> =
+        fired.iter().map(|fired| [fired.show("message_type"), fired.show("size"), String::new()]).collect();
+    assert_eq!(found, expected);
+
+    Tool::start(&["replay", &recording, "raw", "--pcapng", &replayed]).output();
+    assert!(std::fs::read(&replayed).unwrap() == std::fs::read(&packets).unwrap());
+}
+
+/// The content beside the bytes.
+#[test]
+fn content_is_decoded() {
+    let mut node = Node::start(Flavour::Core(31));
+    let tool = node.trace(&["p2p", "--decode", "--json"], &MESSAGES);
+    let ping = node.node.fire("net:inbound_message message_type=ping size=8 seed=5");
+    let short = node.node.fire("net:inbound_message message_type=ping size=7 seed=5");
+    let output = tool.interrupt();
+    let objects: Vec<serde_json::Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let bytes = hex(objects[0]["arguments"]["payload"].as_str().unwrap());
+    assert_eq!(format!("{:x}", Sha256::digest(&bytes)), ping.sha256());
+    let number = u64::from_le_bytes(bytes.try_into().unwrap());
+    assert_eq!(objects[0]["content"]["nonce"], number);
+    let bytes = hex(objects[1]["arguments"]["payload"].as_str().unwrap());
+    assert_eq!(format!("{:x}", Sha256::digest(&bytes)), short.sha256());
+    assert!(objects[1]["content"].is_null() && objects[1]["content_error"].is_string(), "{}", objects[1]);
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chainscope_testing::fakenode::{Fired, Flavour};
 
-use crate::support::{Node, assert_lines, nothing_lost};
+use crate::support::{Node, Tool, assert_lines, nothing_lost};
 
 const BLOCK: &str = "validation:block_connected";
 
@@ -85,6 +85,43 @@ fn a_benchmark_of_blocks_in_either_unit() {
                 format!("BENCH {:4} blk/s {:6} tx/s {:7} inputs/s {:8} sigops/s (height 104)", 4, 4936, 22_712, 36_048);
             assert_eq!(**only, *expected);
         }
+    }
+}
+
+/// A recording is a run that is kept: replayed it has the same lines and percentiles, and can be asked for other ranges.
+#[test]
+fn a_benchmark_is_kept_by_its_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    for (json, threshold) in [(None, "3"), (Some("--json"), "0")] {
+        let recording = folder.path().join(format!("{threshold}.trace"));
+        let recording = recording.to_str().unwrap();
+        let arguments = [&["blocks", "0", "0", threshold][..], json.as_slice()].concat();
+        let mut node = Node::start(Flavour::Core(31));
+        let tool = node.trace(&[&arguments[..], &["--record", recording]].concat(), &[BLOCK]);
+        for (height, ms) in (100..).zip([9, 2, 3, 5, 17, 1, 6, 7, 8, 40]) {
+            node.node.execute("pause 45");
+            node.node.fire(&format!("{BLOCK} hash={height} height={height} duration={}", ms * 1_000_000));
+        }
+        // Over the end of a second.
+        node.node.execute("pause 1100");
+        let live = tool.interrupt();
+        let replayed = Tool::start(&[&["replay", recording][..], &arguments].concat()).output();
+        assert_eq!(replayed, live);
+        match json {
+            None => {
+                let percentiles = "10 blocks: min 1.000 ms, p50 6.000 ms, p90 17.000 ms, p99 40.000 ms, max 40.000 ms";
+                assert!(live.lines().any(|line| line == percentiles), "{live}");
+                let blocks = live.lines().filter_map(|line| line.strip_prefix("BENCH ")?.trim().split(' ').next());
+                assert_eq!(blocks.map(|count| count.parse::<u64>().unwrap()).sum::<u64>(), 10, "{live}");
+            }
+            Some(_) => {
+                let summary: serde_json::Value = serde_json::from_str(live.lines().next_back().unwrap()).unwrap();
+                assert_eq!(summary["summary"]["blocks"], 10, "{summary}");
+                assert_eq!(summary["summary"]["duration_ns"]["p90"], 17_000_000, "{summary}");
+            }
+        }
+        let other = Tool::start(&["replay", recording, "blocks", "103", "105", "0"]).output();
+        assert!(other.lines().any(|line| line.starts_with("3 blocks: min 1.000 ms, p50 5.000 ms")), "{other}");
     }
 }
 

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use super::cgroup;
 use super::folder::Folder;
-use crate::harness::run;
+use crate::harness::namespace::sleeping_child;
+use crate::harness::{run, wait};
 
 /// Script that creates the namespaces.
 const OUTSIDE: &str = include_str!("outside.sh");
@@ -22,13 +23,15 @@ pub struct Host {
     /// Its number from 0; the pod CIDR is `10.244.<number>.0/24`.
     pub number: u8,
     folder: PathBuf,
-    // The process that holds the namespaces.
+    // The process that holds the namespaces, as this process sees it.
     pid: u32,
+    is_nested: bool,
     groups: Vec<PathBuf>,
 }
 
 impl Host {
-    /// Creates a host. The first one has the bridge, to which later ones are connected.
+    /// Creates a host. The first one has the bridge, to which later ones are connected. Those have a PID namespace of their own, as
+    /// hosts that are containers have.
     ///
     /// # Panics
     /// If a namespace, cgroup or device cannot be created.
@@ -43,16 +46,22 @@ impl Host {
         let groups = cgroup::create(&format!("chainscope-{}-{name}", cluster.name()));
         cluster.record_groups(&groups);
         let mut command = Command::new("sh");
-        command.arg(folder.join("outside.sh")).arg(&name).arg(&folder).args(&groups);
+        let is_nested = first.is_some();
+        let pids = if is_nested { "NESTED" } else { "SHARED" };
+        command.arg(folder.join("outside.sh")).args([pids, &name]).arg(&folder).args(&groups);
         let mut child = cluster.spawn(&name, &mut command);
-        crate::harness::wait::until(&format!("namespaces of {name}"), || {
+        wait::until(&format!("namespaces of {name}"), || {
             if let Ok(Some(status)) = child.try_wait() {
                 panic!("no namespaces for {name}: {status}\n{}", cluster.tail(&name, 20));
             }
             folder.join("ready").exists().then_some(())
         });
         let address = Ipv4Addr::new(192, 168, 77, 2 + number);
-        let host = Self { name, address, number, folder, pid: child.id(), groups };
+        let pid = match is_nested {
+            true => wait::until("process 1 of the host", || sleeping_child(child.id())),
+            false => child.id(),
+        };
+        let host = Self { name, address, number, folder, pid, is_nested, groups };
         host.join_network(first);
         (host, child)
     }
@@ -91,11 +100,12 @@ impl Host {
         format!("10.244.{}.0/24", self.number)
     }
 
-    /// A command that runs in the namespaces of this host. The pid of the child is the program's.
+    /// A command that runs in the namespaces of this host. The pid of the child is the program's, unless the host has a PID namespace of
+    /// its own: then it is that of `nsenter`, which waits for the program.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         // Entering a cgroup namespace does not move the process into the cgroup.
-        const ENTER: &str = "pid=$1; shift; while [ \"$1\" != -- ]; do echo $$ >\"$1/cgroup.procs\"; shift; done; \
+        const ENTER: &str = "pid=$1; shift; while [ \"$1\" != -- ]; do echo $$ >\"$1/cgroup.procs\"; shift; done; shift; \
                              exec nsenter --target \"$pid\" --mount --cgroup --net --uts --wd=/ \"$@\"";
         let mut command = Command::new("sh");
         command.args(["-euc", ENTER, "enter", &self.pid.to_string()]);
@@ -103,7 +113,7 @@ impl Host {
             let leaf = group.join("system");
             command.arg(if leaf.is_dir() { &leaf } else { group });
         }
-        command.arg("--").arg(program);
+        command.arg("--").args(self.is_nested.then_some("--pid")).arg("--").arg(program);
         command
     }
 

@@ -1,6 +1,7 @@
-# Prepares the namespaces of one host from inside: inside.sh NAME FOLDER
+# Prepares the namespaces of one host from inside: inside.sh SHARED|NESTED NAME FOLDER
 set -eu
-name=$1 folder=$2
+pids=$1 name=$2 folder=$3
+[ "$pids" != NESTED ] || mount -t proc proc /proc
 hostname "$name"
 ip link set lo up
 

@@ -57,13 +57,24 @@ impl Scene {
     /// If something does not become ready in time.
     #[must_use]
     pub fn on(setup: Setup, values: &[&str], prepare: impl FnOnce(&Cluster)) -> Self {
+        Self::installed(setup, |cluster| {
+            prepare(cluster);
+            cluster.install(values);
+        })
+    }
+
+    /// As [`Scene::on`]; `install` installs Chainscope, when both namespaces exist.
+    ///
+    /// # Panics
+    /// If something does not become ready in time.
+    #[must_use]
+    pub fn installed(setup: Setup, install: impl FnOnce(&Cluster)) -> Self {
         let images = tempfile::tempdir().expect("a folder for images");
         let archives = image::write_all(&programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
         let cluster = setup.audit().images(archives).start();
         cluster.kubectl("create namespace tezos");
         cluster.make_namespace();
-        prepare(&cluster);
-        cluster.install(values);
+        install(&cluster);
         let labels = json!({"appType": "octez-node", "node_class": "rolling-node"});
         cluster.apply(&tezos_node("rolling", &labels).to_string());
         for account in ["reader", "stranger"] {
@@ -185,6 +196,19 @@ fn tezos_node(name: &str, labels: &Value) -> Value {
         "apiVersion": "chainscope.dev/v1alpha1", "kind": "TezosNode",
         "metadata": {"name": name, "namespace": "tezos"},
         "spec": {"podSelector": {"matchLabels": labels}},
+    })
+}
+
+/// A NodeTrace that records these tracepoints of the fake node in pods with these labels.
+#[must_use]
+pub fn node_trace(namespace: &str, name: &str, labels: &Value, patterns: &[&str]) -> Value {
+    json!({
+        "apiVersion": "chainscope.dev/v1alpha1", "kind": "NodeTrace",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "podSelector": {"matchLabels": labels}, "container": "node", "process": "bitcoind",
+            "tracepoints": [{"patterns": patterns}],
+        },
     })
 }
 

@@ -152,6 +152,15 @@ impl Api {
         self.rows_of("/v2/log", node, "", 0)
     }
 
+    /// Every event of tracepoints, oldest first, from all pages.
+    ///
+    /// # Panics
+    /// If ids are not ascending.
+    #[must_use]
+    pub fn events(&self, node: &str) -> Vec<Value> {
+        self.rows_of("/v2/trace", node, "", 0)
+    }
+
     fn rows_of(&self, path: &str, node: &str, filters: &str, first: u64) -> Vec<Value> {
         let mut rows: Vec<Value> = Vec::new();
         let mut cursor = first;

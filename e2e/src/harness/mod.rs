@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod demo_node;
+pub mod document;
 pub mod expect;
 pub mod memory_process;
 pub mod namespace;

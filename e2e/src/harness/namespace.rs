@@ -110,7 +110,7 @@ impl Drop for NestedHost {
 }
 
 /// The child of a process, once it executes `sleep`.
-fn sleeping_child(parent: u32) -> Option<u32> {
+pub(crate) fn sleeping_child(parent: u32) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.find(|pid| {

@@ -100,8 +100,17 @@ impl Machine {
 
     /// Adds a node that consists of every process that executes this file, to observe its memory with a snapshot every 5 s.
     pub fn observe_memory(&mut self, name: &str, exe: &Path) {
-        let memory = "memory = { snapshots = { every = \"5s\" } }";
-        self.nodes.push(format!("[[nodes]]\nname = {name:?}\nexe = {:?}\n{memory}\n", exe.display().to_string()));
+        self.observe_program(name, exe, "memory = { snapshots = { every = \"5s\" } }");
+    }
+
+    /// Adds a node that consists of every process that executes this file, with additional lines of configuration.
+    pub fn observe_program(&mut self, name: &str, exe: &Path, options: &str) {
+        self.nodes.push(format!("[[nodes]]\nname = {name:?}\nexe = {:?}\n{options}\n", exe.display().to_string()));
+    }
+
+    /// Removes all nodes.
+    pub fn observe_nothing(&mut self) {
+        self.nodes.clear();
     }
 
     /// Adds a node that listens on that port in a network namespace.

@@ -1,7 +1,7 @@
 //! Keys and values of the maps of the tracepoint programs, as declared in `trace.h`.
 
-use super::location::MAX_ARGUMENTS;
-
+/// `MAX_ARGUMENTS`: arguments that are fetched of a location.
+pub const MAX_ARGUMENTS: usize = 12;
 /// `MAX_LOCATIONS`.
 pub(crate) const MAX_LOCATIONS: u32 = 4096;
 /// `SLOTS`.

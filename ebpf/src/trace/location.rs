@@ -2,10 +2,7 @@
 
 use chainscope_usdt::{Address, Argument, Base, Class, Index, Operand, Register};
 
-use super::abi::{ArgumentSpec, LocationSpec, fetch, operand};
-
-/// Maximum number of arguments, that of the macros of `sys/sdt.h`.
-pub const MAX_ARGUMENTS: usize = 12;
+use super::abi::{ArgumentSpec, LocationSpec, MAX_ARGUMENTS, fetch, operand};
 
 /// `NO_REGISTER`.
 const NO_REGISTER: u8 = 255;
@@ -30,7 +27,7 @@ pub enum Fetch {
     Value,
     /// The string that it points to, up to its NUL.
     String,
-    /// This number of bytes that it points to.
+    /// This number of bytes that it points to. No limit applies.
     Bytes(u32),
     /// The bytes that it points to, as many as the argument with this index, from 0, says.
     Payload(usize),

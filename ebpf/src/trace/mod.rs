@@ -25,19 +25,19 @@
 mod abi;
 mod account;
 mod assembly;
-mod attach;
 mod event;
 mod location;
-mod multi;
 mod options;
 mod order;
 mod probe;
 mod programs;
 mod record;
 
+pub use abi::MAX_ARGUMENTS;
 pub use account::Counts;
-pub(crate) use attach::UPROBE_TYPE;
 pub use event::{ArgumentValue, Data, End, Event, LocationId, Value};
-pub use location::{Fetch, Location, LocationError, MAX_ARGUMENTS};
-pub use options::{AttachMode, MAX_PAYLOAD, MAX_STRING, Reads, TraceOptions};
+pub use location::{Fetch, Location, LocationError};
+pub use options::{MAX_PAYLOAD, MAX_STRING, Reads, TraceOptions};
 pub use probe::{AttachmentId, TraceProbe};
+
+pub use crate::uprobe::AttachMode;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::uprobe::AttachMode;
+
 /// Greatest [`TraceOptions::max_string`].
 pub const MAX_STRING: u32 = 16 << 10;
 /// Greatest [`TraceOptions::max_payload`].
@@ -16,7 +18,8 @@ pub struct TraceOptions {
     pub wake_bytes: u32,
     /// Maximum length of a string, without its NUL; at most [`MAX_STRING`]. Longer ones are cut and marked.
     pub max_string: u32,
-    /// Maximum length of a payload; at most [`MAX_PAYLOAD`]. Longer ones are cut and marked.
+    /// Maximum length of a payload ([`Fetch::Payload`](super::Fetch::Payload)); at most [`MAX_PAYLOAD`]. Longer ones are cut
+    /// and marked.
     pub max_payload: u64,
     /// Longest time for which events wait for an earlier one that is still being captured.
     pub max_hold: Duration,
@@ -47,13 +50,4 @@ pub enum Reads {
     Sleepable,
     /// Without: pages that are not in memory are unreadable.
     Atomic,
-}
-
-/// How locations are attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachMode {
-    /// All locations of a file by one link. Linux 6.10.
-    Multi,
-    /// Each location by a perf event. Semaphores in the first 4 GiB of the file only.
-    PerfEvent,
 }

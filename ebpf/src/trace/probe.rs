@@ -15,10 +15,9 @@ use rustix::time::{ClockId, clock_gettime};
 use super::abi::{Counters, LocationSpec, MAX_LOCATIONS, SLOT_WORDS, SLOTS};
 use super::account::Counts;
 use super::assembly::Assembly;
-use super::attach::{self, Links, Point};
 use super::event::{Event, LocationId};
 use super::location::{Fetch, Location};
-use super::options::{AttachMode, Reads, TraceOptions};
+use super::options::{Reads, TraceOptions};
 use super::order::Order;
 use super::programs::Object;
 use super::record::{self, Record};
@@ -26,6 +25,7 @@ use crate::error::Error;
 use crate::load::{mmap_array, take_map};
 use crate::mmap_array::MmapArray;
 use crate::reader::RingReader;
+use crate::uprobe::{self, AttachMode, Links, Point, Trigger};
 
 /// Identifies what was attached together. Unique for the lifetime of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,13 +138,15 @@ impl TraceProbe {
             set.map_err(|error| failed("describe a location".to_owned(), &error))?;
             points.push(Point { offset: location.offset, semaphore: location.semaphore, cookie: u64::from(number) });
         }
-        let links = attach::attach(self.program.as_fd(), self.mode, file, pid, &points).map_err(|(point, error)| {
-            let action = match point {
-                Some(point) => format!("attach to file offset {:#x}", point.offset),
-                None => format!("attach to {} locations", points.len()),
-            };
-            Error::from_system(action, &error)
-        })?;
+        let links = uprobe::attach(self.program.as_fd(), self.mode, Trigger::Hit, file, pid, &points).map_err(
+            |(point, error)| {
+                let action = match point {
+                    Some(point) => format!("attach to file offset {:#x}", point.offset),
+                    None => format!("attach to {} locations", points.len()),
+                };
+                Error::from_system(action, &error)
+            },
+        )?;
         self.known.extend(locations.iter().map(|location| {
             let fetches = location.arguments.iter().map(|(_, fetch)| *fetch).collect();
             Known { fetches, received: 0 }

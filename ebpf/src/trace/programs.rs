@@ -5,17 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use aya::programs::Program;
 use aya::{Ebpf, EbpfLoader};
 
-use super::multi;
-use super::options::{AttachMode, MAX_PAYLOAD, MAX_STRING, Reads, TraceOptions};
+use super::options::{MAX_PAYLOAD, MAX_STRING, Reads, TraceOptions};
 use crate::error::Error;
 use crate::kernel;
 use crate::load::{Kernel, retry_eagain};
+use crate::uprobe::{self, AttachMode, LinkKind, SURE_MULTI};
 
 /// The object that build.rs compiled, aligned as the ELF parser requires.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CHAINSCOPE_TRACE_BPF"));
-
-/// First release whose links to several locations filter processes, not threads.
-const SURE_MULTI: (u32, u32) = (6, 10);
 
 /// The loaded object. Nothing is attached yet.
 pub(super) struct Object {
@@ -81,7 +78,8 @@ fn load(
         None => !kernel::is_before(release, SURE_MULTI),
     };
     if is_multi {
-        match multi::load(OBJECT, bpf, name(reads), reads == Reads::Sleepable) {
+        let kind = LinkKind::Multi { is_sleepable: reads == Reads::Sleepable };
+        match uprobe::load(OBJECT, bpf, name(reads), kind) {
             Ok(program) => return Ok((program, AttachMode::Multi)),
             Err(error) if wanted.is_some() => return Err(error.into()),
             Err(_) => {}

@@ -1,7 +1,7 @@
 //! Parses the records of the ring, as declared in `trace.h`.
 
 use super::abi::CHUNK;
-use super::location::MAX_ARGUMENTS;
+use super::abi::MAX_ARGUMENTS;
 
 const R_EVENT: u8 = 1;
 const R_CHUNK: u8 = 2;

@@ -107,9 +107,10 @@ pub async fn publish(
 
 fn event(record: EventRecord, instance: &str, now: Timestamp, unique: i128) -> Event {
     let EventRecord { node, uid, is_warning, reason, note } = record;
+    let (kind, name) = node.resource();
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{}.{unique:x}", node.name)),
+            name: Some(format!("{name}.{unique:x}")),
             namespace: Some(node.namespace.to_string()),
             ..ObjectMeta::default()
         },
@@ -129,9 +130,9 @@ fn event(record: EventRecord, instance: &str, now: Timestamp, unique: i128) -> E
         type_: Some(if is_warning { "Warning" } else { "Normal" }.to_owned()),
         regarding: Some(ObjectReference {
             api_version: Some(TezosNode::api_version(&()).into_owned()),
-            kind: Some(TezosNode::kind(&()).into_owned()),
+            kind: Some(kind.to_string()),
             namespace: Some(node.namespace.to_string()),
-            name: Some(node.name.to_string()),
+            name: Some(name.to_owned()),
             uid: Some(uid),
             ..ObjectReference::default()
         }),

@@ -1,18 +1,20 @@
 //! Writes of the `status` subresource by server-side apply.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Debug};
 
+use k8s_openapi::NamespaceResourceScope;
 use kube::{
-    Api, Client, Resource as _,
+    Api, Client,
     api::{Patch, PatchParams},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::{MANAGER, client::within_timeout, is_status};
 use crate::{
-    crd::TezosNode,
-    reconcile::{Key, StatusWrite},
+    crd::{NodeTrace, NodeTraceStatus, TezosNode},
+    reconcile::{Key, NodeKind, StatusWrite},
 };
 
 /// Maximum number of concurrent requests.
@@ -73,25 +75,36 @@ impl StatusWriter {
     fn start_pending(&mut self) {
         while self.in_flight.len() < MAX_CONCURRENT_WRITES {
             let Some((key, write)) = self.pending.pop_first() else { return };
-            let api: Api<TezosNode> = Api::namespaced(self.client.clone(), &key.namespace);
+            let client = self.client.clone();
             self.in_flight.spawn(async move {
-                let outcome = apply(&api, &write).await;
+                let outcome = match key.resource().0 {
+                    NodeKind::TezosNode => apply::<TezosNode>(client, &write, &write.status).await,
+                    NodeKind::NodeTrace => {
+                        let status = NodeTraceStatus::from(write.status.clone());
+                        apply::<NodeTrace>(client, &write, &status).await
+                    }
+                };
                 (key, outcome)
             });
         }
     }
 }
 
-async fn apply(api: &Api<TezosNode>, write: &StatusWrite) -> WriteOutcome {
+async fn apply<K>(client: Client, write: &StatusWrite, status: &impl Serialize) -> WriteOutcome
+where
+    K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    let (_, name) = write.key.resource();
     let body = json!({
-        "apiVersion": TezosNode::api_version(&()),
-        "kind": TezosNode::kind(&()),
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
         // The UID is a precondition: it prevents a write to a recreated node of the same name.
-        "metadata": { "name": &*write.key.name, "namespace": &*write.key.namespace, "uid": write.uid },
-        "status": write.status,
+        "metadata": { "name": name, "namespace": &*write.key.namespace, "uid": write.uid },
+        "status": status,
     });
+    let api: Api<K> = Api::namespaced(client, &write.key.namespace);
     let params = PatchParams::apply(MANAGER).force();
-    match within_timeout(api.patch_status(&write.key.name, &params, &Patch::Apply(body))).await {
+    match within_timeout(api.patch_status(name, &params, &Patch::Apply(body))).await {
         Ok(_) => WriteOutcome::Applied,
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => WriteOutcome::Gone,
         Err(error) => {

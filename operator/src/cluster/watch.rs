@@ -1,10 +1,10 @@
-//! Watches of `TezosNode` resources, pods and Secrets.
+//! Watches of `TezosNode` and `NodeTrace` resources, pods and Secrets.
 //!
 //! `kube::runtime::watcher` lists, watches and recovers; its [`Event`]s are forwarded with objects reduced to the inputs
 //! of the reconciler. `kube::runtime::reflector` is not used: its store would hold a second, unreduced copy of every pod
 //! of the cluster beside the reconciler's own indexes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Debug};
 
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
@@ -16,12 +16,13 @@ use kube::{
         watcher::{self, Event, watch_object, watcher},
     },
 };
+use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{is_status, pod::SlimPod};
 use crate::{
-    crd::TezosNode,
-    reconcile::{Key, NodeInput, PodInput, SecretInput},
+    crd::{NodeTrace, TezosNode},
+    reconcile::{Key, NodeInput, NodeKind, PodInput, SecretInput},
 };
 
 /// Objects per page of a list. Bounds the memory that a list takes in addition to the reduced objects.
@@ -30,23 +31,34 @@ const PAGE_SIZE: u32 = 250;
 /// A change of a watched object.
 #[derive(Debug)]
 pub enum ObjectChange {
-    /// Of a `TezosNode`.
-    Node(Box<Event<(Key, NodeInput)>>),
+    /// Of a `TezosNode` or a `NodeTrace`.
+    Node(NodeKind, Box<Event<(Key, NodeInput)>>),
     /// Of a pod.
     Pod(Event<(Key, PodInput)>),
     /// Of a Secret that contains an identity.
     Secret(Key, SecretInput),
 }
 
-/// Watches all `TezosNode` resources until the receiver is dropped.
-pub async fn nodes(client: Client, changes: mpsc::Sender<ObjectChange>) {
-    let api: Api<DeserializeGuard<TezosNode>> = Api::all(client);
+/// Watches all resources of a kind that describes nodes until the receiver is dropped.
+pub async fn nodes(client: Client, kind: NodeKind, changes: mpsc::Sender<ObjectChange>) {
+    match kind {
+        NodeKind::TezosNode => nodes_of::<TezosNode>(client, kind, &changes).await,
+        NodeKind::NodeTrace => nodes_of::<NodeTrace>(client, kind, &changes).await,
+    }
+}
+
+async fn nodes_of<K>(client: Client, kind: NodeKind, changes: &mpsc::Sender<ObjectChange>)
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    NodeInput: From<K>,
+{
+    let api: Api<DeserializeGuard<K>> = Api::all(client);
     let events = watcher(api, watcher::Config::default().page_size(PAGE_SIZE));
     let reduce = |DeserializeGuard(node)| {
-        let input = node.map_or_else(NodeInput::from, NodeInput::from);
+        let input = node.map_or_else(|invalid| NodeInput::invalid(kind, invalid), NodeInput::from);
         (input.key.clone(), input)
     };
-    forward("TezosNodes", events, reduce, |event| ObjectChange::Node(Box::new(event)), &changes).await;
+    forward(&format!("{kind}s"), events, reduce, |event| ObjectChange::Node(kind, Box::new(event)), changes).await;
 }
 
 /// Watches all pods that have not terminated until the receiver is dropped.

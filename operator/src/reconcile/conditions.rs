@@ -6,13 +6,17 @@ use k8s_openapi::{
 };
 
 use super::{
-    input::{Key, NodeInput},
+    input::{Key, NodeInput, NodeKind},
     plan::{IdentityPlan, Plan},
     reason::{Condition, ConditionStatus, Reason},
 };
 
+/// The condition of the identity, which only a `TezosNode` has.
+const IDENTITY_RESOLVED: &str = "IdentityResolved";
 /// Maximum length of a text that an agent reported, in characters.
 const MAX_TEXT_CHARS: usize = 512;
+
+use crate::crd::TezosNodeSpec;
 
 /// The conditions of one pod.
 pub(super) struct PodConditions {
@@ -38,17 +42,17 @@ pub(super) struct ConditionSummary {
     identity: Worst,
     recording: Worst,
     process: Worst,
-    plan_error: Worst,
+    mismatch: Worst,
 }
 
 impl ConditionSummary {
-    /// Adds a pod. `plan_error` is a mismatch between the pod and the specification.
-    pub(super) fn add(&mut self, pod: &str, conditions: PodConditions, plan_error: Option<&(Reason, String)>) {
+    /// Adds a pod. `mismatch` is a difference of the pod from the specification that leaves something to record.
+    pub(super) fn add(&mut self, pod: &str, conditions: PodConditions, mismatch: Option<&(Reason, String)>) {
         update_worst(&mut self.identity, pod, conditions.identity);
         update_worst(&mut self.recording, pod, conditions.recording);
         update_worst(&mut self.process, pod, conditions.process);
-        if let Some((reason, text)) = plan_error {
-            update_worst(&mut self.plan_error, pod, Condition::new(ConditionStatus::False, *reason, text));
+        if let Some((reason, text)) = mismatch {
+            update_worst(&mut self.mismatch, pod, Condition::new(ConditionStatus::False, *reason, text));
         }
     }
 
@@ -61,7 +65,9 @@ impl ConditionSummary {
         before: &[meta::Condition],
         unix_ns: i64,
     ) -> Vec<meta::Condition> {
+        let has_identity = node.key.kind() == NodeKind::TezosNode;
         let conditions = self.by_type(node, plan).into_iter();
+        let conditions = conditions.filter(|(kind, _)| has_identity || *kind != IDENTITY_RESOLVED);
         conditions.map(|(kind, condition)| to_api(kind, condition, node.generation, before, unix_ns)).collect()
     }
 
@@ -87,19 +93,18 @@ impl ConditionSummary {
         };
         let recording = or_no_pods(self.recording, ConditionStatus::False);
         let process = or_no_pods(self.process, ConditionStatus::Unknown);
-        let plan_error = self.plan_error.map(with_count);
-        let logs_error = plan.logs_error.as_ref();
-        let logs_error =
-            logs_error.map(|error| Condition::new(ConditionStatus::False, Reason::LogPatternInvalid, error));
+        let mismatch = self.mismatch.map(with_count);
+        let fault = plan.fault.as_ref();
+        let fault = fault.map(|(reason, text)| Condition::new(ConditionStatus::False, *reason, text));
         // Network recording that is disabled by the specification does not make the node unready.
-        let records_more = node.spec.as_ref().is_ok_and(|spec| spec.records_beside_network());
+        let records_more = node.tezos().is_some_and(TezosNodeSpec::records_beside_network);
         let required = match recording.reason {
             Reason::NetworkDisabled if records_more => vec![&process],
             Reason::NetworkDisabled => vec![],
+            _ if node.key.kind() == NodeKind::NodeTrace => vec![&recording, &process],
             _ => vec![&recording, &identity, &process],
         };
-        let mut worst: Vec<&Condition> =
-            required.into_iter().chain(&logs_error).chain(&plan_error).chain(&conflict).collect();
+        let mut worst: Vec<&Condition> = required.into_iter().chain(&fault).chain(&mismatch).chain(&conflict).collect();
         worst.sort_by_key(|condition| (condition.status == ConditionStatus::True, condition.reason));
         let any_false = worst.iter().any(|condition| condition.status == ConditionStatus::False);
         let mut ready = match worst.first() {
@@ -109,7 +114,7 @@ impl ConditionSummary {
         if ready.status != ConditionStatus::True && any_false {
             ready.status = ConditionStatus::False;
         }
-        [("Ready", ready), ("IdentityResolved", identity), ("Recording", recording), ("ProcessRunning", process)]
+        [("Ready", ready), (IDENTITY_RESOLVED, identity), ("Recording", recording), ("ProcessRunning", process)]
     }
 }
 
@@ -141,7 +146,8 @@ fn with_count((mut condition, others): (Condition, usize)) -> Condition {
 
 fn conflict_message(count: usize, (pod, owner): &(Key, Key)) -> String {
     let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
-    format!("pod {} belongs to the older TezosNode {}{more}", pod.name, owner.name)
+    let (kind, owner) = owner.resource();
+    format!("pod {} belongs to the older {kind} {owner}{more}", pod.name)
 }
 
 fn to_api(

@@ -37,8 +37,8 @@ struct Host {
     pending_since_ns: i64,
     agent_state: AgentState,
     report: Option<Arc<AgentReport>>,
-    /// Index of each pod in the report, by pod UID.
-    pods: BTreeMap<Box<str>, usize>,
+    /// Index of each report on a pod, by pod UID; two if a `NodeTrace` observes a pod of a `TezosNode`.
+    pods: BTreeMap<Box<str>, Vec<usize>>,
 }
 
 /// The state of a pod's host.
@@ -100,8 +100,10 @@ impl Hosts {
             if host.report.as_ref().is_some_and(|old| Arc::ptr_eq(old, report)) {
                 continue;
             }
-            let pods = report.status.pods.iter().enumerate();
-            host.pods = pods.map(|(at, pod)| (pod.uid.as_str().into(), at)).collect();
+            host.pods.clear();
+            for (at, pod) in report.status.pods.iter().enumerate() {
+                host.pods.entry(pod.uid.as_str().into()).or_default().push(at);
+            }
             host.report = Some(Arc::clone(report));
             changed.extend(host.nodes.iter().cloned());
         }
@@ -133,7 +135,7 @@ impl Hosts {
             name: host,
             agent_state: entry.agent_state,
             error: entry.report.as_ref().map_or("", |report| &report.status.error),
-            report: entry.pod_report(uid).filter(|report| report.node == node),
+            report: entry.pod_report(uid, node),
         })
     }
 
@@ -148,8 +150,9 @@ impl Hosts {
 }
 
 impl Host {
-    fn pod_report(&self, uid: &str) -> Option<&PodReport> {
-        self.report.as_ref()?.status.pods.get(*self.pods.get(uid)?)
+    fn pod_report(&self, uid: &str, node: &str) -> Option<&PodReport> {
+        let reports = &self.report.as_ref()?.status.pods;
+        self.pods.get(uid)?.iter().filter_map(|at| reports.get(*at)).find(|report| report.node == node)
     }
 
     fn agent_state_at(&self, now_ns: i64) -> AgentState {

@@ -6,9 +6,33 @@ use chainscope_spec::PodSelector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::error_boundary::InvalidObject;
 
-use crate::crd::{TezosNode, TezosNodeSpec, TezosNodeStatus};
+use super::reason::Reason;
+use crate::crd::{NodeTrace, NodeTraceSpec, TezosNode, TezosNodeSpec, TezosNodeStatus};
 
-/// Namespace and name of an object.
+/// First part of the names of nodes that a `NodeTrace` observes. No Kubernetes name contains a colon, so that such a node
+/// never has the name of a `TezosNode`.
+const TRACE: &str = "trace:";
+
+/// The kind of a resource that describes a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKind {
+    /// `TezosNode`.
+    TezosNode,
+    /// `NodeTrace`.
+    NodeTrace,
+}
+
+impl fmt::Display for NodeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TezosNode => "TezosNode",
+            Self::NodeTrace => "NodeTrace",
+        })
+    }
+}
+
+/// Namespace and name of an object; of a resource that describes a node, the name of that node: `namespace/name`, or
+/// `namespace/trace:name` of a `NodeTrace`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Its namespace.
@@ -27,6 +51,27 @@ impl Key {
     pub fn of(meta: &ObjectMeta) -> Self {
         Self::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
     }
+
+    /// The key of a resource that describes a node.
+    pub fn of_node(kind: NodeKind, meta: &ObjectMeta) -> Self {
+        let key = Self::of(meta);
+        match kind {
+            NodeKind::TezosNode => key,
+            NodeKind::NodeTrace => Self { name: format!("{TRACE}{}", key.name).into(), ..key },
+        }
+    }
+
+    /// The kind and the name of the resource that describes this node.
+    pub fn resource(&self) -> (NodeKind, &str) {
+        match self.name.strip_prefix(TRACE) {
+            Some(name) => (NodeKind::NodeTrace, name),
+            None => (NodeKind::TezosNode, &self.name),
+        }
+    }
+
+    pub(super) fn kind(&self) -> NodeKind {
+        self.resource().0
+    }
 }
 
 impl fmt::Display for Key {
@@ -41,10 +86,43 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A `TezosNode`.
+/// The specification of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NodeSpec {
+    /// Of a `TezosNode`.
+    Tezos(Arc<TezosNodeSpec>),
+    /// Of a `NodeTrace`.
+    Trace(Arc<NodeTraceSpec>),
+}
+
+impl NodeSpec {
+    pub(super) fn tezos(&self) -> Option<&TezosNodeSpec> {
+        match self {
+            Self::Tezos(spec) => Some(spec),
+            Self::Trace(_) => None,
+        }
+    }
+
+    /// Names of the container and of the executable in it.
+    pub(super) fn program(&self) -> (&str, &str) {
+        match self {
+            Self::Tezos(spec) => (&spec.target.container, &spec.target.process),
+            Self::Trace(spec) => (&spec.container, &spec.process),
+        }
+    }
+
+    fn selector(&self) -> &PodSelector {
+        match self {
+            Self::Tezos(spec) => &spec.target.pod_selector,
+            Self::Trace(spec) => &spec.pod_selector,
+        }
+    }
+}
+
+/// A `TezosNode` or a `NodeTrace`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeInput {
-    /// Its namespace and name.
+    /// The node that it describes.
     pub key: Key,
     /// `metadata.uid`.
     pub uid: String,
@@ -55,28 +133,37 @@ pub struct NodeInput {
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// The specification, or the error if it cannot be parsed.
-    pub spec: Result<Arc<TezosNodeSpec>, String>,
+    pub spec: Result<NodeSpec, String>,
     /// The stored status.
     pub status: TezosNodeStatus,
 }
 
 impl From<TezosNode> for NodeInput {
     fn from(node: TezosNode) -> Self {
-        Self::new(&node.metadata, Ok(Arc::new(node.spec)), node.status.unwrap_or_default())
+        let key = Key::of_node(NodeKind::TezosNode, &node.metadata);
+        Self::new(key, &node.metadata, Ok(NodeSpec::Tezos(Arc::new(node.spec))), node.status.unwrap_or_default())
     }
 }
 
-impl From<InvalidObject> for NodeInput {
-    fn from(invalid: InvalidObject) -> Self {
-        Self::new(&invalid.metadata, Err(invalid.error), TezosNodeStatus::default())
+impl From<NodeTrace> for NodeInput {
+    fn from(trace: NodeTrace) -> Self {
+        let key = Key::of_node(NodeKind::NodeTrace, &trace.metadata);
+        let status = trace.status.unwrap_or_default().into();
+        Self::new(key, &trace.metadata, Ok(NodeSpec::Trace(Arc::new(trace.spec))), status)
     }
 }
 
 impl NodeInput {
-    fn new(meta: &ObjectMeta, spec: Result<Arc<TezosNodeSpec>, String>, status: TezosNodeStatus) -> Self {
+    /// A resource that cannot be parsed.
+    pub fn invalid(kind: NodeKind, invalid: InvalidObject) -> Self {
+        let key = Key::of_node(kind, &invalid.metadata);
+        Self::new(key, &invalid.metadata, Err(invalid.error), TezosNodeStatus::default())
+    }
+
+    fn new(key: Key, meta: &ObjectMeta, spec: Result<NodeSpec, String>, status: TezosNodeStatus) -> Self {
         let created = meta.creation_timestamp.as_ref();
         Self {
-            key: Key::of(meta),
+            key,
             uid: meta.uid.clone().unwrap_or_default(),
             generation: meta.generation.unwrap_or_default(),
             created_ns: created.map_or(0, |time| i64::try_from(time.0.as_nanosecond()).unwrap_or(i64::MAX)),
@@ -88,7 +175,28 @@ impl NodeInput {
 
     /// The pod selector; `None` if the specification cannot be parsed or the node is being deleted.
     pub(super) fn selector(&self) -> Option<&PodSelector> {
-        self.spec.as_ref().ok().filter(|_| !self.deleting).map(|spec| &spec.target.pod_selector)
+        self.spec.as_ref().ok().filter(|_| !self.deleting).map(NodeSpec::selector)
+    }
+
+    /// The specification, if it is that of a `TezosNode` that can be parsed.
+    pub(super) fn tezos(&self) -> Option<&TezosNodeSpec> {
+        self.spec.as_ref().ok()?.tezos()
+    }
+
+    /// The specification, if it is that of a `NodeTrace` that can be parsed.
+    pub(super) fn trace(&self) -> Option<&NodeTraceSpec> {
+        match self.spec.as_ref().ok()? {
+            NodeSpec::Trace(spec) => Some(spec),
+            NodeSpec::Tezos(_) => None,
+        }
+    }
+
+    /// Why a part of the specification cannot be used.
+    pub(super) fn fault(&self) -> Option<(Reason, String)> {
+        match self.spec.as_ref().ok()? {
+            NodeSpec::Tezos(spec) => Some((Reason::LogPatternInvalid, spec.logs_error()?)),
+            NodeSpec::Trace(spec) => Some((Reason::TracepointsInvalid, spec.error()?)),
+        }
     }
 }
 

@@ -11,8 +11,9 @@ use chainscope_spec::{PortRef, Stored};
 use chainscope_tezos::Identity;
 
 use super::{
-    input::{Key, NodeInput, PodInput, SecretInput},
+    input::{ContainerInput, Key, NodeInput, NodeKind, NodeSpec, PodInput, SecretInput},
     reason::Reason,
+    trace,
 };
 use crate::crd::TezosNodeSpec;
 
@@ -27,8 +28,8 @@ pub(super) struct Plan {
     pub(super) conflict: Option<(Key, Key)>,
     /// Source of the identity.
     pub(super) identity: IdentityPlan,
-    /// Why no log messages are recorded although the specification asks for them.
-    pub(super) logs_error: Option<String>,
+    /// Why a part of the specification cannot be used: no log messages, or no events of tracepoints, are recorded.
+    pub(super) fault: Option<(Reason, String)>,
 }
 
 /// The plan of one pod.
@@ -107,48 +108,68 @@ impl IdentityPlan {
 }
 
 impl PodPlan {
-    pub(super) fn of(node: &NodeInput, spec: &TezosNodeSpec, key: &Key, pod: &PodInput, node_plan: &Plan) -> Self {
-        let target = &spec.target;
-        let mut plan = Self { uid: pod.uid.clone(), host: pod.host.clone(), observed: None, error: None };
-        let Some(container) = pod.container(&target.container) else {
+    /// A pod that cannot be observed.
+    pub(super) fn refused(pod: &PodInput, reason: Reason, message: String) -> Self {
+        Self { uid: pod.uid.clone(), host: pod.host.clone(), observed: None, error: Some((reason, message)) }
+    }
+
+    pub(super) fn of(node: &NodeInput, spec: &NodeSpec, key: &Key, pod: &PodInput, node_plan: &Plan) -> Self {
+        let (container, process) = spec.program();
+        let Some(found) = pod.container(container) else {
             let names: Vec<_> = pod.containers.iter().take(8).map(|container| &*container.name).collect();
-            let text =
-                format!("the pod has no container {:?}; its containers are {}", target.container, names.join(", "));
-            plan.error = Some((Reason::ContainerNotFound, text));
-            return plan;
+            let text = format!("the pod has no container {container:?}; its containers are {}", names.join(", "));
+            return Self::refused(pod, Reason::ContainerNotFound, text);
         };
-        let p2p_port = port(&target.ports.p2p, container.name.as_ref(), pod);
-        if p2p_port.is_none() {
-            let text = format!("the pod has no port {}; the pod is recorded without a P2P port", target.ports.p2p);
-            plan.error = Some((Reason::PortNotFound, text));
-        }
         if pod.host.is_none() {
-            plan.error = Some((Reason::PodUnscheduled, "the pod is not scheduled".to_owned()));
-            return plan;
+            return Self::refused(pod, Reason::PodUnscheduled, "the pod is not scheduled".to_owned());
         }
-        plan.observed = Some(Arc::new(ObservedPod {
+        let common = ObservedPod {
             node: node.key.to_string(),
             node_generation: node.generation,
             uid: pod.uid.to_string(),
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
-            container: target.container.clone(),
-            container_ids: container.ids.iter().map(ToString::to_string).collect(),
-            process: target.process.clone(),
-            p2p_port: p2p_port.map(u32::from),
-            identity: Some(node_plan.identity.to_proto(spec)),
-            network: Some(NetworkOptions {
-                enabled: spec.network.enabled,
-                plain_only: spec.network.store == Stored::Plain,
-            }),
-            memory: spec.memory.as_ref().map(|memory| MemoryOptions { enabled: memory.enabled }),
-            // Rather no messages than unredacted ones.
-            logs: (spec.logs.as_ref())
-                .filter(|_| node_plan.logs_error.is_none())
-                .map(|logs| LogsOptions { enabled: logs.enabled, redact: logs.redact.clone() }),
-        }));
-        plan
+            container: container.to_owned(),
+            container_ids: found.ids.iter().map(ToString::to_string).collect(),
+            process: process.to_owned(),
+            ..ObservedPod::default()
+        };
+        let (observed, error) = match spec {
+            NodeSpec::Tezos(spec) => tezos(common, spec, found, pod, node_plan),
+            NodeSpec::Trace(spec) => (trace::observed(common, spec, node_plan), None),
+        };
+        Self { uid: pod.uid.clone(), host: pod.host.clone(), observed: Some(Arc::new(observed)), error }
     }
+}
+
+/// What is observed of a pod of a `TezosNode`, and a mismatch with its specification.
+fn tezos(
+    common: ObservedPod,
+    spec: &TezosNodeSpec,
+    container: &ContainerInput,
+    pod: &PodInput,
+    node_plan: &Plan,
+) -> (ObservedPod, Option<(Reason, String)>) {
+    let p2p = &spec.target.ports.p2p;
+    let p2p_port = port(p2p, container.name.as_ref(), pod);
+    let error = p2p_port
+        .is_none()
+        .then(|| (Reason::PortNotFound, format!("the pod has no port {p2p}; the pod is recorded without a P2P port")));
+    let observed = ObservedPod {
+        p2p_port: p2p_port.map(u32::from),
+        identity: Some(node_plan.identity.to_proto(spec)),
+        network: Some(NetworkOptions {
+            enabled: spec.network.enabled,
+            plain_only: spec.network.store == Stored::Plain,
+        }),
+        memory: spec.memory.as_ref().map(|memory| MemoryOptions { enabled: memory.enabled }),
+        // Rather no messages than unredacted ones.
+        logs: (spec.logs.as_ref())
+            .filter(|_| node_plan.fault.is_none())
+            .map(|logs| LogsOptions { enabled: logs.enabled, redact: logs.redact.clone() }),
+        ..common
+    };
+    (observed, error)
 }
 
 /// Resolves a port by number, or by name: in the node's container first, then in the others, which share its network
@@ -169,13 +190,13 @@ pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
     let hosts: std::collections::BTreeSet<_> =
         plan.pods.values().filter(|pod| pod.observed.is_some()).filter_map(|pod| pod.host.as_deref()).collect();
     // With a specification that cannot be parsed the default retention applies.
-    let (aliases, retention, memory, logs) = match &node.spec {
-        Ok(spec) => (spec.aliases.clone(), spec.retention.clone(), spec.memory.clone(), spec.logs.clone()),
-        Err(_) => Default::default(),
+    let (aliases, retention, memory, logs) = match node.tezos() {
+        Some(spec) => (spec.aliases.clone(), spec.retention.clone(), spec.memory.clone(), spec.logs.clone()),
+        None => Default::default(),
     };
     CatalogNode {
         node: node.key.to_string(),
-        aliases,
+        aliases: if node.key.kind() == NodeKind::NodeTrace { trace::aliases(&node.key) } else { aliases },
         keep_rows: retention.rows,
         keep_bytes: retention.bytes.map(|bytes| bytes.as_u64()),
         keep_seconds: retention.age.map(|age| age.as_secs()),
@@ -190,5 +211,6 @@ pub(super) fn catalog(node: &NodeInput, plan: &Plan) -> CatalogNode {
             keep_bytes: logs.retention.bytes.map(|bytes| bytes.as_u64()),
             keep_seconds: logs.retention.age.map(|age| age.as_secs()),
         }),
+        trace_retention: node.trace().map(|spec| trace::retention(&spec.retention)),
     }
 }

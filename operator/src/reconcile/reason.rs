@@ -7,6 +7,8 @@ pub enum Reason {
     SpecInvalid,
     /// A pattern of `logs.redact` is not a valid regular expression.
     LogPatternInvalid,
+    /// A tracepoint, filter, size, contract or function of a `NodeTrace` is not valid.
+    TracepointsInvalid,
     /// No pod matches the selector.
     NoPodsSelected,
     /// The pod has no container of the configured name.
@@ -45,11 +47,15 @@ pub enum Reason {
     ProcessExited,
     /// The process is running, but cannot be recorded.
     CannotRecord,
+    /// The executable has not all of the tracepoints, or the agent cannot attach to them.
+    TracepointsNotAttached,
+    /// The executable has not all of the functions, or the agent cannot time them.
+    FunctionsNotTimed,
     /// The agent found no usable identity file.
     IdentityNotRead,
     /// The agent does not use the current identity of the Secret yet.
     IdentityPending,
-    /// An older `TezosNode` owns the pod.
+    /// An older resource of the same kind owns the pod, or a `TezosNode` observes another program of it.
     PodConflict,
     /// The specification disables network recording.
     NetworkDisabled,
@@ -63,6 +69,7 @@ impl Reason {
         match self {
             Self::SpecInvalid => "SpecInvalid",
             Self::LogPatternInvalid => "LogPatternInvalid",
+            Self::TracepointsInvalid => "TracepointsInvalid",
             Self::NoPodsSelected => "NoPodsSelected",
             Self::ContainerNotFound => "ContainerNotFound",
             Self::PodUnscheduled => "PodUnscheduled",
@@ -82,6 +89,8 @@ impl Reason {
             Self::ProcessNotFound => "ProcessNotFound",
             Self::ProcessExited => "ProcessExited",
             Self::CannotRecord => "CannotRecord",
+            Self::TracepointsNotAttached => "TracepointsNotAttached",
+            Self::FunctionsNotTimed => "FunctionsNotTimed",
             Self::IdentityNotRead => "IdentityNotRead",
             Self::IdentityPending => "IdentityPending",
             Self::PodConflict => "PodConflict",

@@ -11,9 +11,10 @@ use super::{
     drops::DropTracker,
     hosts::Hosts,
     index::Selectors,
-    input::{Key, NodeInput, PodInput, SecretInput},
+    input::{Key, NodeInput, NodeKind, PodInput, SecretInput},
     output::{EventRecord, Outcome},
     plan::Plan,
+    reason::Reason,
     restarts::Restarts,
 };
 use crate::{
@@ -51,8 +52,8 @@ pub struct Reconciler {
 #[derive(Debug)]
 struct Node {
     input: NodeInput,
-    /// [`crate::crd::TezosNodeSpec::logs_error`], computed once for each specification.
-    logs_error: Option<String>,
+    /// [`NodeInput::fault`], computed once for each specification.
+    fault: Option<(Reason, String)>,
     /// The referenced Secret, if the operator may read it.
     secret: Option<Key>,
     /// Pods that match the selector, including those of older nodes.
@@ -68,8 +69,14 @@ struct Node {
 #[derive(Debug)]
 struct Pod {
     input: PodInput,
-    /// Creation time and key of the nodes that select the pod, the oldest first: it owns the pod.
+    /// Creation time and key of the nodes that select the pod, the oldest first. The first of each kind owns the pod.
     claims: Vec<(i64, Key)>,
+}
+
+impl Pod {
+    fn owner(&self, kind: NodeKind) -> Option<&Key> {
+        self.claims.iter().map(|(_, node)| node).find(|node| node.kind() == kind)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -78,16 +85,12 @@ struct Secret {
     users: BTreeSet<Key>,
 }
 
-fn logs_error(input: &NodeInput) -> Option<String> {
-    input.spec.as_ref().ok()?.logs_error()
-}
-
 /// Numbers of objects, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// `TezosNode` resources.
+    /// `TezosNode` and `NodeTrace` resources.
     pub nodes: usize,
-    /// `TezosNode` resources with condition `Ready=True`.
+    /// Those with condition `Ready=True`.
     pub ready: usize,
     /// Pods in the watch cache.
     pub pods_known: usize,
@@ -139,7 +142,7 @@ impl Reconciler {
                 selected: BTreeSet::new(),
                 restarts: BTreeMap::new(),
                 drops: DropTracker::default(),
-                logs_error: logs_error(&input),
+                fault: input.fault(),
                 input,
             };
             self.nodes.insert(key.clone(), node);
@@ -152,10 +155,10 @@ impl Reconciler {
             node.input.status = input.status;
             return;
         }
-        node.logs_error = logs_error(&input);
+        node.fault = input.fault();
         if old.selector() == input.selector() {
             node.input = input;
-            self.stale_plans.insert(key);
+            self.mark_with_neighbours(&key);
             return;
         }
         self.unselect_pods(&key);
@@ -168,9 +171,9 @@ impl Reconciler {
     /// Removes a deleted node.
     pub fn delete_node(&mut self, key: &Key) {
         self.unselect_pods(key);
-        let Some(mut node) = self.nodes.remove(key) else { return };
+        let Some(node) = self.nodes.remove(key) else { return };
         self.events.extend(update::recording_stopped(key, &node.input.uid, &node.plan));
-        self.withdraw(key, &mut node.plan);
+        self.withdraw(key, &node.plan);
         self.desired.catalog.remove(&key.to_string());
         self.desired_changed = true;
         if let Some(secret) = &node.secret {
@@ -308,6 +311,14 @@ impl Reconciler {
         self.stale_plans.extend(before.iter().chain(now).map(|(_, node)| node.clone()));
     }
 
+    /// Schedules the plan of a node, and those of the other nodes that select its pods.
+    fn mark_with_neighbours(&mut self, key: &Key) {
+        let selected = self.nodes.get(key).into_iter().flat_map(|node| &node.selected);
+        let claims = selected.filter_map(|pod| self.pods.get(pod)).flat_map(|pod| &pod.claims);
+        self.stale_plans.extend(claims.map(|(_, node)| node.clone()));
+        self.stale_plans.insert(key.clone());
+    }
+
     /// Adds the selector of a node to the index and claims the pods that match it.
     fn select_pods(&mut self, key: &Key) {
         self.stale_plans.insert(key.clone());
@@ -320,9 +331,7 @@ impl Reconciler {
         for (name, pod) in in_namespace {
             if selector.matches(|label| pod.input.label(label)) {
                 let at = pod.claims.partition_point(|other| *other < claim);
-                if at == 0 {
-                    self.stale_plans.extend(pod.claims.iter().map(|(_, node)| node.clone()));
-                }
+                self.stale_plans.extend(pod.claims.iter().map(|(_, node)| node.clone()));
                 pod.claims.insert(at, claim.clone());
                 node.selected.insert(name.clone());
             }

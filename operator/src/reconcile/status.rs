@@ -8,10 +8,11 @@ use super::{
     conditions::{ConditionSummary, PodConditions, sanitize},
     drops::PodDrops,
     hosts::{AgentState, HostView, Hosts},
-    input::NodeInput,
+    input::{NodeInput, NodeKind},
     plan::{IdentityPlan, Plan, PodPlan},
     reason::{Condition, ConditionStatus, Reason},
     restarts::Restarts,
+    trace,
 };
 use crate::crd::{PodState, PodStatus, TezosNodeStatus};
 
@@ -40,7 +41,7 @@ pub(super) fn compute_status(
     let node_key = node.key.to_string();
     restarts.retain(|uid, _| plan.pods.values().any(|pod| pod.uid == *uid));
     let previous: BTreeMap<&str, &PodStatus> = before.pods.iter().map(|pod| (&*pod.uid, pod)).collect();
-    let enabled = node.spec.as_ref().is_ok_and(|spec| spec.network.enabled);
+    let enabled = node.tezos().is_none_or(|spec| spec.network.enabled);
     let mut status = TezosNodeStatus { observed_generation: Some(node.generation), ..TezosNodeStatus::default() };
     let mut summary = ConditionSummary::default();
     let mut has_restart_loop = false;
@@ -69,7 +70,8 @@ pub(super) fn compute_status(
             }
         }
         status.recording_count += i64::from(pod_status.state == PodState::Recording);
-        summary.add(name, conditions, pod.error.as_ref());
+        let mismatch = pod.error.clone().or_else(|| inputs.report().and_then(trace::mismatch));
+        summary.add(name, conditions, mismatch.as_ref());
         if status.pods.len() < MAX_PODS {
             status.pods.push(pod_status);
         }
@@ -97,6 +99,22 @@ struct PodInputs<'a> {
 }
 
 impl PodInputs<'_> {
+    /// The report. One on an older generation of the specification does not apply.
+    fn report(&self) -> Option<&PodReport> {
+        self.host?.report.filter(|report| report.node_generation >= self.node.generation)
+    }
+
+    /// What the agent reported of the pod: its conditions, with its state in `status`.
+    fn reported(&self, report: &PodReport, status: &mut PodStatus, restarts: &mut Restarts) -> PodConditions {
+        apply_report(status, report);
+        let mut conditions = reported_conditions(self.plan, report, restarts, self.unix_ns);
+        let is_running = conditions.process.status == ConditionStatus::True && status.state != PodState::Failed;
+        if is_running && self.node.key.kind() == NodeKind::NodeTrace {
+            (conditions.recording, status.state) = trace::recording(report);
+        }
+        conditions
+    }
+
     fn compute(&self, restarts: &mut Restarts) -> (PodStatus, PodConditions) {
         let mut status = self.previous.cloned().unwrap_or_default();
         self.name.clone_into(&mut status.name);
@@ -116,8 +134,6 @@ impl PodInputs<'_> {
             conditions.recording.status = recording;
             conditions
         };
-        // A report on an older generation of the specification does not apply.
-        let report = host.report.filter(|report| report.node_generation >= self.node.generation);
         let conditions = match host.agent_state {
             AgentState::Missing => {
                 let message = format!("no agent runs on host {}", host.name);
@@ -134,11 +150,8 @@ impl PodInputs<'_> {
             AgentState::Pending if self.previous.is_some() => {
                 PodConditions::all(ConditionStatus::Unknown, Reason::WaitingForAgent, "")
             }
-            AgentState::Pending | AgentState::Connected => match report {
-                Some(report) => {
-                    apply_report(&mut status, report);
-                    reported_conditions(self.plan, report, restarts, self.unix_ns)
-                }
+            AgentState::Pending | AgentState::Connected => match self.report() {
+                Some(report) => self.reported(report, &mut status, restarts),
                 None => {
                     let message = format!("the agent on host {} has not applied the configuration yet", host.name);
                     without_report(ConditionStatus::Unknown, Reason::WaitingForAgent, message, &mut status)

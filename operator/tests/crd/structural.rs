@@ -1,4 +1,4 @@
-//! Validation by the subset of structural schemas that `TezosNode` uses, with the API server's messages.
+//! Validation by the subset of structural schemas that the resources use, with the API server's messages.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -128,6 +128,9 @@ impl<'a> Schema<'a> {
             Value::Array(items) => {
                 if schema["maxItems"].as_u64().is_some_and(|most| items.len() as u64 > most) {
                     violations.push(Violation::TooMany(path.to_owned()));
+                }
+                if schema["minItems"].as_u64().is_some_and(|least| (items.len() as u64) < least) {
+                    violations.push(invalid());
                 }
                 for (at, item) in items.iter().enumerate() {
                     let path = format!("{path}[{at}]");

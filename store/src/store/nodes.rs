@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::Store;
 use crate::{
-    TextIndexState, Totals, keys, kind::RetentionClass, logs::LOG_MESSAGES, network::MESSAGES, view::NodeView,
+    TextIndexState, Totals, keys, kind::RetentionClass, logs::LOG_MESSAGES, network::MESSAGES, trace::TRACE_EVENTS,
+    view::NodeView,
 };
 
 /// A node and what is kept of it.
@@ -22,7 +23,11 @@ pub struct NodeInfo {
     pub log_ids: Range<u64>,
     /// Bytes of the log messages that are kept, before compression.
     pub log_bytes: u64,
-    /// Bytes kept besides log messages, before compression.
+    /// Ids of the events of tracepoints that are kept, up to the next one to be given.
+    pub trace_ids: Range<u64>,
+    /// Bytes of the events of tracepoints that are kept, before compression.
+    pub trace_bytes: u64,
+    /// Bytes kept besides log messages and events of tracepoints, before compression.
     pub bytes: u64,
     /// Segments kept.
     pub segments: u64,
@@ -49,6 +54,12 @@ impl Store {
     /// As [`Self::visible`], of log messages.
     pub fn visible_logs(&self, node: &str) -> (u64, u64) {
         let ids = self.0.views.get(node).map_or(0..0, |view| view.ids(&LOG_MESSAGES));
+        (ids.start, ids.end)
+    }
+
+    /// As [`Self::visible`], of events of tracepoints.
+    pub fn visible_traces(&self, node: &str) -> (u64, u64) {
+        let ids = self.0.views.get(node).map_or(0..0, |view| view.ids(&TRACE_EVENTS));
         (ids.start, ids.end)
     }
 
@@ -89,6 +100,8 @@ impl NodeInfo {
             rows: ids.end - ids.start,
             log_ids: view.ids(&LOG_MESSAGES),
             log_bytes: view.segments(RetentionClass::Logs).iter().map(|segment| segment.bytes).sum(),
+            trace_ids: view.ids(&TRACE_EVENTS),
+            trace_bytes: view.segments(RetentionClass::Traces).iter().map(|segment| segment.bytes).sum(),
             bytes: segments.iter().map(|segment| segment.bytes).sum(),
             segments: segments.len() as u64,
             first_time_ns: with_facts().map(|segment| segment.least_ns).min(),

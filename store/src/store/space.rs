@@ -26,7 +26,7 @@ pub struct Disk {
 }
 
 impl Store {
-    /// Sets how much of a node is kept, log messages aside, from now on and in this process. A node that is not known yet is
+    /// Sets how much of a node is kept, log messages and events of tracepoints aside, from now on and in this process. A node that is not known yet is
     /// created.
     ///
     /// # Errors
@@ -43,6 +43,14 @@ impl Store {
         self.0.writer.lock().set_retention(node, RetentionClass::Logs, retention)
     }
 
+    /// As [`Self::set_retention`], of the events of tracepoints; they are what its `rows` counts.
+    ///
+    /// # Errors
+    /// As [`Self::set_retention`].
+    pub fn set_trace_retention(&self, node: &str, retention: Retention) -> Result<(), Error> {
+        self.0.writer.lock().set_retention(node, RetentionClass::Traces, retention)
+    }
+
     /// Evicts what retention no longer allows; `now_ns` is nanoseconds since 1970. To be called every few seconds.
     ///
     /// # Errors
@@ -52,8 +60,8 @@ impl Store {
         self.write(|writer| writer.evict(now_ns))
     }
 
-    /// Evicts the oldest segment of what takes the most bytes, the records or the log messages of a node, within its retention or
-    /// not: for a full disk.
+    /// Evicts the oldest segment of what takes the most bytes (the records, the log messages or the events of tracepoints of a
+    /// node), within its retention or not: for a full disk.
     ///
     /// # Errors
     /// The engine's.

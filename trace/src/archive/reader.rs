@@ -15,6 +15,7 @@ use crate::{
     accounting::Accounting,
     attachment::Attachment,
     event::{Event, Timestamp},
+    record::read_attachment,
     source::{Polled, Source},
 };
 
@@ -108,7 +109,7 @@ impl<R: BufRead> Reader<R> {
                     if self.attachments.len() == MAX_ATTACHMENTS {
                         return Err(invalid(format!("more than {MAX_ATTACHMENTS} tracepoint locations")));
                     }
-                    self.attachments.push(Arc::new(convert::read_attachment(found).map_err(invalid)?));
+                    self.attachments.push(Arc::new(read_attachment(found).map_err(invalid)?));
                 }
                 Ok(Some(wire::Kind::Trailer(found))) => {
                     self.accounting = convert::read_accounting(found);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use chainscope_proto::v1::{TraceAttachment, TraceValue};
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Entry {
@@ -14,8 +14,9 @@ pub(super) struct Entry {
 pub(super) enum Kind {
     #[prost(message, tag = "1")]
     Header(Header),
+    /// Events refer to it by its position among the attachments of the file, from 0.
     #[prost(message, tag = "2")]
-    Attachment(Attachment),
+    Attachment(TraceAttachment),
     #[prost(message, tag = "3")]
     Event(Event),
     #[prost(message, tag = "4")]
@@ -44,57 +45,6 @@ pub(super) struct Timestamp {
     pub(super) wall_ns: i64,
 }
 
-/// Events refer to it by its position among the attachments of the file, from 0.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Attachment {
-    #[prost(string, tag = "1")]
-    pub(super) provider: String,
-    #[prost(string, tag = "2")]
-    pub(super) name: String,
-    #[prost(string, tag = "3")]
-    pub(super) file: String,
-    #[prost(uint64, tag = "4")]
-    pub(super) location: u64,
-    #[prost(string, optional, tag = "5")]
-    pub(super) contract: Option<String>,
-    #[prost(message, repeated, tag = "6")]
-    pub(super) arguments: Vec<Argument>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Argument {
-    #[prost(string, tag = "1")]
-    pub(super) raw: String,
-    #[prost(string, tag = "2")]
-    pub(super) name: String,
-    /// As in contract files: `i64`, `cstr`, `hash32`, `bytes`, `pointer`.
-    #[prost(string, tag = "3")]
-    pub(super) kind: String,
-    /// Of `cstr`.
-    #[prost(uint64, optional, tag = "4")]
-    pub(super) max: Option<u64>,
-    /// Of `bytes`: their number, or the index of the argument that has it.
-    #[prost(oneof = "Length", tags = "5, 6")]
-    pub(super) length: Option<Length>,
-    /// Of `pointer`.
-    #[prost(string, optional, tag = "7")]
-    pub(super) to: Option<String>,
-    #[prost(string, optional, tag = "8")]
-    pub(super) unit: Option<String>,
-    #[prost(btree_map = "sint64, string", tag = "9")]
-    pub(super) values: BTreeMap<i64, String>,
-    #[prost(string, optional, tag = "10")]
-    pub(super) note: Option<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, prost::Oneof)]
-pub(super) enum Length {
-    #[prost(uint64, tag = "5")]
-    Fixed(u64),
-    #[prost(uint32, tag = "6")]
-    Argument(u32),
-}
-
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Event {
     #[prost(uint64, tag = "1")]
@@ -114,51 +64,8 @@ pub(super) struct Event {
     #[prost(uint32, tag = "8")]
     pub(super) attachment: u32,
     #[prost(message, repeated, tag = "9")]
-    pub(super) arguments: Vec<Value>,
+    pub(super) arguments: Vec<TraceValue>,
 }
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Value {
-    #[prost(oneof = "ValueKind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
-    pub(super) kind: Option<ValueKind>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum ValueKind {
-    #[prost(sint64, tag = "1")]
-    Signed(i64),
-    #[prost(uint64, tag = "2")]
-    Unsigned(u64),
-    #[prost(double, tag = "3")]
-    Float(f64),
-    #[prost(bool, tag = "4")]
-    Bool(bool),
-    #[prost(bytes, tag = "5")]
-    Text(Bytes),
-    #[prost(bytes, tag = "6")]
-    TruncatedText(Bytes),
-    #[prost(message, tag = "7")]
-    Bytes(PartialBytes),
-    /// The address.
-    #[prost(uint64, tag = "8")]
-    Unreadable(u64),
-    #[prost(message, tag = "9")]
-    Unsupported(Unsupported),
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct PartialBytes {
-    #[prost(bytes, tag = "1")]
-    pub(super) bytes: Bytes,
-    #[prost(uint64, tag = "2")]
-    pub(super) claimed: u64,
-    /// 0: whole; 1: limit; 2: unreadable; 3: dropped.
-    #[prost(uint32, tag = "3")]
-    pub(super) incomplete: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct Unsupported {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Trailer {

@@ -64,6 +64,9 @@ pub trait View {
     /// The next event of a tracepoint that it selects.
     fn event(&mut self, event: &Event, out: &mut Lines);
 
+    /// What was lost so far; about every second.
+    fn account(&mut self, _accounting: &Accounting) {}
+
     /// Whether it has shown what it was to show.
     fn is_done(&self) -> bool {
         false

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{
     Lines, View,
@@ -15,6 +15,7 @@ use super::{
 use crate::{
     accounting::Accounting,
     attachment::Attachment,
+    content::{self, ContentError, Protocol},
     event::{Event, Incomplete, Timestamp, Value},
 };
 
@@ -22,8 +23,10 @@ use crate::{
 const MAX_PEERS: usize = 1024;
 /// Latest messages that are kept of a peer.
 const MAX_RECENT: usize = 100;
-/// Bytes that are kept of a payload.
-const MAX_PAYLOAD: usize = 4096;
+/// Payloads of the latest messages of all peers that are kept, in bytes.
+const MAX_PAYLOADS: usize = 64 << 20;
+/// What a payload takes beside its bytes.
+const PAYLOAD_OVERHEAD: usize = 64;
 
 /// The peers of a node. Those that have disconnected are kept, and marked.
 #[derive(Debug, Default)]
@@ -32,6 +35,10 @@ pub struct Monitor {
     evicted: u64,
     total: Traffic,
     has_payloads: bool,
+    has_content: bool,
+    /// Messages whose payloads are kept, oldest first: peer, number of the event, size.
+    payloads: VecDeque<(i64, u64, usize)>,
+    payload_bytes: usize,
 }
 
 /// A peer.
@@ -64,17 +71,18 @@ pub struct Entry {
     pub message_type: String,
     /// Size of its payload.
     pub size: u64,
-    /// The first bytes of its payload, as far as they were captured.
-    pub payload: Bytes,
+    /// Its payload, as far as it was captured; `None` if it is not kept.
+    pub payload: Option<Bytes>,
     /// Why the payload was captured in part.
     pub incomplete: Option<Incomplete>,
+    protocol: Protocol,
 }
 
 impl Monitor {
-    /// `has_payloads`: whether beginnings of payloads are kept.
+    /// `has_payloads`: whether payloads are kept; `has_content`: whether the content of messages is added to events in JSON.
     #[must_use]
-    pub fn new(has_payloads: bool) -> Self {
-        Self { has_payloads, ..Self::default() }
+    pub fn new(has_payloads: bool, has_content: bool) -> Self {
+        Self { has_payloads, has_content, ..Self::default() }
     }
 
     /// Peers by their number.
@@ -111,6 +119,23 @@ impl Monitor {
         peer.last_ns = now;
         peer
     }
+
+    /// Counts a payload that is kept, and lets go of the oldest.
+    fn keep(&mut self, id: i64, sequence: u64, length: usize) {
+        let size = length + PAYLOAD_OVERHEAD;
+        self.payloads.push_back((id, sequence, size));
+        self.payload_bytes += size;
+        while self.payload_bytes > MAX_PAYLOADS
+            && let Some((id, sequence, size)) = self.payloads.pop_front()
+        {
+            self.payload_bytes -= size;
+            // Otherwise the message itself is not kept any more.
+            let recent = self.peers.get_mut(&id).map(|peer| &mut peer.recent);
+            if let Some(entry) = recent.and_then(|recent| recent.iter_mut().find(|entry| entry.sequence == sequence)) {
+                entry.payload = None;
+            }
+        }
+    }
 }
 
 impl Peer {
@@ -127,12 +152,24 @@ impl Peer {
 }
 
 impl Entry {
-    /// Its line among the messages of a peer: those of the peer on the right.
+    /// Its line among the messages of a peer, of this width: those of the peer on the right. The script has 68 columns.
     #[must_use]
-    pub fn row(&self) -> String {
+    pub fn row(&self, width: usize) -> String {
         match self.direction {
-            Direction::Inbound => format!("{:>68}", format!("<--- {} ({} bytes) ", self.message_type, self.size)),
+            Direction::Inbound => format!("{:>width$}", format!("<--- {} ({} bytes) ", self.message_type, self.size)),
             Direction::Outbound => format!(" {} ({} byte) --->", self.message_type, self.size),
+        }
+    }
+
+    /// Its content, decoded.
+    ///
+    /// # Errors
+    /// See [`ContentError`].
+    pub fn content(&self) -> Result<Json, ContentError> {
+        let incomplete = |captured: usize| ContentError::Incomplete { captured: captured as u64, claimed: self.size };
+        match (&self.payload, self.incomplete) {
+            (Some(payload), None) => content::decode(self.protocol, &self.message_type, payload),
+            (payload, _) => Err(incomplete(payload.as_ref().map_or(0, Bytes::len))),
         }
     }
 }
@@ -147,7 +184,7 @@ impl View for Monitor {
     }
 
     fn needs_payloads(&self) -> bool {
-        self.has_payloads
+        self.has_payloads || self.has_content
     }
 
     fn begin(&mut self, _start: Timestamp, _attachments: &[Arc<Attachment>], out: &mut Lines) {
@@ -167,7 +204,8 @@ impl View for Monitor {
         let (direction, bytes) = (message.direction, message.bytes());
         self.total.add(direction, bytes);
         let Some(id) = message.peer_id() else { return };
-        let (payload, incomplete) = if self.has_payloads { payload(event) } else { (Bytes::new(), None) };
+        let (payload, incomplete) = if self.has_payloads { payload(event) } else { (None, None) };
+        let length = payload.as_ref().map(Bytes::len);
         let peer = self.peer(id, now);
         peer.address = message.address().to_string();
         peer.connection_type = message.connection_type().to_string();
@@ -180,9 +218,13 @@ impl View for Monitor {
             size: bytes,
             payload,
             incomplete,
+            protocol: Protocol::of(&event.attachment),
         });
         while peer.recent.len() > MAX_RECENT {
             peer.recent.pop_front();
+        }
+        if let Some(length) = length {
+            self.keep(id, event.sequence, length);
         }
     }
 
@@ -191,6 +233,12 @@ impl View for Monitor {
         out.line(format_args!("{}", Self::heading()));
         for (id, peer) in &self.peers {
             out.line(format_args!("{}", peer.row(*id)));
+        }
+    }
+
+    fn annotate(&self, event: &Event, object: &mut Map<String, Json>) {
+        if self.has_content {
+            content::annotate(event, object);
         }
     }
 
@@ -210,13 +258,9 @@ impl View for Monitor {
     }
 }
 
-/// The beginning of a payload; a copy, so that the rest of it is not kept.
-fn payload(event: &Event) -> (Bytes, Option<Incomplete>) {
+fn payload(event: &Event) -> (Option<Bytes>, Option<Incomplete>) {
     match event.get("payload") {
-        Some(Value::Bytes { bytes, incomplete, .. }) if bytes.len() <= MAX_PAYLOAD => (bytes.clone(), *incomplete),
-        Some(Value::Bytes { bytes, .. }) => {
-            (Bytes::copy_from_slice(bytes.get(..MAX_PAYLOAD).unwrap_or(bytes)), Some(Incomplete::Limit))
-        }
-        _ => (Bytes::new(), Some(Incomplete::Unreadable)),
+        Some(Value::Bytes { bytes, incomplete, .. }) => (Some(bytes.clone()), *incomplete),
+        _ => (Some(Bytes::new()), Some(Incomplete::Unreadable)),
     }
 }

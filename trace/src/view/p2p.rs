@@ -11,6 +11,7 @@ use super::{
 use crate::{
     accounting::Accounting,
     attachment::Attachment,
+    content,
     event::{Event, Timestamp},
 };
 
@@ -21,6 +22,7 @@ const MAX_PEERS: usize = 10_000;
 /// Every message, and sums by type and peer.
 #[derive(Debug)]
 pub struct P2p {
+    has_content: bool,
     total: Traffic,
     types: Sums<String>,
     /// By peer id, connection type and address.
@@ -28,9 +30,23 @@ pub struct P2p {
     seconds: f64,
 }
 
+impl P2p {
+    /// `has_content`: whether the content of messages is shown.
+    #[must_use]
+    pub fn new(has_content: bool) -> Self {
+        Self {
+            has_content,
+            total: Traffic::default(),
+            types: Sums::new(MAX_TYPES),
+            peers: Sums::new(MAX_PEERS),
+            seconds: 0.0,
+        }
+    }
+}
+
 impl Default for P2p {
     fn default() -> Self {
-        Self { total: Traffic::default(), types: Sums::new(MAX_TYPES), peers: Sums::new(MAX_PEERS), seconds: 0.0 }
+        Self::new(false)
     }
 }
 
@@ -41,6 +57,10 @@ impl View for P2p {
 
     fn selects(&self, provider: &str, name: &str) -> bool {
         Message::is_passed_by(provider, name)
+    }
+
+    fn needs_payloads(&self) -> bool {
+        self.has_content
     }
 
     fn begin(&mut self, _start: Timestamp, _attachments: &[Arc<Attachment>], out: &mut Lines) {
@@ -61,6 +81,9 @@ impl View for P2p {
             message.address(),
             message.size(),
         ));
+        if self.has_content {
+            out.line(format_args!("    {}", content::line(event)));
+        }
         let (direction, bytes) = (message.direction, message.bytes());
         self.total.add(direction, bytes);
         self.types.add(message.message_type().to_string(), direction, bytes);
@@ -85,6 +108,12 @@ impl View for P2p {
         self.others(&self.peers.others, out);
         out.line(format_args!(""));
         self.row(&format!("total in {:.3} s", self.seconds), &self.total, out);
+    }
+
+    fn annotate(&self, event: &Event, object: &mut Map<String, Json>) {
+        if self.has_content {
+            content::annotate(event, object);
+        }
     }
 
     fn summary(&self) -> Option<Json> {

@@ -2,18 +2,31 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value as Json};
+
 use super::{
     Lines, View,
     traffic::{Direction, Message},
 };
 use crate::{
     attachment::Attachment,
+    content,
     event::{Event, Timestamp, Value},
 };
 
 /// A message is a line, with its payload in hexadecimal digits.
 #[derive(Debug, Default)]
-pub struct Raw;
+pub struct Raw {
+    has_content: bool,
+}
+
+impl Raw {
+    /// `has_content`: whether the content of messages is shown as well.
+    #[must_use]
+    pub fn new(has_content: bool) -> Self {
+        Self { has_content }
+    }
+}
 
 impl View for Raw {
     fn patterns(&self) -> Vec<String> {
@@ -58,5 +71,14 @@ impl View for Raw {
             message.address(),
             message.size(),
         ));
+        if self.has_content {
+            out.line(format_args!("    {}", content::line(event)));
+        }
+    }
+
+    fn annotate(&self, event: &Event, object: &mut Map<String, Json>) {
+        if self.has_content {
+            content::annotate(event, object);
+        }
     }
 }

@@ -31,6 +31,13 @@ pub struct Traffic {
     pub outbound: Count,
 }
 
+impl Direction {
+    /// That of the message of an event; `None` if there is none.
+    pub(crate) fn of(event: &Event) -> Option<Self> {
+        direction(&event.attachment.provider, &event.attachment.name)
+    }
+}
+
 impl Traffic {
     pub(super) fn add(&mut self, direction: Direction, bytes: u64) {
         let count = match direction {
@@ -59,8 +66,7 @@ impl<'a> Message<'a> {
 
     /// The message of an event.
     pub(super) fn of(event: &'a Event) -> Option<Self> {
-        let direction = direction(&event.attachment.provider, &event.attachment.name)?;
-        Some(Self { event, direction })
+        Some(Self { event, direction: Direction::of(event)? })
     }
 
     pub(super) fn peer(&self) -> Shown<'a> {

@@ -2,12 +2,16 @@
 
 use std::{io::Cursor, time::Duration};
 
+use bytes::Bytes;
+use chainscope_proto::v1::TraceEvent;
 use chainscope_trace::{
     Accounting, Event, Incomplete, Polled, Selection, Session, Source as _, Value,
     archive::{Ending, Info, Reader, Writer},
+    record::{Decoder, encode_attachment, encode_event},
     view::{Blocks, Mempool, P2p, Raw, View},
 };
 use proptest::prelude::*;
+use prost::Message as _;
 
 use crate::support::{START, accounting, attachment, event, hash, output, text, variant};
 
@@ -57,6 +61,38 @@ fn read(file: &[u8]) -> (Vec<Event>, Option<Ending>) {
         events.push(event);
     }
     (events, reader.ending())
+}
+
+#[test]
+fn events_are_read_from_records_each_on_its_own() {
+    for event in events() {
+        let record = encode_event(&event, &encode_attachment(&event.attachment));
+        assert_eq!((&record.provider, &record.name), (&event.attachment.provider, &event.attachment.name));
+        let record = TraceEvent::decode(record.encode_to_vec().as_slice()).unwrap();
+        let found = Decoder::default().event(event.sequence, event.time.wall_ns, record.clone()).unwrap();
+        assert_eq!(found, event);
+        let of_another = TraceEvent { name: "x".to_owned(), ..record.clone() };
+        assert!(Decoder::default().event(0, 0, of_another).unwrap_err().contains("another tracepoint"));
+        let mut short = record;
+        short.arguments.pop();
+        assert!(Decoder::default().event(0, 0, short).unwrap_err().contains("arguments of"));
+    }
+    let peers: Vec<_> = events().iter().map(|event| encode_event(event, &Bytes::new()).peers).collect();
+    assert_eq!(peers[0], ["-7", "1.2.3.4:5"]);
+    assert_eq!(peers[3], ["-7"], "an address that could not be read is no peer");
+    assert!(peers[4].is_empty());
+}
+
+proptest! {
+    #[test]
+    fn no_record_makes_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), attachment in any::<bool>()) {
+        if let Ok(mut record) = TraceEvent::decode(bytes.as_slice()) {
+            if attachment {
+                record.attachment = encode_attachment(&events()[0].attachment);
+            }
+            let _ = Decoder::default().event(0, 0, record);
+        }
+    }
 }
 
 #[test]
@@ -120,7 +156,7 @@ fn a_replay_has_the_lines_of_the_live_run() {
     };
     for is_json in [false, true] {
         assert_eq!(live(&mut P2p::default(), is_json), replay(&mut P2p::default(), is_json));
-        assert_eq!(live(&mut Raw, is_json), replay(&mut Raw, is_json));
+        assert_eq!(live(&mut Raw::default(), is_json), replay(&mut Raw::default(), is_json));
         assert_eq!(live(&mut Mempool::new(0), is_json), replay(&mut Mempool::new(0), is_json));
         let blocks = || Blocks::new(0, 0, 0, None).unwrap();
         let lines = live(&mut blocks(), is_json);

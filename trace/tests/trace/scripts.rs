@@ -73,7 +73,7 @@ fn raw_messages_whole_and_in_part() {
     let mut unreadable = cut.clone();
     unreadable.arguments[5] = Value::Unreadable { address: 0 };
     events.extend([cut, unreadable]);
-    let found = lines(&mut Raw, &events);
+    let found = lines(&mut Raw::default(), &events);
     let expected = [
         "Logging raw P2P messages.",
         " outbound msg 'inv' from peer 4 (outbound-full-relay, XX.XXX.XX.4:8333) with 4 bytes: 07070707",
@@ -90,7 +90,7 @@ fn peers_and_their_messages() {
     let closed = attachment("bitcoin-core-v31", "net:closed_connection");
     let arguments = vec![Value::Signed(16), text("x"), text("inbound"), Value::Unsigned(0), Value::Signed(1)];
     events.push(event(&closed, 5, arguments));
-    let mut monitor = Monitor::new(true);
+    let mut monitor = Monitor::new(true, false);
     let found = lines(&mut monitor, &events);
     let expected = [
         "P2P Message Monitor",
@@ -102,9 +102,9 @@ fn peers_and_their_messages() {
         "5 hits = 5 delivered + 0 dropped",
     ];
     assert_eq!(found, expected);
-    let rows: Vec<String> = monitor.peers()[&11].recent.iter().map(chainscope_trace::view::MonitorEntry::row).collect();
+    let rows: Vec<String> = monitor.peers()[&11].recent.iter().map(|entry| entry.row(68)).collect();
     assert_eq!(rows, [" ping (8 byte) --->".to_owned(), format!("{:>67} ", "<--- pong (8 bytes)")]);
-    assert_eq!(monitor.peers()[&11].recent[1].payload.as_ref(), [7; 8]);
+    assert_eq!(monitor.peers()[&11].recent[1].payload.as_deref(), Some(&[7; 8][..]));
 }
 
 #[test]
@@ -378,8 +378,8 @@ fn views_are_attached_to_the_tracepoints_that_they_show() {
 
     let views: [Box<dyn View>; 11] = [
         Box::new(P2p::default()),
-        Box::new(Raw),
-        Box::new(Monitor::new(false)),
+        Box::new(Raw::default()),
+        Box::new(Monitor::new(false, false)),
         Box::new(Blocks::new(0, 0, 0, None).unwrap()),
         Box::new(Flushes),
         Box::new(Utxos),

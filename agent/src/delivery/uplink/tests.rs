@@ -10,6 +10,7 @@ use chainscope_proto::v1::{
     record_request::Request,
 };
 use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::{
     Stream, StreamExt as _,
@@ -311,5 +312,51 @@ fn an_invalid_address_is_refused() {
     for uri in ["", "aggregator:17733", "ftp://x", "https://x", "http://"] {
         let error = Remote::new(uri).unwrap_err().to_string();
         assert!(error.starts_with(&format!("aggregator address {uri:?}: ")), "{error}");
+    }
+}
+
+/// The replies of earlier aggregators, as recorded in `vectors/wire`.
+#[tokio::test(start_paused = true)]
+async fn replies_of_earlier_aggregators_are_understood() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/wire");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect();
+    assert!(!files.is_empty(), "there is no recording");
+    for file in files {
+        let recording: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let frames =
+            recording["aggregator"].as_array().unwrap().iter().map(|frame| hex::decode(frame.as_str().unwrap()));
+        let mut frames = frames.map(|frame| RecordReply::decode(&*frame.unwrap()).unwrap());
+        let records = recording["records"].as_i64().unwrap();
+
+        let dir = tempfile::tempdir().unwrap();
+        let streams = RecordStreams::open(&Folder::open(dir.path()).unwrap(), 64 << 20, None, ["9732"]).unwrap();
+        for id in 0..records {
+            assert!(streams.push("9732", fact(id, 1)));
+        }
+        streams.close();
+        let (requests, mut incoming) = mpsc::channel(2);
+        let (outgoing, replies) = mpsc::channel(2);
+        let session_of = streams.clone();
+        let running = tokio::spawn(async move {
+            let uplink = Uplink { requests, replies };
+            session(&session_of, &closed_profiles(), uplink, "host-1", &mut BACKOFF.0.clone()).await
+        });
+        assert!(matches!(incoming.recv().await.unwrap().request, Some(Request::Hello(_))));
+        outgoing.send(frames.next().unwrap()).await.unwrap();
+        let mut received = 0;
+        while received < records {
+            if let Some(Request::Batch(batch)) = incoming.recv().await.unwrap().request {
+                received += batch.records.len() as i64;
+            }
+        }
+        assert!(!streams.is_empty(), "nothing is acknowledged yet");
+        for frame in frames {
+            // The session ends with the last acknowledgement.
+            let _ = outgoing.send(frame).await;
+        }
+        drop(outgoing);
+        running.await.unwrap().unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert!(streams.is_empty(), "{}", file.display());
     }
 }

@@ -109,7 +109,7 @@ fn assignment(pod_dir: Option<&str>, patterns: &[&str]) -> Assignment {
         label: "default/octez-0".into(),
         p2p_port: None,
         identity: Source::Detect,
-        observe: Observe { network: None, memory: false, logs: Some(logs) },
+        observe: Observe { network: None, memory: false, logs: Some(logs), ..Observe::default() },
     }
 }
 

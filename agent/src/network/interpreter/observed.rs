@@ -65,6 +65,7 @@ impl Observed {
             last_record_ns: self.totals.last_record_ns,
             peer_id,
             identity_error,
+            ..Tally::default()
         }
     }
 

@@ -23,6 +23,7 @@ pub(crate) fn pod(uid: &str, digit: char) -> ObservedPod {
         network: Some(NetworkOptions { enabled: true, plain_only: false }),
         memory: None,
         logs: None,
+        trace: None,
     }
 }
 

@@ -93,7 +93,7 @@ async fn resolve(
         }
         Err(ResolveError::NoNodes) if !access.may_read_all(caller, permission).await? => {
             let (user, permission) = (caller.user(), permission.name());
-            Err(Refusal::Forbidden(format!("there is no node that {user} may get tezosnodes/{permission} of")).into())
+            Err(Refusal::Forbidden(format!("there is no node that {user} may get {permission} of")).into())
         }
         found => Ok(found?),
     }
@@ -143,6 +143,15 @@ impl<P: AccessPolicy> AuthorizedNode<P> {
     ) -> Result<T, Problem> {
         let name = Arc::clone(&self.name);
         self.app.read(move |store, budget| job(store, &name, budget)).await
+    }
+
+    /// As [`Self::read`], on a thread for summaries: for a job that computes for long.
+    pub(crate) async fn read_long<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Store, &str, Budget) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let name = Arc::clone(&self.name);
+        self.app.read_on(&self.app.services.summaries, move |store, budget| job(store, &name, budget)).await
     }
 
     /// Starts a job on one of the threads for responses that are written at the client's pace.

@@ -84,6 +84,8 @@ pub(crate) struct AgentStats {
 pub(crate) struct NodeStats {
     name: String,
     stored: Stored,
+    /// Events of its tracepoints. What was lost of them is among `losses`, by tracepoint, with the stage `tracepoint`.
+    trace: TraceStats,
     /// Since its database was made.
     totals: Totals,
     accounts: Vec<AccountStats>,
@@ -105,6 +107,20 @@ pub(crate) struct Stored {
     first_time: Option<i64>,
     /// Greatest time of what is kept.
     last_time: Option<i64>,
+}
+
+/// Events of tracepoints of a node.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct TraceStats {
+    /// Id of the oldest event that is kept.
+    first_id: u64,
+    /// Id that the next event will get.
+    next_id: u64,
+    /// Bytes of those that are kept, before compression.
+    bytes: u64,
+    /// Events stored and evicted since the node's database was made.
+    stored: u64,
+    evicted: u64,
 }
 
 /// What was stored of a node since its database was made.
@@ -248,6 +264,7 @@ fn node(
     Ok(NodeStats {
         name: name.to_owned(),
         stored: info.map(stored).unwrap_or_default(),
+        trace: info.map(trace).unwrap_or_default(),
         totals: info.map(totals).unwrap_or_default(),
         accounts: store.accounts(name)?.into_iter().filter_map(account).collect(),
         losses: nodes.losses(store, name, budget)?,
@@ -264,6 +281,16 @@ fn stored(info: &NodeInfo) -> Stored {
         segments: info.segments,
         first_time: info.first_time_ns,
         last_time: info.last_time_ns,
+    }
+}
+
+fn trace(info: &NodeInfo) -> TraceStats {
+    TraceStats {
+        first_id: info.trace_ids.start,
+        next_id: info.trace_ids.end,
+        bytes: info.trace_bytes,
+        stored: info.totals.trace_events,
+        evicted: info.totals.evicted_trace_events,
     }
 }
 

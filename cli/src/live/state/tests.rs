@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::{super::input::Key, *};
+use super::*;
 
 const START: i64 = 1_626_264_123_000_000_000;
 

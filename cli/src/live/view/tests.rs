@@ -4,11 +4,8 @@ use chainscope_hygiene::is_printable;
 use ratatui::{Terminal, backend::TestBackend};
 use serde_json::{Value, json};
 
-use super::{
-    super::{input::Key, stream::Update},
-    draw,
-};
-use crate::{live::state::State, messages};
+use super::{super::stream::Update, draw};
+use crate::{keys::Key, live::state::State, message_row::Row};
 
 /// A row of the stream.
 fn row(changes: &Value) -> Step {
@@ -20,7 +17,7 @@ fn row(changes: &Value) -> Step {
     for (name, value) in changes.as_object().unwrap() {
         row[name] = value.clone();
     }
-    Step::Update(Update::Row(messages::row::Row::parse(&row.to_string()).unwrap()))
+    Step::Update(Update::Row(Row::parse(&row.to_string()).unwrap()))
 }
 
 /// Something that happens to the table.

@@ -9,14 +9,21 @@ use ratatui::{
     widgets::{Block, Paragraph},
 };
 
-use super::{Key, Screen, step};
+use super::Screen;
+use crate::{
+    keys::{Key, step},
+    tree,
+};
 
 /// Events that can be scrolled to.
 const MAX_RECENT: usize = 10_000;
-/// Size of the boxes, with their borders.
-const COUNT_WIDTH: u16 = 37;
-const RATE_WIDTH: u16 = 42;
-const BOX_HEIGHT: u16 = 7;
+/// Size of the tables, and of their borders.
+const COUNT_WIDTH: u16 = 35;
+const RATE_WIDTH: u16 = 40;
+const TABLE_HEIGHT: u16 = 5;
+const BORDER: u16 = 2;
+/// Lines from which on there is room for borders.
+const ROOMY_HEIGHT: u16 = 20;
 
 /// The mempool's events.
 pub(in crate::trace) struct Log {
@@ -38,25 +45,39 @@ impl Screen for Log {
     }
 
     fn draw(&mut self, frame: &mut Frame, status: &str) {
-        let rows = [1, 1, BOX_HEIGHT].map(Constraint::Length);
+        let area = frame.area();
+        // Without borders there is more room for the events.
+        let border = if area.height < ROOMY_HEIGHT { 0 } else { BORDER };
+        let (count_width, rate_width) = (COUNT_WIDTH + border, RATE_WIDTH + border);
+        let is_wide = area.width >= count_width + rate_width;
+        // One below the other where they do not fit side by side; if that takes too much, without the rates.
+        let tables = if !is_wide && area.height >= ROOMY_HEIGHT { 2 } else { 1 };
+        let rows = [1, 1, tables * (TABLE_HEIGHT + border)].map(Constraint::Length);
         let rows = rows.into_iter().chain([Constraint::Fill(1), Constraint::Length(1)]);
-        let [title, help, boxes, log, last] = Layout::vertical(rows).areas(frame.area());
-        let [counts, rates, _] =
-            Layout::horizontal([Constraint::Length(COUNT_WIDTH), Constraint::Length(RATE_WIDTH), Constraint::Fill(1)])
-                .areas(boxes);
+        let [title, help, boxes, log, last] = Layout::vertical(rows).areas(area);
+        let [counts, rates] = if is_wide {
+            Layout::horizontal([Constraint::Length(count_width), Constraint::Length(rate_width)]).areas(boxes)
+        } else {
+            let height = TABLE_HEIGHT + border;
+            Layout::vertical([height, height * (tables - 1)].map(Constraint::Length)).areas(boxes)
+        };
         frame.render_widget(Line::from(" Mempool Monitor ").reversed(), title);
-        frame.render_widget(Line::from(" Press CTRL-C to stop. UP/DOWN scroll the events.").dim(), help);
-        frame.render_widget(table(self.mempool.count_table(), " Event count "), counts);
-        frame.render_widget(table(self.mempool.rate_table(), " Event rate "), rates);
+        frame.render_widget(Line::from(" Press CTRL-C or Q to stop. UP/DOWN scroll the events.").dim(), help);
+        frame.render_widget(table(self.mempool.count_table(), " Event count ", border > 0), counts);
+        if is_wide || tables > 1 {
+            frame.render_widget(table(self.mempool.rate_table(), " Event rate ", border > 0), rates);
+        }
 
-        self.page = usize::from(log.height.saturating_sub(2));
-        let events = self.mempool.recent();
-        self.below = self.below.min(events.len().saturating_sub(self.page));
-        let first = events.len().saturating_sub(self.page + self.below);
-        let visible: Vec<Line<'_>> = events.skip(first).take(self.page).map(Line::from).collect();
+        let [width, height] = [log.width, log.height].map(|size| usize::from(size.saturating_sub(border)));
+        let count = self.mempool.recent().len();
+        self.below = self.below.min(count.saturating_sub(height));
+        let (visible, shown) = self.visible(count - self.below, width, height);
+        self.page = shown.max(1);
         let heading =
             if self.below > 0 { format!(" Event log ({} newer) ", self.below) } else { " Event log ".to_owned() };
-        frame.render_widget(Paragraph::new(visible).block(Block::bordered().title(heading)), log);
+        let visible = Paragraph::new(visible);
+        let visible = if border > 0 { visible.block(Block::bordered().title(heading)) } else { visible };
+        frame.render_widget(visible, log);
         frame.render_widget(Line::from(status).dim(), last);
     }
 
@@ -76,9 +97,29 @@ impl Screen for Log {
     }
 }
 
-fn table(rows: Vec<String>, title: &'static str) -> Paragraph<'static> {
+impl Log {
+    /// The last of the first `count` events that fit, as wrapped lines, and their number.
+    fn visible(&self, count: usize, width: usize, height: usize) -> (Vec<Line<'static>>, usize) {
+        // Each has a line at least.
+        let first = count.saturating_sub(height);
+        let events: Vec<&str> = self.mempool.recent().skip(first).take(count - first).collect();
+        let (mut lines, mut shown) = (Vec::new(), 0);
+        for event in events.into_iter().rev() {
+            let wrapped = tree::wrap(event, width);
+            if lines.len() + wrapped.len() > height {
+                break;
+            }
+            lines.extend(wrapped.into_iter().rev());
+            shown += 1;
+        }
+        (lines.into_iter().rev().map(Line::from).collect(), shown)
+    }
+}
+
+fn table(rows: Vec<String>, title: &'static str, has_border: bool) -> Paragraph<'static> {
     let mut rows = rows.into_iter().map(Line::from);
     let heading = rows.next().map(|heading| heading.bold().underlined());
     let lines: Vec<Line<'static>> = heading.into_iter().chain(rows).collect();
-    Paragraph::new(lines).block(Block::bordered().title(title))
+    let table = Paragraph::new(lines);
+    if has_border { table.block(Block::bordered().title(title)) } else { table }
 }

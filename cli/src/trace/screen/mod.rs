@@ -1,5 +1,6 @@
 //! Views that fill a terminal: the loop that feeds and draws them.
 
+mod content;
 mod mempool;
 mod peers;
 
@@ -14,12 +15,11 @@ use chainscope_trace::{
 };
 use ratatui::{
     DefaultTerminal, Frame,
-    crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyModifiers},
+    crossterm::event::{self, Event as Input},
 };
 
 pub(super) use self::{mempool::Log, peers::Peers};
-use super::lines::stop_flag;
-use crate::terminal;
+use crate::{keys::Key, signals::stop_flag, terminal};
 
 /// Time for events between two drawings, after which keys are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -27,20 +27,6 @@ const TICK: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval between two readings of the counters in the kernel.
 const ACCOUNTING_INTERVAL: Duration = Duration::from_millis(500);
-
-/// A key with a meaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    First,
-    Last,
-    Toggle,
-    Open,
-    Back,
-}
 
 /// What fills the terminal.
 pub(super) trait Screen {
@@ -95,7 +81,7 @@ impl Shown<'_> {
                 (accounting, read) = (self.source.accounting(), Instant::now());
             }
             let state = if self.state == State::Ended { "ended · " } else { "" };
-            let status = format!(" {state}{} · q quit", accounting_line(&accounting));
+            let status = format!(" {state}{}", accounting_line(&accounting));
             terminal.draw(|frame| self.screen.draw(frame, &status))?;
             // After the end there is nothing to do but to wait for keys.
             let wait = if self.state == State::Ended { TICK } else { Duration::ZERO };
@@ -136,57 +122,21 @@ impl Shown<'_> {
 
     /// Handles the keys that were pressed; `true` to quit.
     fn keys(&mut self, wait: Duration) -> anyhow::Result<bool> {
-        let mut wait = wait;
-        while event::poll(std::mem::take(&mut wait))? {
+        if terminal::is_closed(wait)? {
+            return Ok(true);
+        }
+        while event::poll(Duration::ZERO)? {
             // A resize is noticed by the next drawing.
             let Input::Key(input) = event::read()? else { continue };
             if !input.is_press() {
                 continue;
             }
-            if is_quit(input) {
-                return Ok(true);
-            }
-            if let Some(key) = key(input) {
-                self.screen.key(key);
+            match Key::of(input, Key::Enter) {
+                Some(Key::Quit) => return Ok(true),
+                Some(key) => self.screen.key(key),
+                None => {}
             }
         }
         Ok(false)
     }
-}
-
-fn is_quit(input: KeyEvent) -> bool {
-    match input.code {
-        KeyCode::Char('c') => input.modifiers.contains(KeyModifiers::CONTROL),
-        KeyCode::Char('q') => true,
-        _ => false,
-    }
-}
-
-fn key(input: KeyEvent) -> Option<Key> {
-    Some(match input.code {
-        KeyCode::Up | KeyCode::Char('k' | 'K') => Key::Up,
-        KeyCode::Down | KeyCode::Char('j' | 'J') => Key::Down,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
-        KeyCode::Home | KeyCode::Char('g') => Key::First,
-        KeyCode::End | KeyCode::Char('G') => Key::Last,
-        KeyCode::Enter | KeyCode::Char(' ') => Key::Toggle,
-        KeyCode::Right | KeyCode::Char('l') => Key::Open,
-        KeyCode::Left | KeyCode::Esc | KeyCode::Char('h') => Key::Back,
-        _ => return None,
-    })
-}
-
-/// Where a key goes from `index` in a list of `length`; `page` is the number of lines of a page.
-fn step(key: Key, index: usize, length: usize, page: usize) -> usize {
-    let target = match key {
-        Key::Up => index.saturating_sub(1),
-        Key::Down => index.saturating_add(1),
-        Key::PageUp => index.saturating_sub(page),
-        Key::PageDown => index.saturating_add(page),
-        Key::First => 0,
-        Key::Last => usize::MAX,
-        Key::Toggle | Key::Open | Key::Back => index,
-    };
-    target.min(length.saturating_sub(1))
 }

@@ -1,6 +1,7 @@
-//! The screen of `p2p_monitor.py`: peers, the latest messages of one, and the payload of one of those.
+//! The screen of `p2p_monitor.py`: peers, the latest messages of one, and the content of one of those.
 
-use chainscope_trace::view::{Monitor, MonitorEntry, View};
+use bytesize::ByteSize;
+use chainscope_trace::view::{Count, Direction, Monitor, MonitorEntry, MonitorPeer, View};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -9,18 +10,33 @@ use ratatui::{
     widgets::{Block, Clear, List, ListState, Paragraph},
 };
 
-use super::{Key, Screen, step};
-use crate::time;
+use super::{Screen, content::Content};
+use crate::{
+    keys::{Key, step},
+    table::cut,
+};
 
-/// Place and size of the panel with the messages of a peer, with its border.
-const PANEL: Rect = Rect { x: 7, y: 2, width: 70, height: 30 };
-/// Messages that it shows.
-const PANEL_MESSAGES: usize = 25;
-/// Bytes of a line of a hex dump.
-const HEX_BYTES: usize = 16;
+/// Size and place of the panel with the messages of a peer, with its border, where there is room.
+const PANEL_WIDTH: u16 = 70;
+const PANEL_HEIGHT: u16 = 30;
+const PANEL_LEFT: u16 = 7;
+/// Lines above and below a panel: title and help, status.
+const ABOVE: u16 = 2;
+const BELOW: u16 = 1;
+/// Columns from which on the rows of the script have room, with the mark of peers that have disconnected.
+const SCRIPT_WIDTH: u16 = 156;
+/// Columns before the address in narrower rows, and those of the address from which on the type follows.
+const FIXED_WIDTH: usize = 44;
+const ADDRESS_WIDTH: usize = 22;
+const MAX_ADDRESS_WIDTH: usize = 47;
+/// Lines from which on there is an empty one below the help.
+const ROOMY_HEIGHT: u16 = 20;
 
-const HELP: &str = "Navigate with UP/DOWN or J/K and select a peer with ENTER or SPACE to see individual P2P messages";
-const PANEL_HELP: &str = "UP/DOWN select a message, RIGHT shows its payload, LEFT goes back, ENTER or SPACE closes";
+const HELP: &str =
+    "Navigate with UP/DOWN or J/K and select a peer with ENTER or SPACE to see individual P2P messages, Q quits";
+const SHORT_HELP: &str = "UP/DOWN select, ENTER messages, Q quits";
+const PANEL_HELP: &str = "UP/DOWN select a message, RIGHT shows its content, LEFT goes back, ENTER or SPACE closes";
+const SHORT_PANEL_HELP: &str = "UP/DOWN select, RIGHT content, LEFT back, ENTER closes";
 
 /// The peers of a node.
 pub(in crate::trace) struct Peers {
@@ -30,21 +46,30 @@ pub(in crate::trace) struct Peers {
     /// What is open of it.
     open: Open,
     list: ListState,
+    /// Lines of the list, and of a panel.
     page: usize,
+    panel_page: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Open {
     Nothing,
     /// Its messages; the selected one by its number, or always the latest.
     Messages(Option<u64>),
-    /// The payload of a message, from this line on.
-    Payload(u64, usize),
+    /// The content of a message.
+    Content(u64, Content),
 }
 
 impl Default for Peers {
     fn default() -> Self {
-        Self { monitor: Monitor::new(true), peer: None, open: Open::Nothing, list: ListState::default(), page: 1 }
+        Self {
+            monitor: Monitor::new(true, false),
+            peer: None,
+            open: Open::Nothing,
+            list: ListState::default(),
+            page: 1,
+            panel_page: 1,
+        }
     }
 }
 
@@ -54,19 +79,23 @@ impl Screen for Peers {
     }
 
     fn draw(&mut self, frame: &mut Frame, status: &str) {
-        let rows = [1, 1, 1, 1].map(Constraint::Length).into_iter();
+        let area = frame.area();
+        let gap = u16::from(area.height >= ROOMY_HEIGHT);
+        let rows = [1, 1, gap, 1].map(Constraint::Length).into_iter();
         let rows = rows.chain([Constraint::Fill(1), Constraint::Length(1)]);
-        let [title, help, _, heading, main, last] = Layout::vertical(rows).areas(frame.area());
+        let [title, help, _, heading, main, last] = Layout::vertical(rows).areas(area);
         frame.render_widget(Line::from(" P2P Message Monitor ").reversed(), title);
-        let text = if self.open == Open::Nothing { HELP } else { PANEL_HELP };
+        let (long, short) =
+            if matches!(self.open, Open::Nothing) { (HELP, SHORT_HELP) } else { (PANEL_HELP, SHORT_PANEL_HELP) };
+        let text = if long.len() < usize::from(area.width) { long } else { short };
         frame.render_widget(Line::from(format!(" {text}")), help);
-        frame.render_widget(Line::from(Monitor::heading()).style(Style::new().bold().underlined()), heading);
+        frame.render_widget(Line::from(header(main.width)).style(Style::new().bold().underlined()), heading);
         self.page = usize::from(main.height);
 
         let selected = self.peer_index();
         self.list.select(selected);
         let rows = self.monitor.peers().iter().map(|(id, peer)| {
-            let row = Line::from(peer.row(*id));
+            let row = Line::from(row(*id, peer, main.width));
             if peer.is_closed { row.dim() } else { row }
         });
         let list = List::new(rows).highlight_style(Style::new().reversed());
@@ -76,33 +105,32 @@ impl Screen for Peers {
             evicted => format!(" · {evicted} peers evicted"),
         };
         frame.render_widget(Line::from(format!("{status}{evicted}")).dim(), last);
-        if self.open != Open::Nothing {
-            self.draw_panel(frame);
-        }
+        self.draw_panel(frame);
     }
 
     fn key(&mut self, key: Key) {
-        self.open = match (self.open, key) {
-            (Open::Nothing, Key::Toggle | Key::Open) => {
+        let open = std::mem::replace(&mut self.open, Open::Nothing);
+        self.open = match (open, key) {
+            (Open::Nothing, Key::Enter | Key::Right) => {
                 self.peer = self.selected_peer();
                 self.peer.map_or(Open::Nothing, |_| Open::Messages(None))
             }
-            (Open::Nothing, Key::Back) | (_, Key::Toggle) | (Open::Messages(_), Key::Back) => Open::Nothing,
+            (Open::Nothing | Open::Messages(_), Key::Back | Key::Left) | (_, Key::Enter) => Open::Nothing,
             (Open::Nothing, _) => {
                 let peers = self.monitor.peers();
                 let index = step(key, self.peer_index().unwrap_or(0), peers.len(), self.page);
                 self.peer = peers.keys().nth(index).copied();
                 Open::Nothing
             }
-            (Open::Messages(selected), Key::Open) => {
-                let message = selected.or_else(|| self.messages().next().map(|entry| entry.sequence));
-                message.map_or(self.open, |message| Open::Payload(message, 0))
+            (Open::Messages(selected), Key::Right) => {
+                let message = selected.map_or_else(|| self.messages().next(), |sequence| self.message(sequence));
+                message.map_or(Open::Messages(selected), |entry| Open::Content(entry.sequence, Content::of(entry)))
             }
             (Open::Messages(selected), _) => Open::Messages(self.step_message(key, selected)),
-            (Open::Payload(message, _), Key::Back) => Open::Messages(Some(message)),
-            (Open::Payload(message, top), _) => {
-                let lines = self.message(message).map_or(0, |entry| entry.payload.len().div_ceil(HEX_BYTES));
-                Open::Payload(message, step(key, top, lines, PANEL_MESSAGES))
+            (Open::Content(message, _), Key::Back | Key::Left) => Open::Messages(Some(message)),
+            (Open::Content(message, mut content), _) => {
+                content.scroll(key, self.panel_page);
+                Open::Content(message, content)
             }
         };
     }
@@ -139,56 +167,99 @@ impl Peers {
             // One that is not kept any more: the oldest.
             oldest_first.iter().position(|sequence| *sequence == wanted).unwrap_or(0)
         });
-        let index = step(key, index, oldest_first.len(), PANEL_MESSAGES);
+        let index = step(key, index, oldest_first.len(), self.panel_page);
         (index < last).then(|| oldest_first.get(index).copied()).flatten()
     }
 
-    fn draw_panel(&self, frame: &mut Frame) {
-        let area = PANEL.intersection(frame.area());
-        frame.render_widget(Clear, area);
-        let lines = match self.open {
-            Open::Payload(message, top) => self.payload_lines(message, top),
-            Open::Messages(selected) => self.message_lines(selected),
-            Open::Nothing => Vec::new(),
+    fn draw_panel(&mut self, frame: &mut Frame) {
+        let all = frame.area();
+        let room = Rect { y: all.y.saturating_add(ABOVE), height: all.height.saturating_sub(ABOVE + BELOW), ..all };
+        let area = match &self.open {
+            Open::Nothing => return,
+            Open::Messages(_) => {
+                let width = PANEL_WIDTH.min(room.width);
+                let x = PANEL_LEFT.min(room.width - width);
+                Rect { x, width, height: PANEL_HEIGHT.min(room.height), ..room }
+            }
+            Open::Content(..) => room,
+        }
+        .intersection(all);
+        let block = Block::bordered();
+        let inner = block.inner(area);
+        self.panel_page = usize::from(inner.height).max(1);
+        let (block, lines) = match &self.open {
+            Open::Nothing => return,
+            Open::Messages(selected) => (block, self.message_lines(*selected, inner)),
+            Open::Content(_, content) => (block.title(content.title().to_owned()), content.lines(inner)),
         };
-        frame.render_widget(Paragraph::new(lines).block(Block::bordered()), area);
+        frame.render_widget(Clear, area);
+        frame.render_widget(Paragraph::new(lines).block(block), area);
     }
 
-    fn message_lines(&self, selected: Option<u64>) -> Vec<Line<'static>> {
+    fn message_lines(&self, selected: Option<u64>, area: Rect) -> Vec<Line<'static>> {
         let Some((id, peer)) = self.peer.and_then(|id| Some((id, self.monitor.peers().get(&id)?))) else {
             return vec![Line::from(" This peer was evicted: it was heard of least recently.")];
         };
+        let width = usize::from(area.width);
         let closed = if peer.is_closed { " disconnected" } else { "" };
-        let title = format!("{:^68}", format!("PEER {id} ({}){closed}", peer.address));
-        let sides = format!(" OUR NODE{:^54}PEER ", peer.connection_type);
+        let title = cut(&format!("PEER {id} ({}){closed}", peer.address), width);
+        let title = format!("{title:^width$}");
+        let (left, right) = (" OUR NODE", "PEER ");
+        let middle = width.saturating_sub(left.len() + right.len());
+        let sides = format!("{left}{:^middle$}{right}", cut(&peer.connection_type, middle));
         let newest: Vec<&MonitorEntry> = self.messages().collect();
+        let count = usize::from(area.height.saturating_sub(2)).max(1);
         // The selected one is on the screen.
         let position = selected.and_then(|wanted| newest.iter().position(|entry| entry.sequence == wanted));
-        let skipped = position.unwrap_or(0).saturating_sub(PANEL_MESSAGES - 1);
-        let visible: Vec<&&MonitorEntry> = newest.iter().skip(skipped).take(PANEL_MESSAGES).collect();
+        let skipped = position.unwrap_or(0).saturating_sub(count - 1);
+        let visible: Vec<&&MonitorEntry> = newest.iter().skip(skipped).take(count).collect();
         let rows = visible.into_iter().rev().map(|entry| {
-            let row = Line::from(format!("{:<68}", entry.row()));
+            let row = Line::from(format!("{:<width$}", entry.row(width)));
             if selected == Some(entry.sequence) { row.reversed() } else { row }
         });
         [Line::from(title).reversed().bold(), Line::from(sides)].into_iter().chain(rows).collect()
     }
-
-    fn payload_lines(&self, message: u64, top: usize) -> Vec<Line<'static>> {
-        let Some(entry) = self.message(message) else {
-            return vec![Line::from(" This message is not kept any more.")];
-        };
-        let time = time::of_day(entry.time.wall_ns);
-        let title = format!(" {time} {} ({} bytes, {} shown)", entry.message_type, entry.size, entry.payload.len());
-        let dump = entry.payload.chunks(HEX_BYTES).enumerate().skip(top).take(PANEL_MESSAGES);
-        let dump = dump.map(|(line, bytes)| Line::from(hex_line(line * HEX_BYTES, bytes)));
-        [Line::from(title).bold(), Line::from("")].into_iter().chain(dump).collect()
-    }
 }
 
-/// A line of a hex dump that fits the panel.
-fn hex_line(offset: usize, bytes: &[u8]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x} ")).collect();
-    let shown = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
-    let text: String = bytes.iter().map(shown).collect();
-    format!("{offset:04x} {hex:<48}{text}")
+/// Columns of the address, and whether the type follows.
+fn address_width(width: u16) -> (usize, bool) {
+    let room = usize::from(width).saturating_sub(FIXED_WIDTH);
+    let has_type = room >= ADDRESS_WIDTH + 2;
+    (if has_type { (room / 2).clamp(ADDRESS_WIDTH, MAX_ADDRESS_WIDTH) } else { room }, has_type)
+}
+
+/// The heading of the table: that of the script if there is room.
+fn header(width: u16) -> String {
+    if width >= SCRIPT_WIDTH {
+        return Monitor::heading();
+    }
+    let (address, has_type) = address_width(width);
+    let kind = if has_type { "TYPE" } else { "" };
+    format!("{:>7} {:>6} {:>9}  {:>6} {:>9}  {:<address$}  {kind}", "PEER", "SENT", "BYTES", "RECVD", "BYTES", "ADDR")
+}
+
+fn row(id: i64, peer: &MonitorPeer, width: u16) -> String {
+    if width >= SCRIPT_WIDTH {
+        return peer.row(id);
+    }
+    let (address, has_type) = address_width(width);
+    let rest = usize::from(width).saturating_sub(FIXED_WIDTH + address + 2);
+    let mark = if peer.is_closed { '×' } else { ' ' };
+    let kind = match (has_type, peer.is_closed) {
+        (false, _) => String::new(),
+        (true, false) => peer.connection_type.clone(),
+        (true, true) => format!("disconnected, {}", peer.connection_type),
+    };
+    let count = |Count { messages, bytes }: Count| format!("{messages:>6} {:>9}", ByteSize::b(bytes).to_string());
+    let (sent, received) = (count(peer.traffic.outbound), count(peer.traffic.inbound));
+    let shown = cut(&peer.address, address);
+    format!("{mark}{id:>6} {sent}  {received}  {shown:<address$}  {}", cut(&kind, rest))
+}
+
+/// An arrow as the rows of messages have it.
+pub(super) fn arrow(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "<---",
+        Direction::Outbound => "--->",
+    }
 }

@@ -63,110 +63,137 @@ static __always_inline void fetch_value(struct scratch *s, struct argument *a, s
 static __always_inline void fetch_data(struct scratch *s, struct location *l, struct argument *a,
 				       struct result *result, const bool sleepable)
 {
-	struct payload p = { .read = { .s = s, .from = result->value } };
-	u32 begin = s->used, number = a->length;
+	u32 number = a->length;
 	struct result *length;
 
 	if (a->fetch == FETCH_VALUE || result->flags)
 		return;
+	s->payload.from = result->value;
+	s->payload.chunks = 0;
+	s->payload.flags = 0;
+	s->payload.begin = s->used;
 	if (a->fetch == FETCH_STRING) {
-		read_text(&p.read, sleepable);
+		s->read.from = result->value;
+		s->read.flags = 0;
+		read_text(s, sleepable);
+		s->payload.flags = s->read.flags;
 	} else if (a->fetch == FETCH_BYTES) {
-		copy_payload(&p, number, sleepable);
+		copy_payload(s, number, number, sleepable);
 	} else if (number < MAX_ARGUMENTS && number < l->count) {
 		length = (struct result *)s->body + number;
 		if (length->flags & (VALUE_UNSUPPORTED | VALUE_UNREADABLE) ||
 		    (l->arguments[number].is_signed && (s64)length->value < 0))
-			p.read.flags = LENGTH_UNKNOWN;
+			s->payload.flags = LENGTH_UNKNOWN;
 		else
-			copy_payload(&p, length->value, sleepable);
+			copy_payload(s, length->value, max_payload, sleepable);
 	}
-	result->length = s->used - begin;
-	result->chunks = p.chunks;
-	result->flags = p.read.flags;
+	result->length = s->used - s->payload.begin;
+	result->chunks = s->payload.chunks;
+	result->flags = s->payload.flags;
 }
 
-struct arguments {
+struct hit {
 	struct scratch *s;
 	struct location *l;
-	u32 has_data, incomplete;
 };
 
-static __always_inline long fetch_value_of(u32 i, struct arguments *f, const bool sleepable)
+static __always_inline long fetch_value_of(u32 i, struct hit *h, const bool sleepable)
 {
 	if (i >= MAX_ARGUMENTS)
 		return 1;
-	fetch_value(f->s, &f->l->arguments[i], (struct result *)f->s->body + i, sleepable);
-	f->has_data |= f->l->arguments[i].fetch != FETCH_VALUE;
+	fetch_value(h->s, &h->l->arguments[i], (struct result *)h->s->body + i, sleepable);
+	h->s->has_data |= h->l->arguments[i].fetch != FETCH_VALUE;
 	return 0;
 }
 
-static __always_inline long fetch_data_of(u32 i, struct arguments *f, const bool sleepable)
+static __always_inline long fetch_data_of(u32 i, struct hit *h, const bool sleepable)
 {
 	struct result *result;
 
 	if (i >= MAX_ARGUMENTS)
 		return 1;
-	result = (struct result *)f->s->body + i;
-	f->s->argument = i;
-	fetch_data(f->s, f->l, &f->l->arguments[i], result, sleepable);
-	f->incomplete |= result->flags & DATA_RING_FULL;
+	result = (struct result *)h->s->body + i;
+	h->s->argument = i;
+	fetch_data(h->s, h->l, &h->l->arguments[i], result, sleepable);
+	h->s->incomplete |= result->flags & DATA_RING_FULL;
 	return 0;
 }
 
-static long fetch_value_sleepable(u32 i, struct arguments *f)
+static long fetch_value_sleepable(u32 i, struct hit *h)
 {
-	return fetch_value_of(i, f, true);
+	return fetch_value_of(i, h, true);
 }
 
-static long fetch_value_atomic(u32 i, struct arguments *f)
+static long fetch_value_atomic(u32 i, struct hit *h)
 {
-	return fetch_value_of(i, f, false);
+	return fetch_value_of(i, h, false);
 }
 
-static long fetch_data_sleepable(u32 i, struct arguments *f)
+static long fetch_data_sleepable(u32 i, struct hit *h)
 {
-	return fetch_data_of(i, f, true);
+	return fetch_data_of(i, h, true);
 }
 
-static long fetch_data_atomic(u32 i, struct arguments *f)
+static long fetch_data_atomic(u32 i, struct hit *h)
 {
-	return fetch_data_of(i, f, false);
+	return fetch_data_of(i, h, false);
 }
 
-/* Puts the event together and into the ring. */
-static __always_inline void capture(void *ctx, struct scratch *s, struct location *l, struct counters *c,
-				    const bool sleepable)
+/* Puts the event together. */
+static __always_inline void capture(void *ctx, struct scratch *s, struct location *l, const bool sleepable)
 {
-	struct arguments f = { .s = s, .l = l };
-	u32 count = l->count, size;
+	struct hit h = { .s = s, .l = l };
+	u32 count = l->count;
 
 	if (count > MAX_ARGUMENTS)
 		count = MAX_ARGUMENTS;
 	s->event.count = count;
 	s->used = count * sizeof(struct result);
+	s->has_data = 0;
+	s->incomplete = 0;
 	bpf_get_current_comm(s->event.comm, sizeof s->event.comm);
 	if (bpf_probe_read_kernel(s->registers, SAVED_REGISTERS * 8, ctx))
 		return;
 	if (sleepable)
-		bpf_loop(count, fetch_value_sleepable, &f, 0);
+		bpf_loop(count, fetch_value_sleepable, &h, 0);
 	else
-		bpf_loop(count, fetch_value_atomic, &f, 0);
-	if (f.has_data && sleepable)
-		bpf_loop(count, fetch_data_sleepable, &f, 0);
-	else if (f.has_data)
-		bpf_loop(count, fetch_data_atomic, &f, 0);
-	size = s->used;
+		bpf_loop(count, fetch_value_atomic, &h, 0);
+	if (!s->has_data)
+		return;
+	if (sleepable)
+		bpf_loop(s->event.count, fetch_data_sleepable, &h, 0);
+	else
+		bpf_loop(s->event.count, fetch_data_atomic, &h, 0);
+}
+
+static __noinline int capture_sleepable(void *ctx, struct scratch *s, struct location *l)
+{
+	capture(ctx, s, l, true);
+	return 0;
+}
+
+static __noinline int capture_atomic(void *ctx, struct scratch *s, struct location *l)
+{
+	capture(ctx, s, l, false);
+	return 0;
+}
+
+/* Puts the event into the ring. */
+static __noinline int deliver(struct scratch *s, struct counters *c)
+{
+	u32 size = s->used;
+
 	barrier_var(size);
 	if (size > MAX_BODY + MAX_READ)
 		size = MAX_BODY + MAX_READ;
 	if (bpf_ringbuf_output(&ring, &s->event, sizeof s->event + size, wake_flags())) {
 		COUNT(c, ring_full);
-		return;
+		return 0;
 	}
 	COUNT(c, delivered);
-	if (f.incomplete)
+	if (s->incomplete)
 		COUNT(c, incomplete);
+	return 0;
 }
 
 static __always_inline int hit(void *ctx, const bool sleepable)
@@ -199,7 +226,11 @@ static __always_inline int hit(void *ctx, const bool sleepable)
 		s->event.tid = pid_tgid;
 		s->event.cpu = bpf_get_smp_processor_id();
 		s->event.pad = 0;
-		capture(ctx, s, l, c, sleepable);
+		if (sleepable)
+			capture_sleepable(ctx, s, l);
+		else
+			capture_atomic(ctx, s, l);
+		deliver(s, c);
 	}
 	/* After the event is in the ring. */
 	__sync_lock_test_and_set(&slot->time, 0);

@@ -139,14 +139,37 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-/* Memory of a hit, by slot. An event is put together here, because no record of the ring may be held while the program
- * sleeps: it would stop the reader. */
+/*
+ * Memory of a hit, by slot. An event is put together here, because no record of the ring may be held while the program
+ * sleeps: it would stop the reader.
+ *
+ * The state of a hit is here as well, and little of it on the stack. Linux 6.13 and later give functions whose frame has 64
+ * bytes or more a stack for each CPU, which the next hit on the CPU overwrites while this one sleeps. build.rs fails if a
+ * frame is larger.
+ */
 struct scratch {
 	u64 registers[32]; /* struct pt_regs */
 	struct event_header event;
 	u8 body[MAX_BODY + MAX_READ + PAGE]; /* the last page only makes bounds simple */
 	u32 used; /* bytes of `body` */
 	u32 argument;
+	/* What is to be read into `body`. */
+	struct {
+		u64 from;
+		u32 left; /* a text may be longer */
+		u32 flags;
+	} read;
+	/* The bytes of an argument. */
+	struct {
+		u64 from;
+		u32 chunks; /* delivered */
+		u32 flags;
+		u32 rest; /* after the chunks */
+		u32 limit_flags;
+		u32 used; /* before the chunk */
+		u32 begin;
+	} payload;
+	u32 has_data, incomplete;
 };
 
 struct {

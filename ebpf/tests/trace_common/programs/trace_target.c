@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,8 +72,13 @@ static int is_present(const void *address) {
 
 struct thread { pthread_t id; long number, count; };
 
+/* Each thread on a processor, in turn, wherever the scheduler would put it. */
 static void *run(void *argument) {
     struct thread *thread = argument;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((int)(thread->number % sysconf(_SC_NPROCESSORS_ONLN)), &one);
+    if (pthread_setaffinity_np(pthread_self(), sizeof one, &one)) abort();
     for (long i = 0; i < thread->count; i++) number(thread->number, i);
     return NULL;
 }
@@ -84,6 +92,38 @@ static long threads(long count, long hits) {
     }
     for (long i = 0; i < count; i++) pthread_join(all[i].id, NULL);
     return count * hits;
+}
+
+/* A thread that hits a tracepoint, whose text is in a page that is not there until `release`. */
+static struct { pthread_t thread; int faults; char *page; } held;
+
+static void *hit_with_held_text(void *unused) {
+    (void)unused;
+    text(0, held.page);
+    return NULL;
+}
+
+/* Returns when the page is waited for: by the tracer, which reads the text. */
+static long hold(void) {
+    struct uffdio_api api = {.api = UFFD_API};
+    struct uffd_msg fault;
+    held.faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    held.page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (held.faults < 0 || held.page == MAP_FAILED || ioctl(held.faults, UFFDIO_API, &api)) return -1;
+    struct uffdio_register range = {{(uintptr_t)held.page, PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    if (ioctl(held.faults, UFFDIO_REGISTER, &range)) return -1;
+    if (pthread_create(&held.thread, NULL, hit_with_held_text, NULL)) abort();
+    if (read(held.faults, &fault, sizeof fault) != sizeof fault) abort();
+    return fault.event == UFFD_EVENT_PAGEFAULT;
+}
+
+static long release(void) {
+    static char content[PAGE] __attribute__((aligned(PAGE))) = "held";
+    struct uffdio_copy copy = {.dst = (uintptr_t)held.page, .src = (uintptr_t)content, .len = PAGE};
+    if (ioctl(held.faults, UFFDIO_COPY, &copy)) return -1;
+    pthread_join(held.thread, NULL);
+    close(held.faults);
+    return 1;
 }
 
 static long execute(char *line, char **argv) {
@@ -157,6 +197,8 @@ static long execute(char *line, char **argv) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         return now.tv_sec * 1000000000 + now.tv_nsec;
     }
+    if (!strcmp(name, "hold")) return hold();
+    if (!strcmp(name, "release")) return release();
     if (!strcmp(name, "gettid")) return gettid();
     if (!strcmp(name, "exec")) execv(argv[0], argv);
     return strcmp(name, "ready") ? -1 : 0;

@@ -1,17 +1,18 @@
 //! Updates of a node's plan and status.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
+
+use chainscope_proto::v1::ObservedPod;
 
 use super::{
     super::{
+        input::NodeSpec,
         output::{StatusWrite, is_due},
         plan::{IdentityPlan, PodPlan, catalog},
+        reason::Reason,
         status::{ComputedStatus, compute_status},
     },
-    EventRecord, Key, Plan, Reconciler, Secret,
+    EventRecord, Key, NodeKind, Plan, Pod, Reconciler, Secret,
 };
 use crate::clock::Moment;
 
@@ -20,22 +21,12 @@ impl Reconciler {
     pub(super) fn update_plan(&mut self, key: &Key, now_ns: i64) {
         let plan = self.compute_plan(key);
         let Some(node) = self.nodes.get_mut(key) else { return };
-        let mut old = std::mem::replace(&mut node.plan, plan);
+        let old = std::mem::replace(&mut node.plan, plan);
         if node.input.deleting {
             self.events.extend(recording_stopped(key, &node.input.uid, &old));
         }
         if let Some(event) = identity_rotated(&node.input.uid, key, &old.identity, &node.plan.identity) {
             self.events.push(event);
-        }
-        // Unchanged items keep their allocation, so that consumers can compare by pointer.
-        for (name, pod) in &mut node.plan.pods {
-            let Some(before) = old.pods.get(name) else { continue };
-            if before.observed.is_some() && before.observed == pod.observed {
-                pod.observed.clone_from(&before.observed);
-                if before.host == pod.host {
-                    old.pods.remove(name);
-                }
-            }
         }
         let name = key.to_string();
         let entry = match (node.input.deleting, self.desired.catalog.get(&name)) {
@@ -56,18 +47,39 @@ impl Reconciler {
             None if self.desired.catalog.remove(&name).is_some() => self.desired_changed = true,
             _ => {}
         }
-        let wanted: Vec<_> =
-            node.plan.pods.values().filter_map(|pod| pod.host.clone().zip(pod.observed.clone())).collect();
-        self.withdraw(key, &mut old);
-        for (host, observed) in wanted {
+        let planned = node.plan.pods.iter().filter(|(_, pod)| pod.observed.is_some());
+        let planned: Vec<_> = planned.filter_map(|(name, pod)| Some((name.clone(), pod.host.clone()?))).collect();
+        self.withdraw(key, &old);
+        for (name, host) in planned {
             self.hosts.add_node(&host, key, now_ns);
-            if !self.desired.hosts.contains_key(&*host) {
-                self.desired.hosts.insert(host.to_string(), Arc::default());
+            self.publish_pod(&Key { namespace: key.namespace.clone(), name });
+        }
+    }
+
+    /// What is observed of a pod: what its owners of both kinds have planned, and on which host.
+    fn observed(&self, pod: &Key) -> Option<(Box<str>, Arc<ObservedPod>)> {
+        let claimed = self.pods.get(pod)?;
+        let plan = |kind| {
+            let plan = self.nodes.get(claimed.owner(kind)?)?.plan.pods.get(&pod.name)?;
+            (plan.uid == claimed.input.uid).then_some(plan)?.host.clone().zip(plan.observed.clone())
+        };
+        match (plan(NodeKind::TezosNode), plan(NodeKind::NodeTrace)) {
+            (Some((host, node)), Some((_, trace))) => {
+                Some((host, Arc::new(ObservedPod { trace: trace.trace.clone(), ..(*node).clone() })))
             }
-            let Some(pods) = self.desired.hosts.get_mut(&*host) else { continue };
-            if pods.get(&observed.uid).is_some_and(|known| Arc::ptr_eq(known, &observed)) {
-                continue;
-            }
+            (node, trace) => node.or(trace),
+        }
+    }
+
+    /// Applies what is observed of a pod to the desired state. An unchanged item keeps its allocation, so that consumers can
+    /// compare by pointer.
+    fn publish_pod(&mut self, pod: &Key) {
+        let Some((host, observed)) = self.observed(pod) else { return };
+        if !self.desired.hosts.contains_key(&*host) {
+            self.desired.hosts.insert(host.to_string(), Arc::default());
+        }
+        let Some(pods) = self.desired.hosts.get_mut(&*host) else { return };
+        if pods.get(&observed.uid).is_none_or(|known| *known != observed) {
             Arc::make_mut(pods).insert(observed.uid.clone(), observed);
             self.desired_changed = true;
         }
@@ -76,8 +88,8 @@ impl Reconciler {
     fn compute_plan(&mut self, key: &Key) -> Plan {
         let mut plan = Plan::default();
         let Some(node) = self.nodes.get(key) else { return plan };
-        let spec = node.input.spec.as_ref().ok().filter(|_| !node.input.deleting);
-        let secret_ref = spec.and_then(|spec| spec.identity.secret_ref.as_ref());
+        let tezos = node.input.tezos().filter(|_| !node.input.deleting);
+        let secret_ref = tezos.and_then(|spec| spec.identity.secret_ref.as_ref());
         let allowed = self.secret_namespaces.contains(&*key.namespace);
         let secret = secret_ref.filter(|_| allowed).map(|one| Key::new(&key.namespace, &one.name));
         if node.secret != secret {
@@ -98,22 +110,36 @@ impl Reconciler {
             &entry.input
         });
         let Some(spec) = spec else { return plan };
-        plan.identity = IdentityPlan::of(key, spec, input, allowed);
-        plan.logs_error.clone_from(&node.logs_error);
+        if let Some(tezos) = spec.tezos() {
+            plan.identity = IdentityPlan::of(key, tezos, input, allowed);
+        }
+        plan.fault.clone_from(&node.fault);
         for pod_key in &node.selected {
             let Some(pod) = self.pods.get(pod_key) else { continue };
-            match pod.claims.first() {
-                Some((_, owner)) if owner != key => {
+            match pod.owner(key.kind()) {
+                Some(owner) if owner != key => {
                     plan.conflicts += 1;
                     plan.conflict.get_or_insert_with(|| (pod_key.clone(), owner.clone()));
                 }
                 _ => {
-                    let pod_plan = PodPlan::of(&node.input, spec, pod_key, &pod.input, &plan);
+                    let pod_plan = match self.other_program(key, spec, pod) {
+                        Some(message) => PodPlan::refused(&pod.input, Reason::PodConflict, message),
+                        None => PodPlan::of(&node.input, spec, pod_key, &pod.input, &plan),
+                    };
                     plan.pods.insert(pod_key.name.clone(), pod_plan);
                 }
             }
         }
         plan
+    }
+
+    /// Why a `NodeTrace` cannot observe a pod of a `TezosNode`: one program of a pod is observed.
+    fn other_program(&self, key: &Key, spec: &NodeSpec, pod: &Pod) -> Option<String> {
+        let owner = pod.owner(NodeKind::TezosNode).filter(|_| key.kind() == NodeKind::NodeTrace)?;
+        let (container, process) = self.nodes.get(owner)?.input.spec.as_ref().ok()?.program();
+        let is_other = (container, process) != spec.program() && pod.input.container(container).is_some();
+        let name = &owner.name;
+        is_other.then(|| format!("the TezosNode {name} observes {process} in the container {container} of this pod"))
     }
 
     /// Removes a node from the users of a Secret.
@@ -127,37 +153,32 @@ impl Reconciler {
         }
     }
 
-    /// Removes a previous plan from the desired state, except for what the current plan of the node or another node
-    /// replaced already.
-    pub(super) fn withdraw(&mut self, key: &Key, plan: &mut Plan) {
-        let name = key.to_string();
+    /// Removes a previous plan of a node from the desired state, except for what is still observed.
+    pub(super) fn withdraw(&mut self, key: &Key, plan: &Plan) {
         let still: BTreeSet<&str> =
             self.nodes.get(key).into_iter().flat_map(|node| observed_hosts(&node.plan)).collect();
         let left: Vec<Box<str>> = observed_hosts(plan).filter(|host| !still.contains(host)).map(Into::into).collect();
         for host in left {
             self.hosts.remove_node(&host, key);
         }
-        let still: BTreeMap<&str, &str> = self
-            .nodes
-            .get(key)
-            .into_iter()
-            .flat_map(|node| node.plan.pods.values())
-            .filter(|pod| pod.observed.is_some())
-            .filter_map(|pod| Some((&*pod.uid, pod.host.as_deref()?)))
-            .collect();
-        for pod in plan.pods.values().filter(|pod| pod.observed.is_some()) {
+        for (name, pod) in plan.pods.iter().filter(|(_, pod)| pod.observed.is_some()) {
             let Some(host) = pod.host.as_deref() else { continue };
-            if still.get(&*pod.uid) == Some(&host) {
-                continue;
+            let pod_key = Key { namespace: key.namespace.clone(), name: name.clone() };
+            match self.observed(&pod_key) {
+                Some((now, observed)) if *now == *host && *observed.uid == *pod.uid => self.publish_pod(&pod_key),
+                _ => self.remove_pod(host, &pod.uid),
             }
-            let Some(pods) = self.desired.hosts.get_mut(host) else { continue };
-            if pods.get(&*pod.uid).is_some_and(|known| known.node == name) {
-                Arc::make_mut(pods).remove(&*pod.uid);
-                self.desired_changed = true;
-            }
-            if pods.is_empty() {
-                self.desired.hosts.remove(host);
-            }
+        }
+    }
+
+    fn remove_pod(&mut self, host: &str, uid: &str) {
+        let Some(pods) = self.desired.hosts.get_mut(host) else { return };
+        if pods.contains_key(uid) {
+            Arc::make_mut(pods).remove(uid);
+            self.desired_changed = true;
+        }
+        if pods.is_empty() {
+            self.desired.hosts.remove(host);
         }
     }
 
@@ -219,7 +240,7 @@ pub(super) fn recording_stopped(key: &Key, uid: &str, plan: &Plan) -> Option<Eve
         uid: uid.to_owned(),
         is_warning: false,
         reason: "RecordingStopped".to_owned(),
-        note: format!("TezosNode deleted; recording of {count} pods stopped"),
+        note: format!("{} deleted; recording of {count} pods stopped", key.kind()),
     })
 }
 

@@ -5,12 +5,16 @@ mod ownership;
 mod properties;
 mod scale;
 mod secrets;
+mod traces;
 mod writes;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use chainscope_proto::v1::{HostStatus, LogRetention, LogsOptions, ObservedPod, PodReport, PodState as Reported};
-use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::{
+    ByteString,
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
+};
 use serde_json::{Value, json};
 
 use super::*;
@@ -118,9 +122,31 @@ fn node(name: &str, created: i64, spec: Value) -> NodeInput {
         generation: 1,
         created_ns: START + created * SECOND,
         deleting: false,
-        spec: serde_json::from_value(spec).map(Arc::new).map_err(|error| error.to_string()),
+        spec: serde_json::from_value(spec)
+            .map(|spec| NodeSpec::Tezos(Arc::new(spec)))
+            .map_err(|error| error.to_string()),
         status: TezosNodeStatus::default(),
     }
+}
+
+/// A `NodeTrace` of every pod with the label `appType=octez-node`; `spec` has further fields.
+fn trace(name: &str, created: i64, spec: Value) -> NodeInput {
+    let mut whole = json!({
+        "podSelector": { "matchLabels": { "appType": "octez-node" } }, "container": "octez-node",
+        "process": "octez-node", "tracepoints": [{ "patterns": ["net:*"] }],
+    });
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    let spec = serde_json::from_value(whole).map(|spec| NodeSpec::Trace(Arc::new(spec)));
+    let key = trace_key(name);
+    NodeInput { key, spec: spec.map_err(|error| error.to_string()), ..node(name, created, json!({})) }
+}
+
+fn trace_key(name: &str) -> Key {
+    let name = Some(name.to_owned());
+    Key::of_node(
+        NodeKind::NodeTrace,
+        &ObjectMeta { name, namespace: Some("tezos".to_owned()), ..ObjectMeta::default() },
+    )
 }
 
 fn pod(uid: &str, host: Option<&str>, labels: &[(&str, &str)]) -> PodInput {
@@ -161,6 +187,17 @@ fn recording(uid: &str, node: &str) -> PodReport {
         process_starts: 1,
         process_started_ns: START - 3600 * SECOND,
         ..PodReport::default()
+    }
+}
+
+/// The report on a pod whose tracepoints are recorded.
+fn attached(uid: &str, node: &str) -> PodReport {
+    PodReport {
+        state: Reported::Profiling.into(),
+        peer_id: String::new(),
+        trace_attached: 3,
+        trace_events: 10,
+        ..recording(uid, node)
     }
 }
 

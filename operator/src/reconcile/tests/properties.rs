@@ -9,6 +9,8 @@ use super::*;
 enum Action {
     ApplyNode { name: u8, created: i64, selector: u8, container: u8, generation: i64, secret: bool, deleting: bool },
     DeleteNode(u8),
+    ApplyTrace { name: u8, created: i64, container: u8, generation: i64 },
+    DeleteTrace(u8),
     ApplyPod { name: u8, uid: u8, host: Option<u8>, label: u8 },
     DeletePod(u8),
     Secret(u8),
@@ -33,6 +35,13 @@ fn action() -> impl Strategy<Value = Action> {
             }
         ),
         (0..4_u8).prop_map(Action::DeleteNode),
+        (0..2_u8, 0..3_i64, 0..2_u8, 1..3_i64).prop_map(|(name, created, container, generation)| Action::ApplyTrace {
+            name,
+            created,
+            container,
+            generation
+        }),
+        (0..2_u8).prop_map(Action::DeleteTrace),
         (0..5_u8, 0..3_u8, prop::option::of(0..3_u8), 0..3_u8).prop_map(|(name, uid, host, label)| Action::ApplyPod {
             name,
             uid,
@@ -74,6 +83,14 @@ fn apply(cluster: &mut TestCluster, action: &Action) {
             cluster.reconciler.apply_node(NodeInput { generation: *generation, deleting: *deleting, ..input });
         }
         Action::DeleteNode(name) => cluster.reconciler.delete_node(&key(&format!("n{name}"))),
+        Action::ApplyTrace { name, created, container, generation } => {
+            let selector = json!({ "matchLabels": { "l": name.to_string() } });
+            let container = ["octez-node", "other"][usize::from(*container)];
+            let spec = json!({ "podSelector": selector, "container": container });
+            let input = trace(&format!("n{name}"), *created, spec);
+            cluster.reconciler.apply_node(NodeInput { generation: *generation, ..input });
+        }
+        Action::DeleteTrace(name) => cluster.reconciler.delete_node(&trace_key(&format!("n{name}"))),
         Action::ApplyPod { name, uid, host, label } => {
             let host = host.map(|host| format!("h{host}"));
             let label = label.to_string();
@@ -111,12 +128,14 @@ proptest! {
     #[test]
     fn the_result_is_independent_of_the_sequence(actions in prop::collection::vec(action(), 1..60)) {
         let mut cluster = TestCluster::new();
-        let (mut nodes, mut pods) = (BTreeMap::new(), BTreeMap::new());
+        let (mut nodes, mut traces, mut pods) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for action in &actions {
             apply(&mut cluster, action);
             match action {
                 Action::ApplyNode { name, .. } => drop(nodes.insert(*name, action.clone())),
                 Action::DeleteNode(name) => drop(nodes.remove(name)),
+                Action::ApplyTrace { name, .. } => drop(traces.insert(*name, action.clone())),
+                Action::DeleteTrace(name) => drop(traces.remove(name)),
                 Action::ApplyPod { name, .. } => drop(pods.insert(*name, action.clone())),
                 Action::DeletePod(name) => drop(pods.remove(name)),
                 _ => {}
@@ -131,12 +150,15 @@ proptest! {
                 prop_assert_eq!(uid, &pod.uid);
                 prop_assert!(uids.insert(uid.clone()), "{} is on two hosts", uid);
                 prop_assert!(cluster.desired.catalog[&pod.node].hosts.contains(host));
+                if let Some(trace) = &pod.trace {
+                    prop_assert!(cluster.desired.catalog[&trace.node].hosts.contains(host));
+                }
             }
         }
         // The final inputs, applied to a new reconciler.
         let mut fresh = TestCluster::new();
         fresh.now = cluster.now;
-        for action in pods.values().chain(nodes.values()) {
+        for action in pods.values().chain(traces.values()).chain(nodes.values()) {
             apply(&mut fresh, action);
         }
         fresh.step();
@@ -144,11 +166,11 @@ proptest! {
         prop_assert_eq!(&secrets, &fresh.reconciler.secrets().cloned().collect::<Vec<_>>());
         prop_assert_eq!(&cluster.desired.catalog, &fresh.desired.catalog);
         // The content of a Secret is discarded with its last user, so only the kind of the identity is compared.
-        let shape = |cluster: &TestCluster| -> Vec<(String, String, String, i64, bool)> {
+        let shape = |cluster: &TestCluster| -> Vec<(String, String, String, i64, bool, _)> {
             let pods = cluster.desired.hosts.iter().flat_map(|(host, pods)| pods.values().map(move |pod| (host, pod)));
             pods.map(|(host, pod)| {
                 let by_path = matches!(pod.identity, Some(chainscope_proto::v1::observed_pod::Identity::IdentityPath(_)));
-                (host.clone(), pod.uid.clone(), pod.node.clone(), pod.node_generation, by_path)
+                (host.clone(), pod.uid.clone(), pod.node.clone(), pod.node_generation, by_path, pod.trace.clone())
             }).collect()
         };
         prop_assert_eq!(shape(&cluster), shape(&fresh));
@@ -163,7 +185,10 @@ proptest! {
         }
         for (name, status) in &cluster.statuses {
             let kinds: Vec<_> = status.conditions.iter().map(|one| &*one.type_).collect();
-            prop_assert_eq!(kinds, ["Ready", "IdentityResolved", "Recording", "ProcessRunning"], "{}", name);
+            let is_trace = name.contains("trace:");
+            let expected = ["Ready", "IdentityResolved", "Recording", "ProcessRunning"];
+            let expected = expected.into_iter().filter(|kind| !is_trace || *kind != "IdentityResolved");
+            prop_assert_eq!(kinds, expected.collect::<Vec<_>>(), "{}", name);
             prop_assert!(status.recording_count <= status.pod_count);
             prop_assert_eq!(status.pod_count, i64::try_from(status.pods.len()).unwrap());
             for one in &status.conditions {
@@ -172,7 +197,8 @@ proptest! {
             let is = |kind: &str, state: &str| status.conditions.iter().any(|one| one.type_ == kind && one.status == state);
             let disabled = status.conditions.iter().any(|one| one.reason == "NetworkDisabled");
             if is("Ready", "True") && !disabled {
-                prop_assert!(is("Recording", "True") && is("ProcessRunning", "True") && is("IdentityResolved", "True"));
+                prop_assert!(is("Recording", "True") && is("ProcessRunning", "True"));
+                prop_assert!(is_trace || is("IdentityResolved", "True"));
             }
         }
     }

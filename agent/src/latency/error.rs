@@ -1,0 +1,51 @@
+//! Errors of a recording.
+
+use std::{io, path::PathBuf};
+
+use chainscope_functions::{Error as FileError, FindError};
+
+use super::Skipped;
+
+/// Why nothing is recorded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There is no process with this id.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    /// Neither a process nor a file is named.
+    #[error("no process and no file to observe")]
+    NoProgram,
+    /// The file cannot be read.
+    #[error("{}: {cause}", .path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The error of the system.
+        cause: io::Error,
+    },
+    /// Its symbols cannot be read.
+    #[error("{}: {cause}", .path.display())]
+    Symbols {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        cause: FileError,
+    },
+    /// A pattern selects nothing, or too much.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// The program is written in Go.
+    #[error("{}: a Go program, whose stacks move while a function runs: its functions cannot be timed", .0.display())]
+    Go(PathBuf),
+    /// Functions were found, and none can be probed.
+    #[error("no function can be timed{}", reasons(.0))]
+    Nothing(Vec<Skipped>),
+    /// The probe cannot be loaded, or not be attached.
+    #[error(transparent)]
+    Probe(#[from] chainscope_ebpf::Error),
+}
+
+fn reasons(skipped: &[Skipped]) -> String {
+    skipped.iter().map(|skipped| format!("; {}: {}", skipped.function, skipped.reason)).collect()
+}

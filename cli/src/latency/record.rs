@@ -1,0 +1,227 @@
+//! `chainscope latency record`: times functions of running programs and appends their runs to the file of runs.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use chainscope_agent::latency::{
+    Exits, Pattern, Plan, ProcessState, Program, RecordOptions, Recorder, SpanRequest, TransactionRequest, ready_sets,
+};
+use chainscope_hygiene::Escaped;
+use chainscope_latency::{Block, RunId, database::Database};
+
+use crate::{
+    args::{ProbedExits, RecordArgs, RecordedProcess},
+    failure::Failure,
+    signals::stop_flag,
+    terminal,
+};
+
+/// How often signals and the process are looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+pub(super) fn run(db: &Path, args: &RecordArgs) -> anyhow::Result<()> {
+    let asked = Asked::read(args)?;
+    let mut planned = Vec::new();
+    let processes: Vec<Option<&RecordedProcess>> =
+        if args.pid.is_empty() { vec![None] } else { args.pid.iter().map(Some).collect() };
+    for process in processes {
+        let mut options = options(args);
+        options.tags.extend(process.and_then(|process| process.tag.clone()));
+        let program = Program::open(process.map(|process| process.pid), args.exe.as_deref())?;
+        let mut plan = Plan::new(program, &asked.spans, &options)?;
+        if let Some(transactions) = &asked.transactions {
+            plan = plan.with_transactions(transactions, &options)?;
+        }
+        show(&plan);
+        planned.push((plan, options));
+    }
+    if args.plan {
+        return Ok(());
+    }
+    record(db, args, &planned)
+}
+
+fn options(args: &RecordArgs) -> RecordOptions {
+    RecordOptions {
+        exits: match args.exits {
+            ProbedExits::Auto => Exits::Automatic,
+            ProbedExits::Return => Exits::Returns,
+            ProbedExits::Instruction => Exits::Instructions,
+        },
+        max_functions: args.max_functions,
+        block: Duration::from_secs(args.timeslice),
+        commit: args.commit.clone(),
+        tags: args.tags.iter().map(|tag| tag.trim().to_owned()).filter(|tag| !tag.is_empty()).collect::<BTreeSet<_>>(),
+    }
+}
+
+/// What the options ask for.
+struct Asked {
+    spans: Vec<SpanRequest>,
+    transactions: Option<TransactionRequest>,
+}
+
+impl Asked {
+    fn read(args: &RecordArgs) -> anyhow::Result<Self> {
+        let request = |name: Option<&str>, entry: &str, exit: Option<&str>, counts_returns: bool| {
+            let exit = exit.map(pattern).transpose()?;
+            anyhow::Ok(SpanRequest { name: name.map(str::to_owned), entry: pattern(entry)?, exit, counts_returns })
+        };
+        let (mut spans, mut transactions) = (Vec::new(), None);
+        for function in &args.function {
+            spans.push(request(None, function, None, args.returns)?);
+        }
+        for span in &args.span {
+            let (entry, exit) =
+                span.split_once("..").ok_or_else(|| Failure::refused(format!("{span}: not ENTRY..EXIT")))?;
+            spans.push(request(None, entry, Some(exit), args.returns)?);
+        }
+        let default = if spans.is_empty() && args.set.is_empty() { vec!["rippled".to_owned()] } else { Vec::new() };
+        let sets = ready_sets().context("the ready sets")?;
+        for name in args.set.iter().chain(&default) {
+            let known: Vec<&str> = sets.iter().map(|set| set.name.as_str()).collect();
+            let set = sets.iter().find(|set| set.name == *name);
+            let set = set.ok_or_else(|| Failure::refused(format!("no set {name}: there is {}", known.join(", "))))?;
+            for span in &set.spans {
+                spans.push(request(Some(&span.name), &span.entry, span.exit.as_deref(), span.returns)?);
+            }
+            if let Some(set) = &set.transactions {
+                let (name, tracepoint) = (set.name.clone(), set.tracepoint.clone());
+                transactions = Some(TransactionRequest { name, entry: pattern(&set.entry)?, tracepoint });
+            }
+        }
+        Ok(Self { spans, transactions })
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, Failure> {
+    text.parse().map_err(|error| Failure::refused(format!("{text}: {error}")))
+}
+
+/// Says what is timed, what that costs, and what is left out.
+fn show(plan: &Plan) {
+    let exits = if plan.has_return_probes { "return probes" } else { "instructions" };
+    terminal::note(&format!(
+        "{} functions of {}; exits by {exits}",
+        plan.functions.len(),
+        plan.program.path().display()
+    ));
+    if plan.has_return_probes && plan.hazard.is_some() {
+        terminal::note("warning: the program has exceptions; one that leaves a timed function will end the process");
+    }
+    for function in &plan.functions {
+        let cost = function.cost.as_nanos() as f64 / 1000.0;
+        let notes: String = function.notes.iter().map(|note| format!("; {note}")).collect();
+        terminal::note(&format!("  {}: about {cost:.1} µs a call{notes}", Escaped(&function.timed.name)));
+    }
+    if let Some(transactions) = &plan.transactions {
+        let cost = transactions.cost.as_nanos() as f64 / 1000.0;
+        terminal::note(&format!("  {} one by one: about {cost:.1} µs each", Escaped(&transactions.timed.name)));
+    }
+    for skipped in &plan.skipped {
+        terminal::note(&format!("  {} is not timed: {}", Escaped(&skipped.function), skipped.reason));
+    }
+}
+
+fn record(db: &Path, args: &RecordArgs, planned: &[(Plan, RecordOptions)]) -> anyhow::Result<()> {
+    let stop = stop_flag()?;
+    let mut database = Database::create_or_open(db)?;
+    // All are attached before a run is begun in the file.
+    let attached = planned.iter().map(|(plan, options)| Recorder::attach(plan, options));
+    let attached = attached.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let mut recordings =
+        attached.map(|recorder| Recording::begin(&mut database, recorder)).collect::<anyhow::Result<Vec<_>>>()?;
+    let block = Duration::from_secs(args.timeslice);
+    let limit = u64::try_from(args.duration).ok().map(Duration::from_secs);
+    let (start, mut next) = (Instant::now(), block);
+    while !recordings.is_empty() {
+        std::thread::park_timeout(POLL_INTERVAL);
+        let has_ended = stop.load(Ordering::Relaxed) || limit.is_some_and(|limit| start.elapsed() >= limit);
+        // All at the same time: blocks of the same moment are pairs of a comparison.
+        let is_sampled = !has_ended && start.elapsed() >= next;
+        if is_sampled {
+            next += block;
+        }
+        let mut going_on = Vec::new();
+        for mut recording in recordings {
+            if recording.has_ended() || has_ended {
+                recording.end(&mut database, db)?;
+                continue;
+            }
+            recording.recorder.poll()?;
+            if is_sampled {
+                recording.sample(&mut database)?;
+            }
+            going_on.push(recording);
+        }
+        recordings = going_on;
+    }
+    Ok(())
+}
+
+/// A run that is being recorded.
+struct Recording {
+    recorder: Recorder,
+    run: RunId,
+    functions: usize,
+    spans: u64,
+    is_replaced: bool,
+}
+
+impl Recording {
+    fn begin(database: &mut Database, recorder: Recorder) -> anyhow::Result<Self> {
+        let (run, functions) = (recorder.info().id, recorder.functions().len());
+        database.begin_run(recorder.info(), recorder.functions())?;
+        terminal::note(&format!("recording run {run}"));
+        Ok(Self { recorder, run, functions, spans: 0, is_replaced: false })
+    }
+
+    /// Whether the process has ended; says what became of it.
+    fn has_ended(&mut self) -> bool {
+        let state = self.recorder.state();
+        if state == ProcessState::Replaced && !self.is_replaced {
+            self.is_replaced = true;
+            let pid = self.recorder.info().pid;
+            terminal::note(&format!(
+                "process {pid}: its executable was replaced; what runs now is recorded until it ends"
+            ));
+        }
+        let what = match state {
+            ProcessState::Running | ProcessState::Replaced => return false,
+            ProcessState::Ended => "ended",
+            ProcessState::Executed => "executed another program",
+        };
+        terminal::note(&format!("process {} has {what}", self.recorder.info().pid));
+        true
+    }
+
+    fn sample(&mut self, database: &mut Database) -> anyhow::Result<()> {
+        let blocks = self.recorder.sample()?;
+        database.append(self.run, &blocks, &self.recorder.take_transactions())?;
+        self.spans += count(&blocks);
+        Ok(())
+    }
+
+    fn end(mut self, database: &mut Database, db: &Path) -> anyhow::Result<()> {
+        self.recorder.stop()?;
+        let transactions = self.recorder.take_transactions();
+        let (info, blocks) = self.recorder.finish()?;
+        database.append(self.run, &blocks, &transactions)?;
+        if let Some(end) = info.end {
+            database.end_run(self.run, end)?;
+        }
+        let spans = self.spans + count(&blocks);
+        terminal::note(&format!("run {}: {spans} spans of {} functions in {}", self.run, self.functions, db.display()));
+        Ok(())
+    }
+}
+
+/// The number of spans of blocks.
+fn count(blocks: &[Block]) -> u64 {
+    blocks.iter().map(|block| block.histogram.count()).sum()
+}

@@ -1,0 +1,96 @@
+//! Documents with commands in fenced blocks.
+
+use std::path::Path;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A document of this repository.
+pub struct Document {
+    /// Its path in the repository.
+    pub path: String,
+    blocks: Vec<Block>,
+}
+
+/// A fenced block.
+struct Block {
+    language: String,
+    text: String,
+}
+
+impl Document {
+    /// Reads a document of the repository.
+    ///
+    /// # Panics
+    /// If it cannot be read, or a block has no end.
+    #[must_use]
+    pub fn read(path: &str) -> Self {
+        let text = std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let (mut blocks, mut open): (Vec<Block>, Option<Block>) = (Vec::new(), None);
+        for line in text.lines() {
+            match (line.strip_prefix("```"), &mut open) {
+                (Some(_), Some(_)) => blocks.extend(open.take()),
+                (Some(language), None) => open = Some(Block { language: language.to_owned(), text: String::new() }),
+                (None, Some(block)) => block.text += &format!("{line}\n"),
+                (None, None) => {}
+            }
+        }
+        assert!(open.is_none(), "{path}: a block has no end");
+        Self { path: path.to_owned(), blocks }
+    }
+
+    /// The text of the first block that contains this.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn block(&self, text: &str) -> &str {
+        let block = self.blocks.iter().find(|block| block.text.contains(text));
+        &block.unwrap_or_else(|| panic!("{} has no block with {text}", self.path)).text
+    }
+
+    /// The commands, without comments: the lines of blocks of shell commands, and in other blocks those after a prompt (`$ `).
+    /// Lines that belong to one command are one.
+    #[must_use]
+    pub fn commands(&self) -> Vec<String> {
+        let mut commands = Vec::new();
+        for block in &self.blocks {
+            match block.language.as_str() {
+                "sh" => commands.extend(commands_of(&block.text)),
+                _ => commands.extend(block.text.lines().filter_map(|line| line.strip_prefix("$ ")).map(str::to_owned)),
+            }
+        }
+        commands
+    }
+}
+
+/// The commands of a shell script.
+fn commands_of(script: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    let mut lines = script.lines();
+    while let Some(line) = lines.next() {
+        let mut command = line.split_once(" # ").map_or(line, |(command, _)| command).trim_end().to_owned();
+        while let Some(part) = command.strip_suffix('\\') {
+            command = part.to_owned() + lines.next().unwrap_or_default();
+        }
+        if let Some((_, end)) = line.split_once("<<") {
+            let end = end.trim_matches('\'');
+            let body = lines.by_ref().take_while(|line| *line != end).collect::<Vec<_>>();
+            command = format!("{command}\n{}\n{end}", body.join("\n"));
+        }
+        if !command.is_empty() && !command.starts_with('#') {
+            commands.push(command);
+        }
+    }
+    commands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::commands_of;
+
+    #[test]
+    fn commands_of_several_lines_are_one() {
+        let script = "# first\na 'b' \\\n  c   # comment\n\nd <<'END'\ne # f\nEND\ng $(h) | i .  # j\n";
+        assert_eq!(commands_of(script), ["a 'b'   c   # comment", "d <<'END'\ne # f\nEND", "g $(h) | i ."]);
+    }
+}

@@ -1,0 +1,151 @@
+//! The commands of docs/kubernetes.md, of docs/terminal.md in a cluster, of the README's section on Kubernetes and of the notes that
+//! `helm install` prints, exactly as printed, in an installed cluster. Left out are those that build images and load them into kind.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use chainscope_e2e::cluster::{Cluster, Level, Setup, programs};
+use chainscope_e2e::harness::document::Document;
+use chainscope_e2e::harness::program::Program;
+use chainscope_e2e::harness::{self, binary, run, wait};
+use chainscope_e2e::image;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// The pods, as tezos-k8s creates them.
+const PODS: &str = include_str!("../manifests/octez.yaml");
+/// After a command in the background that forwards the API's port.
+const UNTIL_FORWARDED: &str =
+    "timeout 60 bash -c 'until (: < /dev/tcp/localhost/17732) 2>/dev/null; do sleep 0.1; done'";
+
+#[test]
+fn commands_of_guide_and_notes_work_as_printed() {
+    let images = tempfile::tempdir().expect("a folder for images");
+    let archives = image::write_all(&harness::programs(), images.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
+    let cluster = Setup::new(Level::Hosts(1)).images(archives).start();
+    let user = User::new(&cluster);
+    let guide = Document::read("docs/kubernetes.md");
+    cluster.kubectl("create namespace tezos");
+
+    let installed = user.shell(guide.block("helm install chainscope"));
+    cluster.apply(PODS);
+    let notes = commands_of_notes(&installed);
+    assert!(notes.contains("kubectl -n chainscope rollout status daemonset/chainscope-agent"), "{notes}");
+    let (until_recording, read) =
+        notes.split_at(notes.find("kubectl -n chainscope port-forward").expect("a forwarder"));
+    user.shell(until_recording);
+    wait::until("messages", || {
+        cluster.metric("aggregator", "chainscope_messages_stored_total").filter(|stored| *stored >= 5.0)
+    });
+    assert_is_page(&user.shell(read));
+
+    // The guide's own commands, for an account that the notes have created already.
+    cluster.kubectl("delete serviceaccount reader --namespace tezos");
+    cluster.kubectl("delete rolebinding reader --namespace tezos");
+    cluster.apply(guide.block("metadata: {name: rolling, namespace: tezos}"));
+    assert_is_page(&user.shell(guide.block("create rolebinding reader")));
+
+    cluster.kubectl(r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"logs":{}}}"#);
+    let terminal = Document::read("docs/terminal.md");
+    for command in [guide.block("--live --kube"), terminal.block("chainscope nodes --kube")].concat().lines() {
+        user.command_line(command);
+    }
+    let plugin = user.shell(&terminal.block("kubectl-chainscope").replace("ln -s", "mkdir -p ~/.local/bin; ln -s"));
+    assert!(plugin.contains("connection"), "{plugin}");
+
+    user.shell(guide.block("operator.secretNamespaces"));
+    user.shell(guide.block("helm rollback"));
+    user.shell(guide.block("kubectl delete crd"));
+    assert!(cluster.find("crd tezosnodes.chainscope.dev").is_none());
+
+    // The README's commands, which create the namespace by themselves, on what is left.
+    cluster.kubectl("delete namespace chainscope --wait=true");
+    let readme = Document::read("README.md");
+    let (_, install) =
+        readme.block("helm install chainscope").split_once("done\n").expect("commands after the images' loop");
+    user.shell(install);
+    assert!(cluster.find("tezosnode rolling --namespace tezos").is_some());
+}
+
+/// The API's page of messages, at the end of what a shell printed.
+fn assert_is_page(printed: &str) {
+    let page = printed.lines().rfind(|line| line.starts_with('[')).unwrap_or_else(|| panic!("no page: {printed}"));
+    let page: Value = serde_json::from_str(page).unwrap_or_else(|e| panic!("{e}: {page}"));
+    let rows = page.as_array().map_or(0, Vec::len);
+    assert_eq!(rows, 5, "{page}");
+}
+
+/// The indented lines of the notes.
+fn commands_of_notes(printed: &str) -> String {
+    let (_, notes) = printed.split_once("NOTES:\n").unwrap_or_else(|| panic!("no notes: {printed}"));
+    let (notes, _) = notes.split_once("For troubleshooting").expect("the end of the notes");
+    notes.lines().filter_map(|line| line.strip_prefix("     ")).collect::<Vec<_>>().join("\n")
+}
+
+/// A user of the cluster with a home directory, `kubectl`, `helm` and `chainscope`, in a checkout of the project.
+struct User {
+    home: TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl User {
+    fn new(cluster: &Cluster) -> Self {
+        let home = tempfile::tempdir().expect("a home directory");
+        symlink(Path::new(ROOT).join("charts"), home.path().join("charts")).expect("a link to the chart");
+        let bin = home.path().join("bin");
+        std::fs::create_dir(&bin).expect("a directory");
+        for program in [programs().join("kubectl"), programs().join("helm"), binary("chainscope")] {
+            symlink(&program, bin.join(program.file_name().expect("a name"))).expect("a link to a program");
+        }
+        Self { home, kubeconfig: cluster.kubeconfig().to_owned() }
+    }
+
+    fn bash(&self, script: &str) -> Command {
+        let home = self.home.path().display();
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", script]).current_dir(self.home.path());
+        command.env("HOME", self.home.path()).env("KUBECONFIG", &self.kubeconfig);
+        command.env("PATH", format!("{home}/bin:{home}/.local/bin:/usr/bin:/bin"));
+        command
+    }
+
+    /// Runs commands to their end and returns what they print. Programs that they start in the background end with them.
+    fn shell(&self, commands: &str) -> String {
+        let mut script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
+        for line in commands.lines() {
+            // The forwarder's own output would keep the pipe open.
+            let is_forwarder = line.ends_with(" &");
+            let line = line.strip_suffix(" &").map_or(line.to_owned(), |line| format!("{line} >/dev/null &"));
+            script.push_str(&line);
+            script.push('\n');
+            if is_forwarder {
+                script.push_str(UNTIL_FORWARDED);
+                script.push('\n');
+            }
+        }
+        run(&mut self.bash(&script))
+    }
+
+    /// Runs a command of the command line; one that follows a node is ended after its first line, and one that needs a terminal gets one.
+    fn command_line(&self, command: &str) {
+        if command.contains(" --live ") {
+            let screen = self.home.path().join("screen");
+            let script = format!("exec script --quiet --flush --return --command '{command}' screen");
+            let program = Program::start(command, &mut self.bash(&script));
+            wait::until("the node on the screen", || {
+                let screen = std::fs::read(&screen).ok()?;
+                String::from_utf8_lossy(&screen).contains("tezos/rolling").then_some(())
+            });
+            drop(program.kill());
+        } else if command.contains(" -f ") {
+            let program = Program::start(command, &mut self.bash(&format!("exec {command}")));
+            program.wait_stdout("line", |lines| (!lines.is_empty()).then_some(()));
+            drop(program.kill());
+        } else {
+            let output = self.shell(command);
+            assert!(output.contains("tezos/rolling"), "{command}: {output}");
+        }
+    }
+}

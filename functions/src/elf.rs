@@ -1,0 +1,113 @@
+//! Tables of an ELF file, read within bounds.
+
+use object::{
+    Endianness, ReadRef,
+    elf::{self, FileHeader64},
+    read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _},
+};
+
+use crate::error::Error;
+
+/// Maximum length of a name, in bytes.
+const MAX_NAME: usize = 64 << 10;
+const MAX_SECTIONS: u64 = 65_536;
+const MAX_SEGMENTS: u64 = 65_536;
+/// Maximum size of the section names, in bytes.
+const MAX_NAMES: u64 = 4 << 20;
+/// Maximum size of a symbol table, and of its names, in bytes. LLVM 22 with all symbols has 30 MB of each.
+const MAX_SYMBOLS: u64 = 256 << 20;
+
+/// An executable part of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) address: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+}
+
+/// A symbol of code, or one that is not defined here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Symbol<'data> {
+    pub(crate) name: &'data str,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) is_defined: bool,
+}
+
+/// What is read of a file.
+#[derive(Debug)]
+pub(crate) struct Tables<'data> {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) sections: Vec<&'data str>,
+    pub(crate) symbols: Vec<Symbol<'data>>,
+    /// Whether there is a symbol table that is not for the dynamic linker only.
+    pub(crate) has_symtab: bool,
+}
+
+impl<'data> Tables<'data> {
+    pub(crate) fn read<R: ReadRef<'data>>(data: R) -> Result<Self, Error> {
+        let header = FileHeader64::<Endianness>::parse(data)?;
+        let endian = header.endian()?;
+        let machine = header.e_machine(endian);
+        if machine != elf::EM_X86_64 {
+            return Err(Error::Machine(machine));
+        }
+        bounded("section headers", header.shnum(endian, data)? as u64, MAX_SECTIONS)?;
+        bounded("program headers", header.phnum(endian, data)? as u64, MAX_SEGMENTS)?;
+        let loaded = header
+            .program_headers(endian, data)?
+            .iter()
+            .filter(|segment| segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian) & elf::PF_X != 0);
+        let segments = loaded.map(|segment| Segment {
+            address: segment.p_vaddr(endian),
+            offset: segment.p_offset(endian),
+            size: segment.p_filesz(endian),
+        });
+        let mut tables =
+            Self { segments: segments.collect(), sections: Vec::new(), symbols: Vec::new(), has_symtab: false };
+        let headers = header.section_headers(endian, data)?;
+        let section = |index: usize, what: &'static str, max: u64| -> Result<&'data [u8], Error> {
+            let Some(section) = headers.get(index) else { return Ok(&[]) };
+            bounded(what, section.sh_size(endian), max)?;
+            Ok(section.data(endian, data)?)
+        };
+        let names = match headers {
+            [] => &[][..],
+            _ => section(header.shstrndx(endian, data)? as usize, "bytes of section names", MAX_NAMES)?,
+        };
+        for (index, header) in headers.iter().enumerate() {
+            tables.sections.push(text_at(names, header.sh_name(endian)));
+            let kind = header.sh_type(endian);
+            if !matches!(kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM) {
+                continue;
+            }
+            tables.has_symtab |= kind == elf::SHT_SYMTAB;
+            section(index, "bytes of symbols", MAX_SYMBOLS)?;
+            let symbols: &[elf::Sym64<Endianness>] = header.data_as_array(endian, data)?;
+            let strings = section(header.sh_link(endian) as usize, "bytes of symbol names", MAX_SYMBOLS)?;
+            let found = symbols.iter().filter_map(|symbol| {
+                let is_defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;
+                // Assembly may leave the type out; an indirect function is code that chooses one.
+                let is_code = symbol.st_type() == elf::STT_FUNC;
+                let name = text_at(strings, symbol.st_name(endian));
+                let (address, size) = (symbol.st_value(endian), symbol.st_size(endian));
+                (!name.is_empty() && (is_code || !is_defined)).then_some(Symbol { name, address, size, is_defined })
+            });
+            tables.symbols.extend(found);
+        }
+        Ok(tables)
+    }
+}
+
+/// The NUL-terminated text at an offset of a string table; empty outside of it, or if it is not UTF-8.
+fn text_at(strings: &[u8], offset: u32) -> &str {
+    let text = strings.get(offset as usize..).unwrap_or_default();
+    let text = text.get(..text.len().min(MAX_NAME)).unwrap_or_default();
+    // A name without an end is none.
+    let end = text.iter().position(|byte| *byte == 0).unwrap_or(0);
+    std::str::from_utf8(text.get(..end).unwrap_or_default()).unwrap_or_default()
+}
+
+fn bounded(what: &'static str, size: u64, max: u64) -> Result<(), Error> {
+    if size > max { Err(Error::TooLarge { what, size, max }) } else { Ok(()) }
+}

@@ -1,0 +1,36 @@
+//! Functions of an ELF file: their names, how a user selects them, and where a probe can be put to time them.
+//!
+//! ```text
+//!  .symtab, .dynsym, debug file ─▶ Functions ── find(pattern) ─▶ Function ── probes(code) ─▶ Probes
+//!                                     names demangled             address, size             entry, its cost, exits
+//! ```
+//!
+//! A [`Pattern`] selects functions by what they are called in the source: `Payment::doApply` is the function of that name in any
+//! namespace, with any parameters and template arguments. [`Probes`] says where to probe a function so that the process does not
+//! notice: the cheapest instruction of its entry, and every instruction that leaves it. [`Hazard`] says what a return probe, which
+//! replaces the return address on the stack, would break.
+//!
+//! Input is untrusted: the crate does not panic, and the bytes that it reads of a file are bounded. It does no I/O: it reads
+//! through [`ReadRef`], so that a large file need not be in memory. x86-64 only.
+
+#![forbid(unsafe_code)]
+
+mod demangle;
+mod elf;
+mod error;
+mod inlined;
+mod ocaml;
+mod path;
+mod pattern;
+mod probes;
+mod set;
+mod suffix;
+mod table;
+
+pub use demangle::{Demangled, MAX_NAME, demangle};
+pub use error::{Error, FindError, ProbeError};
+pub use object::{ReadCache, ReadRef};
+pub use pattern::Pattern;
+pub use probes::{Cost, Note, Probes};
+pub use set::{ReadySet, ReadySpan, ReadyTransactions, built_in};
+pub use table::{Function, Functions, Hazard, Part};
