@@ -25,7 +25,15 @@ pub(crate) const OUTCOMES: &[(&str, Outcome)] = &[
     ("chainscope latency import probes.db", Ends(0, "")),
     ("chainscope latency record -p $(pidof rippled) -d 600 -c $(git rev-parse HEAD)", Interrupted("recording run ")),
     ("chainscope latency record -p 1234 -f 'Validator::*' --plan", Ends(0, "")),
+    ("chainscope latency record -p 1234=1.4.0-b3 -p 5678=1.4.0-b4 -d 600", Interrupted("recording run ")),
+    ("chainscope latency compare 1.4.0-b3 1.4.0-b4", Ends(0, "transactor")),
     ("chainscope latency record -e /usr/sbin/bitcoind -f ConnectBlock -d 3600", Interrupted("recording run ")),
+];
+
+/// While runs of two releases are stored.
+pub(crate) const STORED: &[(&str, Outcome)] = &[
+    ("curl 'localhost:17732/v2/latency/report?run=latest'", Ends(0, "\"tags\":[\"v2.4\"]")),
+    ("curl 'localhost:17732/v2/latency/compare?a=v2.3&b=v2.4&margin=3' | jq .verdict", Ends(0, "\"inconclusive\"")),
 ];
 
 /// Calls functions of the documents' names until its standard input ends.
@@ -76,7 +84,8 @@ fn commands_about_latency() {
     git(&[&author[..], &["commit", "--quiet", "--allow-empty", "--message", "Empty"]].concat());
     let workload = Workload::start(&user.path(""));
     let mut rippled = FakeNode::run(&user.path(""), Flavour::Rippled);
-    user.processes(&[("rippled", rippled.pid())]);
+    let (pid, newer) = (rippled.pid(), FakeNode::run(&user.path(""), Flavour::Rippled));
+    user.processes(&[("rippled", pid)]);
 
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -92,10 +101,26 @@ fn commands_about_latency() {
         record(&user, "--db other.db");
         user.start("chainscope latency --db other.db export probes.db").join(WAIT_TIMEOUT).expect_success("export");
         let substitutions = vec![
+            ("-p 1234=", format!("-p {pid}=")),
+            ("-p 5678=", format!("-p {}=", newer.pid())),
             ("-p 1234", format!("-p {}", workload.0.id())),
             ("/usr/sbin/bitcoind", user.path("bitcoind").display().to_string()),
         ];
         user.play(&Scene { substitutions, outcomes: OUTCOMES });
     });
+    for (number, tag) in ["v2.3", "v2.4"].into_iter().enumerate() {
+        let latency = format!("{{ functions = [{{ function = \"ConnectBlock\" }}], tags = [\"{tag}\"] }}");
+        let config = format!(
+            "data_dir = \"data\"\n[[nodes]]\nname = \"main\"\nexe = {:?}\ntrace = {{ latency = {latency} }}\n",
+            user.path("bitcoind").display().to_string()
+        );
+        fs::write(user.path("chainscope.toml"), config).expect("written");
+        let server = user.serve("chainscope run");
+        user.wait_for(&format!("test $(curl -s localhost:17732/v2/latency/runs | jq length) = {}", number + 1));
+        if number == 1 {
+            user.play(&Scene { substitutions: Vec::new(), outcomes: STORED });
+        }
+        server.terminate().expect_success("chainscope run");
+    }
     assert!(fs::read_to_string(user.path("report.html")).is_ok_and(|page| page.starts_with("<!doctype html>")));
 }

@@ -81,7 +81,15 @@ fn longest_start<'a>(command: &str, starts: impl Iterator<Item = &'a str>) -> Op
 
 #[test]
 fn every_command_is_run_or_has_a_reason_not_to_be() {
-    let run = [node::SERVER, node::OUTCOMES, node::DATABASE, trace::OUTCOMES, trace::STORED, latency::OUTCOMES];
+    let run = [
+        node::SERVER,
+        node::OUTCOMES,
+        node::DATABASE,
+        trace::OUTCOMES,
+        trace::STORED,
+        latency::OUTCOMES,
+        latency::STORED,
+    ];
     let run = run.into_iter().flatten().map(|(start, _)| *start);
     let mut unused: BTreeSet<&str> = run.chain(ELSEWHERE.iter().map(|(start, _)| *start)).collect();
     let starts = unused.clone();

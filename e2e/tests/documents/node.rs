@@ -68,7 +68,7 @@ fn commands_about_a_tezos_node() {
         .start();
     user.wait_for(&format!("curl -s localhost:17732/nodes | grep -q '\"pid\":{}\\b'", node.pid()));
     node.write_line("go");
-    user.wait_for("curl -sf localhost:17732/v2/p2p/1104");
+    user.wait_for("curl -s localhost:17732/v2/p2p/1104 | grep -q original_bytes");
 
     let _warnings = user.start(&format!("bash -c '{WARNINGS}'"));
     user.wait_for("curl -s localhost:17732/v1/tree | grep -q demo-node");
