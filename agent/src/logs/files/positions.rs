@@ -1,8 +1,8 @@
 //! Positions up to which log files are recorded, kept over a restart.
 //!
 //! A position is written once everything before it is durable, and may lag: what is read again has positions that the
-//! aggregator knows. What must not lag is written at once: that a file began anew, and where a message ended only because no
-//! further line came.
+//! aggregator knows. What must not lag is written at once: that a file was begun, also anew, and where a message ended only
+//! because no further line came.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,6 @@ impl Positions {
         let mut state = self.state.lock();
         let file = state.files.entry(key).or_default();
         file.seen = realtime_ns() / 1_000_000_000;
-        // That a file was begun is known even if nothing of it is durable: when it is rotated, it is still read.
         let is_new = !file.streams.contains_key(stream);
         let known = file.streams.entry(stream.to_owned()).or_default();
         if is_new || known.position != position {
@@ -100,10 +99,12 @@ impl Positions {
         self.write(&mut state)
     }
 
-    /// Notes that the file begins anew: its messages are those of another file.
+    /// Notes that the file is begun: when it is rotated while nobody reads it, it is still read. Its messages are not those of
+    /// an earlier generation.
     pub(crate) fn begin_generation(&self, key: u64, generation: u32) -> Result<(), Error> {
         let mut state = self.state.lock();
-        state.files.insert(key, FilePositions { generation, ..FilePositions::default() });
+        let seen = realtime_ns() / 1_000_000_000;
+        state.files.insert(key, FilePositions { generation, streams: BTreeMap::new(), seen });
         self.write(&mut state)
     }
 

@@ -21,7 +21,7 @@ use super::{
     assemble::{Assembled, Assembler, FileId, Span},
     follow::{Follower, Lines, Progress, first_u64},
     place::Place,
-    positions::Positions,
+    positions::{FilePositions, Positions},
 };
 use crate::{
     clock::realtime_ns,
@@ -152,6 +152,12 @@ impl<S: LogSink> Source<S> {
 }
 
 impl<S: LogSink> Book<S> {
+    fn note_begun(&self, key: u64, generation: u32) {
+        if let Err(error) = self.positions.begin_generation(key, generation) {
+            warn_limited!(%error, "the beginning of a log file cannot be noted");
+        }
+    }
+
     fn current(&self, key: u64) -> FileId {
         (key, self.generations.get(&key).copied().unwrap_or(0))
     }
@@ -331,7 +337,10 @@ impl<S: LogSink> Lines for Book<S> {
     }
 
     fn begin(&mut self, key: u64, length: Option<u64>) -> u64 {
-        let known = self.positions.get(key).unwrap_or_default();
+        let known = self.positions.get(key).unwrap_or_else(|| {
+            self.note_begun(key, 0);
+            FilePositions::default()
+        });
         self.generations.insert(key, known.generation);
         let open = self.files.get(&self.current(key)).map(|state| state.position);
         let position = open.or_else(|| known.streams.values().map(|stream| stream.position).min()).unwrap_or(0);
@@ -385,8 +394,6 @@ impl<S: LogSink> Lines for Book<S> {
         self.finish((key, generation));
         let next = generation.wrapping_add(1);
         self.generations.insert(key, next);
-        if let Err(error) = self.positions.begin_generation(key, next) {
-            warn_limited!(%error, "the beginning of a log file cannot be noted");
-        }
+        self.note_begun(key, next);
     }
 }
