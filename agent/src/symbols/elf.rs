@@ -25,7 +25,7 @@ const GNU_BUILD_ID: u32 = 3;
 pub(super) enum ElfError {
     #[error("not a 64-bit little-endian ELF executable or shared object")]
     NotElf,
-    #[error("{0} is outside the file")]
+    #[error("outside the file: {0}")]
     Outside(&'static str),
     #[error("{what}: {count}, the maximum is {max}")]
     TooMany { what: &'static str, count: u64, max: u64 },

@@ -30,7 +30,7 @@ use std::{
 pub(crate) use category::Category;
 use category::Owner;
 use chainscope_functions::Demangled;
-use chainscope_hygiene::{Escaped, EscapedTruncated};
+use chainscope_hygiene::{Escaped, EscapedTruncated, warn_limited};
 use module::FileSymbolizer;
 
 use crate::targets::proc::Proc;
@@ -311,7 +311,7 @@ impl OpenModule {
                 Ok(names) => SymbolState::Loaded(Box::new(names)),
                 Err(cause) => {
                     let path = mapped.path.to_string_lossy();
-                    tracing::info!(path = %EscapedTruncated(&path), %cause, "the file cannot be symbolized");
+                    warn_limited!(path = %EscapedTruncated(&path), %cause, "a file cannot be symbolized");
                     SymbolState::Unreadable
                 }
             };

@@ -1,6 +1,6 @@
 //! A process that executes code of damaged ELF files: its pages are counted, and a program beside it is recorded as without it.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
 use chainscope_profile::Kind;
@@ -32,9 +32,12 @@ fn damaged_code_is_profiled_without_harm() {
     let before = peak();
 
     let command = [FILES.to_string(), files.path().display().to_string(), PAGES.to_string()];
-    let mut child = Command::new(&hostile).args(command).stdout(Stdio::piped()).spawn().unwrap();
-    let lines: Vec<String> = BufReader::new(child.stdout.take().unwrap()).lines().take(2).flatten().collect();
-    assert_eq!(lines, [format!("mapped {FILES}"), format!("holds {PAGES}")]);
+    let mut child = Command::new(&hostile).args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next(), Some(format!("mapped {FILES}")));
+    fixture.collector.wait("the profile", |delivered| delivered.profiles("hostile").next_back().map(drop));
+    writeln!(child.stdin.as_ref().unwrap()).unwrap();
+    assert_eq!(lines.next(), Some(format!("holds {PAGES}")));
 
     let mut program = Program::start(&holder);
     fixture.wait_attached(&program);
