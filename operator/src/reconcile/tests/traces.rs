@@ -84,7 +84,7 @@ fn functions_that_are_timed_appear_in_the_desired_state() {
     let of_pod = |cluster: &TestCluster| cluster.observed("host-1", "u0").unwrap().trace.clone().unwrap();
     assert_eq!(of_pod(&cluster).latency, Some(options));
     cluster.reconciler.apply_node(trace("t", 0, json!({ "latency": { "functions": [{ "span": "a" }] } })));
-    cluster.step();
+    cluster.wait(2);
     let options = of_pod(&cluster);
     assert!(!options.enabled && options.latency.is_none());
     assert_eq!(cluster.ready(NODE), ("False", "TracepointsInvalid"));
