@@ -15,7 +15,10 @@ use chainscope_agent::{Agent, Config, NodeConfig, Running};
 use chainscope_latency::{Histogram, LossReason, Run, record::Runs};
 use chainscope_proto::v1::{LatencyBlock, record::Kind};
 use chainscope_spec::{Latency, TimedFunction, Trace};
-use chainscope_testing::{program::compile, wait::until_true};
+use chainscope_testing::{
+    program::{self, compile},
+    wait::until_true,
+};
 use common::{Stage, TIMEOUT, collector::Delivered};
 
 /// A program in a file of this test's own: an agent observes every process of a file.
@@ -24,7 +27,7 @@ fn program(stage: &Stage) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let built = compile("gcc", &source, folder, "latency_pillar", &["-O2", "-pthread"]);
     let copy = stage.dir.path().join("plain");
-    std::fs::copy(built, &copy).unwrap();
+    program::copy(&built, &copy);
     copy
 }
 

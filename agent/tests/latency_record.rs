@@ -15,7 +15,7 @@ use chainscope_agent::latency::{
 use chainscope_latency::{Block, Histogram, LossReason, Run};
 use chainscope_testing::{
     fakenode::{FakeNode, Flavour},
-    program::compile,
+    program::{self, compile},
     wait::until_true,
 };
 
@@ -167,7 +167,7 @@ fn a_process_that_ends_and_a_file_that_is_replaced() {
     let recorder = Recorder::attach(&plan, &RecordOptions::default()).unwrap();
     target.answer("nap 5 1000");
     let other = program.with_extension("other");
-    fs::copy(&program, &other).unwrap();
+    program::copy(&program, &other);
     fs::rename(&other, &program).unwrap();
     assert_eq!(recorder.state(), ProcessState::Replaced);
     target.answer("nap 5 1000");

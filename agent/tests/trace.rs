@@ -15,6 +15,7 @@ use chainscope_proto::v1::{Loss, Record, TraceEvent, record::Kind};
 use chainscope_spec::{Trace, TraceRule};
 use chainscope_testing::{
     fakenode::{FakeNode, Fired, Flavour, blocks::Block, build, relay::Relay},
+    program,
     wait::until_true,
 };
 use chainscope_trace::{
@@ -30,7 +31,7 @@ use tokio::sync::mpsc;
 fn program(stage: &Stage, flavour: Flavour) -> PathBuf {
     let built = build(Path::new(env!("CARGO_TARGET_TMPDIR")), flavour);
     let copy = stage.dir.path().join(built.file_name().unwrap());
-    std::fs::copy(built, &copy).unwrap();
+    program::copy(&built, &copy);
     copy
 }
 

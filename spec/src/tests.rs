@@ -270,8 +270,8 @@ fn tracepoints_that_cannot_be_recorded_are_rejected_with_their_entry() {
     let many = format!("rules = [{}]", "{ tracepoints = [\"a:b\"] }, ".repeat(65));
     let long = format!("rules = [{{ tracepoints = [\"{}:b\"] }}]", "a".repeat(512));
     for (trace, expected) in [
-        ("", "missing field `rules`"),
-        ("rules = []", "nodes[0]: trace.no rule"),
+        ("", "nodes[0]: trace.rules is empty: add one"),
+        ("rules = []", "nodes[0]: trace.rules is empty: add one"),
         (&many, "trace.rules: 65 items"),
         (&long, "longer than 512 bytes"),
         ("rules = [{ tracepoints = [] }]", "trace.rules[0].tracepoints is empty"),

@@ -66,7 +66,7 @@ pub struct TraceRule {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// Nothing is selected.
-    #[error("no rule: add one, for example {{ tracepoints = [\"net:*\"] }}")]
+    #[error("rules is empty: add one, for example {{ tracepoints = [\"net:*\"] }}")]
     NoRules,
     /// More rules, patterns or conditions than [`MAX_ITEMS`].
     #[error("{key}: {count} items, at most {MAX_ITEMS} can be used")]

@@ -1,7 +1,8 @@
 //! Workload programs, compiled at the start of a test.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Compiles a program into a directory and renames it into place, so that concurrent tests never see a partial file.
 ///
@@ -16,6 +17,28 @@ pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: 
     assert!(status.success(), "{compiler} on {}; `make setup` installs the headers that tests need", source.display());
     std::fs::rename(&fresh, &program).expect("the same folder");
     program
+}
+
+/// Copies an executable, in a process of its own: a descriptor open for writing in this one could be inherited by a process that
+/// another thread starts at this moment, and the copy could not be executed (`ETXTBSY`).
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy(from: &Path, to: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().expect("install of coreutils");
+    assert!(status.success(), "cannot copy {} to {}", from.display(), to.display());
+}
+
+/// Writes an executable shell script, like [`copy`].
+///
+/// # Panics
+/// If it cannot be written.
+pub fn script(path: &Path, text: &str) {
+    let mut install = Command::new("install");
+    let mut install =
+        install.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped()).spawn().expect("install");
+    install.stdin.take().expect("piped").write_all(text.as_bytes()).expect("written");
+    assert!(install.wait().expect("its end").success(), "cannot write {}", path.display());
 }
 
 /// Compiles `programs/memory_workload.c` without frame pointers. The program executes memory commands from standard

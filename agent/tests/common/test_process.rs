@@ -10,6 +10,8 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
+use chainscope_testing::program;
+
 /// A running test process and its pipes.
 pub(crate) struct TestProcess {
     child: Child,
@@ -29,7 +31,7 @@ impl TestProcess {
 
     /// Starts another executable.
     pub(crate) fn start_as(exe: &Path) -> Self {
-        std::fs::copy(std::env::current_exe().unwrap(), exe).unwrap();
+        program::copy(&std::env::current_exe().unwrap(), exe);
         Self::run(&mut Self::program(exe))
     }
 

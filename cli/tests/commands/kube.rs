@@ -3,14 +3,14 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::fs::symlink,
     path::Path,
     process::{Command, Output, Stdio},
 };
 
 use chainscope_aggregator::access::AccessConfig;
 use chainscope_proto::v1::LogLevel;
-use chainscope_testing::wait;
+use chainscope_testing::{program, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -58,9 +58,7 @@ impl Cluster {
         let port = cluster.server.url().rsplit_once(':').expect("a port").1.to_owned();
         let script = KUBECTL.replace("FOLDER", &cluster.folder.path().display().to_string()).replace("PORT", &port);
         fs::create_dir(cluster.folder.path().join("bin")).expect("made");
-        cluster.write("bin/kubectl", &script);
-        let path = cluster.folder.path().join("bin/kubectl");
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("executable");
+        program::script(&cluster.folder.path().join("bin/kubectl"), &script);
         cluster
     }
 

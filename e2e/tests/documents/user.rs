@@ -1,13 +1,14 @@
 //! A user at a shell, on a machine whose network is that of the test only, so that ports are those of the documents.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use chainscope_e2e::harness::namespace::Namespace;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::{binary, require_root, wait};
+use chainscope_testing::program;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -45,9 +46,7 @@ impl User {
     }
 
     fn script(&self, name: &str, text: &str) {
-        let path = self.path("bin").join(name);
-        fs::write(&path, format!("#!/bin/bash\n{text}\n")).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a program");
+        program::script(&self.path("bin").join(name), &format!("#!/bin/bash\n{text}\n"));
     }
 
     /// A command line, by a shell that it replaces.

@@ -7,6 +7,7 @@ use chainscope_e2e::harness::program::{Finished, Program};
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::wait::WAIT_TIMEOUT;
 use chainscope_e2e::harness::{binary, free_port};
+use chainscope_testing::program;
 
 /// Fails unless the process failed with an error message and its output contains all of `words`.
 fn assert_refused(finished: &Finished, words: &[&str]) {
@@ -63,7 +64,7 @@ fn missing_capabilities_are_named() {
     let folder = tempfile::Builder::new().prefix("chainscope-nobody-").tempdir().expect("folder");
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("chmod");
     let program = folder.path().join("chainscope");
-    std::fs::copy(binary("chainscope"), &program).expect("copied");
+    program::copy(&binary("chainscope"), &program);
     let file = folder.path().join("chainscope.toml");
     let configuration = machine
         .configuration()
