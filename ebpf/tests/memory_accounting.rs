@@ -27,6 +27,7 @@ fn assert_exact(probe: &mut MemoryProbe, target: TargetId, workload: &TestProces
 #[track_caller]
 fn assert_gone(probe: &mut MemoryProbe, target: TargetId) {
     wait::until_true("all pages to be released", || {
+        chainscope_testing::flush_page_lists();
         let snapshot = Snapshot::take(probe);
         let reading = snapshot.target(target);
         // Some kernel pages remain: the dentry and inode caches outlive the process.

@@ -16,16 +16,15 @@ pub mod wait;
 /// Makes every CPU drain its per-CPU LRU batches. Until then, which may take minutes on an idle system, a page freed by
 /// a process stays allocated although it is no longer charged to the process.
 ///
-/// The kernel drains the batches when `POSIX_FADV_DONTNEED` cannot drop a page from the cache: here a mapped page of
-/// the running executable. The call has no other effect. (Compaction of all memory drains them too, but stacks cannot
-/// be read while it migrates their pages.)
+/// The kernel drains the batches when `POSIX_FADV_DONTNEED` cannot drop a page from the cache: of the running executable, the
+/// pages of code that is executed now stay mapped. (Those that are not in use may be reclaimed at any time, so that one of them
+/// does not do. Compaction of all memory drains the batches too, but stacks cannot be read while it migrates their pages.)
 ///
 /// # Panics
 /// If `/proc/self/exe` cannot be opened.
 pub fn flush_page_lists() {
     let running = std::fs::File::open("/proc/self/exe").expect("this program");
-    let page = std::num::NonZeroU64::new(rustix::param::page_size() as u64);
-    rustix::fs::fadvise(&running, 0, page, rustix::fs::Advice::DontNeed).expect("a file");
+    rustix::fs::fadvise(&running, 0, None, rustix::fs::Advice::DontNeed).expect("a file");
 }
 
 /// Returns an unused TCP port below the ephemeral port range, so that no client socket takes it before its use.

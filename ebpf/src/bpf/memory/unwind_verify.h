@@ -3,6 +3,9 @@
  * Verification for tests: every stack is compared with a reference unwind of the same event, without caches, without the
  * copy of the stack and without reuse of frames. Both apply the same rules (unwind_step.h), so this verifies the reuse, not
  * the rules; those are verified by the share of stacks that reach their entry point.
+ *
+ * A reference unwind that could not read the stack is not counted unless it equals: while the kernel migrates a page, it is
+ * unreadable, and the unwind before read it earlier.
  */
 #pragma once
 #include "unwind_step.h"
@@ -49,7 +52,7 @@ static __always_inline void verify_stack(struct unwind_ctx *ctx, const struct pt
 {
 	struct reference_unwind *r = &ctx->cpu->reference;
 	struct unwind_state *w = &ctx->cpu->state;
-	u32 end;
+	u32 end, is_equal;
 
 	init_cursor(&r->cursor, regs);
 	r->count = r->mismatch = 0;
@@ -57,7 +60,9 @@ static __always_inline void verify_stack(struct unwind_ctx *ctx, const struct pt
 	bpf_loop_(MAX_FRAMES + 1, reference_step, ctx, 0);
 	bpf_loop_(r->count, compare_node, ctx, 0);
 	end = r->cursor.end ? find_node(r->cursor.end, w->root, 0) : w->root;
+	is_equal = !r->mismatch && r->node == end;
+	if (!is_equal && r->cursor.end == UNREADABLE)
+		return;
 	ctx->counters->verified_stacks++;
-	if (r->mismatch || r->node != end)
-		ctx->counters->mismatched_stacks++;
+	ctx->counters->mismatched_stacks += !is_equal;
 }
