@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use chainscope_ebpf::memory::{Frame, Kind, MappingKind, MemoryProbe, StackEnd, TargetId};
 use chainscope_testing::wait;
 
-use memory_common::{Snapshot, TestProcess, compile, probe, rollup, wait_until_counted};
+use memory_common::{Snapshot, TestProcess, compile, probe, rollup, wait_until_counted, wait_until_freed};
 
 /// Checks that attributed pages and pages resident before the attach add up to the kernel's count of anonymous pages.
 #[track_caller]
@@ -26,9 +26,7 @@ fn assert_exact(probe: &mut MemoryProbe, target: TargetId, workload: &TestProces
 
 #[track_caller]
 fn assert_gone(probe: &mut MemoryProbe, target: TargetId) {
-    wait::until_true("all pages to be released", || {
-        chainscope_testing::flush_page_lists();
-        let snapshot = Snapshot::take(probe);
+    wait_until_freed(probe, "all pages to be released", |snapshot| {
         let reading = snapshot.target(target);
         // Some kernel pages remain: the dentry and inode caches outlive the process.
         !reading.alive && reading.attributed[0] == 0 && reading.attributed[2] < 64
@@ -369,7 +367,7 @@ fn page_tables_are_attributed_to_faulting_function() {
     assert_near(held(&snapshot, Kind::Anonymous), 1000);
     assert_eq!(held(&snapshot, Kind::Kernel), tables);
     workload.call("unmap 0");
-    wait::until_true("the page tables to be freed", || held(&Snapshot::take(&mut probe), Kind::Kernel) == 0);
+    wait_until_freed(&mut probe, "the page tables to be freed", |snapshot| held(snapshot, Kind::Kernel) == 0);
     workload.finish();
     assert_gone(&mut probe, target);
 }

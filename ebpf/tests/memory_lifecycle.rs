@@ -9,7 +9,7 @@ use std::time::Duration;
 use chainscope_ebpf::memory::{Kind, MemoryEvent, MemoryOptions, MemoryProbe, Scope, StackEnd};
 use chainscope_testing::wait;
 
-use memory_common::{Snapshot, TestProcess, compile, drain, probe, wait_until_counted};
+use memory_common::{Snapshot, TestProcess, compile, drain, probe, wait_until_counted, wait_until_freed};
 
 /// Address spaces that the probe tracks concurrently.
 const MAX_ADDRESS_SPACES: usize = 16_384;
@@ -37,8 +37,8 @@ fn eight_forking_threads() {
     assert!(complete * 1000 >= all * 999, "{:?}", reading.stacks);
     forking.send_command("end");
     forking.finish();
-    wait::until_true("all pages to be released", || {
-        Snapshot::take(&mut probe).reading.targets.iter().all(|reading| !reading.alive && reading.attributed[0] == 0)
+    wait_until_freed(&mut probe, "all pages to be released", |snapshot| {
+        snapshot.reading.targets.iter().all(|reading| !reading.alive && reading.attributed[0] == 0)
     });
 }
 
@@ -165,7 +165,7 @@ fn full_node_table_is_reported() {
     let cut = snapshot.target(target).stacks.iter().find(|(end, _)| *end == StackEnd::TreeFull);
     assert!(cut.is_some_and(|(_, count)| *count > 100), "{:?}", snapshot.target(target).stacks);
     shapes.finish();
-    wait::until_true("all pages to be released", || Snapshot::take(&mut probe).anon(target) == 0);
+    wait_until_freed(&mut probe, "all pages to be released", |snapshot| snapshot.anon(target) == 0);
 }
 
 /// A number in a file that is at least so large, restored when this is dropped, after a panic, too.

@@ -142,6 +142,15 @@ pub fn wait_until_counted(probe: &mut MemoryProbe, pid: u32, sum: impl Fn(&Snaps
     snapshot
 }
 
+/// Polls until pages were freed: those in per-CPU batches are freed late.
+#[track_caller]
+pub fn wait_until_freed(probe: &mut MemoryProbe, what: &str, are_freed: impl Fn(&Snapshot) -> bool) {
+    chainscope_testing::wait::until_true(what, || {
+        chainscope_testing::flush_page_lists();
+        are_freed(&Snapshot::take(probe))
+    });
+}
+
 /// A reading indexed by node and module.
 pub struct Snapshot {
     pub reading: Reading,

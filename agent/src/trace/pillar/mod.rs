@@ -82,9 +82,8 @@ impl<S: RecordSink + Clone + 'static> Work for Tracing<S> {
         })
     }
 
-    fn worker(&self, Task { subject, options, stopped, heartbeat }: Task<Trace>) -> Box<dyn FnOnce() + Send> {
-        let (sink, figures) = (self.sink.clone(), Arc::clone(&self.figures));
-        let tracer = Tracer::new(subject, options, sink, figures, stopped, heartbeat);
+    fn worker(&self, task: Task<Trace>) -> Box<dyn FnOnce() + Send> {
+        let tracer = Tracer::new(task, self.sink.clone(), Arc::clone(&self.figures));
         Box::new(move || tracer.run())
     }
 

@@ -17,7 +17,7 @@ use chainscope_trace::{
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::{
-    figures::{Counts, Figures},
+    figures::{ByTracepoint, Figures},
     rules::{self, Rules},
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     targets::proc::Proc,
     thread::Heartbeat,
     trace::{Observed, ProbeSource},
-    workers::{Subject, has_ended},
+    workers::{Subject, Task, has_ended},
 };
 
 /// Longest wait for an event; also the delay until a stop is noticed.
@@ -45,7 +45,7 @@ pub(super) struct Tracer<S> {
     stopped: Receiver<()>,
     heartbeat: Heartbeat,
     /// What was recorded of each tracepoint.
-    counts: BTreeMap<String, Counts>,
+    counts: ByTracepoint,
     /// Losses that are records already, by tracepoint and reason, and their time.
     reported: BTreeMap<(String, String), u64>,
     reported_ns: i64,
@@ -54,15 +54,9 @@ pub(super) struct Tracer<S> {
 }
 
 impl<S: RecordSink> Tracer<S> {
-    pub(super) fn new(
-        subject: Subject,
-        trace: Arc<Trace>,
-        sink: S,
-        figures: Arc<Figures>,
-        stopped: Receiver<()>,
-        heartbeat: Heartbeat,
-    ) -> Self {
-        let (counts, reported, attachments) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    pub(super) fn new(task: Task<Trace>, sink: S, figures: Arc<Figures>) -> Self {
+        let Task { subject, options: trace, stopped, heartbeat } = task;
+        let (counts, reported, attachments) = (ByTracepoint::default(), BTreeMap::new(), Vec::new());
         let reported_ns = realtime_ns();
         Self { subject, trace, sink, figures, stopped, heartbeat, counts, reported, reported_ns, attachments }
     }
@@ -155,7 +149,7 @@ impl<S: RecordSink> Tracer<S> {
             let kind = Kind::TraceEvent(encode_event(event, &self.attachment(&event.attachment)));
             self.push(event.time.wall_ns, kind)
         };
-        let counts = self.counts.entry(event.attachment.full_name()).or_default();
+        let counts = self.counts.0.entry(event.attachment.full_name()).or_default();
         match (is_selected, is_recorded) {
             (true, true) => {
                 counts.recorded += 1;
@@ -181,7 +175,7 @@ impl<S: RecordSink> Tracer<S> {
         let (accounting, now) = (source.accounting(), realtime_ns());
         let mut are_reported = true;
         for (name, found) in accounting.tracepoints {
-            let counts = self.counts.entry(name.clone()).or_default();
+            let counts = self.counts.0.entry(name.clone()).or_default();
             counts.hits = found.hits;
             for (reason, count) in found.dropped {
                 counts.dropped.insert(reason.to_string(), count);

@@ -4,6 +4,8 @@
 //! Reading the files of a process may wait for the file systems of its container, so nobody waits for such a thread, except its
 //! successor for the same process and, for a bounded time, the end of the pillar.
 
+mod figures;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -13,6 +15,7 @@ use std::{
 
 use chainscope_ebpf::PidNamespace;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+pub(crate) use figures::{Figures, ProcessCounts};
 use parking_lot::Mutex;
 
 use crate::{
