@@ -17,7 +17,7 @@ comma := ,
 say = @echo "==> $(1)"
 DEMO = -p chainscope-cli -p chainscope-demo-node --no-default-features --features chainscope-cli/workspace-hack
 
-.PHONY: help setup build demo test e2e older e2e-long cluster images lint bench soak fuzz openapi clean
+.PHONY: help setup build demo test e2e older e2e-long cluster images lint bench bench-quick soak fuzz openapi clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -84,11 +84,15 @@ bench: build ## measure ratios to the physical limit and to other tools (docs/be
 	scripts/setup-bench
 	scripts/bench
 
+# SLACK is a factor on what is allowed. UPDATE_RATIOS=1 adds a run to the recorded ratios, UPDATE_RATIOS=new begins them anew.
+bench-quick: build ## check that short benchmarks are not slower than recorded (bench/quick.tsv), as ratios: at most 5 minutes
+	$(BUILT)/examples/ratio_gate bench/quick.tsv --slack=$${SLACK:-1.0} -- scripts/bench-quick
+
 soak: build ## run the long tests: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s, memory trees for 10 minutes, PostgreSQL
 	scripts/setup-soak
 	CHAINSCOPE_SOAK=1 $(CARGO) test --workspace --no-fail-fast --test 'soak*' -- --nocapture --test-threads 1
 
-fuzz: setup ## fuzz every parser, FUZZ_SECONDS (300) each
+fuzz: setup ## fuzz every parser, FUZZ_SECONDS (300) each, FUZZ_JOBS (1) at a time
 	scripts/tool cargo-fuzz 0.13.2
 	PATH="$$(scripts/tool --bin):$$PATH" fuzz/run.sh $${FUZZ_SECONDS:-300}
 

@@ -55,6 +55,15 @@ impl Clock {
     }
 }
 
+/// `CLOCK_MONOTONIC` of a process's start, given in clock ticks since boot: at most a tick too early.
+pub(crate) fn monotonic_of_ticks(ticks: u64) -> u64 {
+    let hertz = rustix::param::clock_ticks_per_second().max(1);
+    let since_boot = i64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(hertz)).unwrap_or(i64::MAX);
+    // The clock of ticks goes on while the machine is suspended.
+    let suspended = nanoseconds(clock_gettime(ClockId::Boottime)) - nanoseconds(clock_gettime(ClockId::Monotonic));
+    u64::try_from(since_boot.saturating_sub(suspended.max(0))).unwrap_or(0)
+}
+
 /// `CLOCK_MONOTONIC` in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
     u64::try_from(nanoseconds(clock_gettime(ClockId::Monotonic))).unwrap_or(0)

@@ -2,98 +2,20 @@
 //! fails where these are missing.
 #![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Write as _},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-};
+mod latency_common;
+
+use std::{fs, path::Path, process::Command};
 
 use chainscope_agent::latency::{
     Exits, Plan, ProcessState, Program, RecordError, RecordOptions, Recorder, SpanRequest, TransactionRequest,
 };
-use chainscope_latency::{Block, Histogram, LossReason, Run};
+use chainscope_latency::{Block, LossReason, Run};
 use chainscope_testing::{
     fakenode::{FakeNode, Flavour},
-    program::{self, compile},
+    program,
     wait::until_true,
 };
-
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testing/programs").join(name)
-}
-
-fn folder() -> &'static Path {
-    Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
-fn workload(name: &str) -> PathBuf {
-    compile("g++", &source("latency_workload.cc"), folder(), name, &["-std=c++20", "-O2", "-g", "-pthread"])
-}
-
-fn plain(name: &str) -> PathBuf {
-    compile("gcc", &source("latency_plain.c"), folder(), name, &["-O2", "-pthread"])
-}
-
-struct Target {
-    child: Child,
-    commands: ChildStdin,
-    replies: BufReader<ChildStdout>,
-}
-
-impl Target {
-    fn start(program: &Path) -> Self {
-        let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let commands = child.stdin.take().unwrap();
-        let replies = BufReader::new(child.stdout.take().unwrap());
-        let mut target = Self { child, commands, replies };
-        target.answer("none 0 0");
-        target
-    }
-
-    fn answer(&mut self, command: &str) -> Vec<u64> {
-        writeln!(self.commands, "{command}").unwrap();
-        let mut line = String::new();
-        self.replies.read_line(&mut line).unwrap();
-        line.split_whitespace().map(|number| number.parse().unwrap()).collect()
-    }
-
-    fn end(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn request(entry: &str, exit: Option<&str>) -> SpanRequest {
-    let exit = exit.map(|exit| exit.parse().unwrap());
-    SpanRequest { name: None, entry: entry.parse().unwrap(), exit, counts_returns: true }
-}
-
-fn plan(pid: Option<u32>, path: Option<&Path>, requests: &[SpanRequest]) -> Result<Plan, RecordError> {
-    Plan::new(Program::open(pid, path)?, requests, &RecordOptions::default())
-}
-
-fn merged(blocks: &[Block], function: usize) -> Histogram {
-    let mut whole = Histogram::default();
-    blocks.iter().filter(|block| block.function == function).for_each(|block| whole.merge(&block.histogram));
-    whole
-}
-
-/// `exact`: what the program answers to `exact NAME`.
-fn assert_agrees(histogram: &Histogram, exact: &[u64]) {
-    assert_eq!(histogram.count(), exact[0]);
-    for (q, exact) in [(0.5, exact[3]), (0.9, exact[4])] {
-        let measured = histogram.quantile(q).unwrap() as f64;
-        assert!((measured / exact as f64 - 1.0).abs() <= 0.031, "{q}: {measured}, exactly {exact}");
-    }
-}
+use latency_common::{Target, assert_agrees, folder, merged, plain, plan, request, source, workload};
 
 #[expect(clippy::disallowed_methods, reason = "records have times of the wall clock")]
 fn wall_clock_ns() -> i64 {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chainscope_agent::trace::{AttachError, Observed, ProbeSource};
+use chainscope_agent::trace::{AttachError, Observed, ProbeSource, Wanted};
 use chainscope_ebpf::trace::TraceOptions;
 use chainscope_testing::{
     fakenode::{FakeNode, Flavour, build},
@@ -19,13 +19,19 @@ use chainscope_testing::{
 use chainscope_trace::{Event, Incomplete, Pattern, Polled, Source, Value};
 use chainscope_usdt::built_in;
 
+const QUEUE_BYTES: u64 = 64 << 20;
+
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
 fn attach(observed: &Observed, patterns: &[&str]) -> Result<ProbeSource, AttachError> {
+    ProbeSource::attach(observed, wanted(patterns), &TraceOptions::default(), QUEUE_BYTES)
+}
+
+fn wanted(patterns: &[&str]) -> Wanted {
     let patterns: Vec<Pattern> = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
-    ProbeSource::attach(observed, &patterns, built_in(), &TraceOptions::default())
+    Wanted { patterns, contracts: built_in().to_vec(), is_contract_named: false }
 }
 
 /// Polls up to a number of events.
@@ -46,7 +52,7 @@ fn end(source: &mut ProbeSource) {
         assert!(Instant::now() < deadline, "no end");
         match source.poll(Duration::from_millis(50)).unwrap() {
             Polled::End => return,
-            Polled::Idle { .. } => {}
+            Polled::Idle { .. } | Polled::Process(_) => {}
             Polled::Event(event) => panic!("{event:?}"),
         }
     }
@@ -113,7 +119,7 @@ fn nothing_to_attach_to() {
     assert!(matches!(attach(&Observed::Process(u32::MAX), &[]).unwrap_err(), AttachError::Process(_)));
 }
 
-/// A program that loads a library while it runs.
+/// A program that executes commands, such as to load a library.
 struct Host {
     child: Child,
     input: ChildStdin,
@@ -122,7 +128,10 @@ struct Host {
 
 impl Host {
     fn start() -> Self {
-        let program = plugin_source("plugin_host", &["-O2", "-ldl"]);
+        Self::run(&plugin_source("plugin_host", &["-O2", "-ldl"]))
+    }
+
+    fn run(program: &Path) -> Self {
         let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let mut host = Self { child, input, output };
@@ -199,9 +208,9 @@ fn libraries_that_are_loaded_later() {
 #[test]
 fn hashes_are_whole_without_payloads() {
     let mut node = FakeNode::run(folder(), Flavour::Core(31));
-    let patterns: Vec<Pattern> = ["mempool:added", "net:inbound_message"].map(|name| name.parse().unwrap()).into();
+    let wanted = wanted(&["mempool:added", "net:inbound_message"]);
     let options = TraceOptions { max_payload: 0, ..TraceOptions::default() };
-    let mut source = ProbeSource::attach(&Observed::Process(node.pid()), &patterns, built_in(), &options).unwrap();
+    let mut source = ProbeSource::attach(&Observed::Process(node.pid()), wanted, &options, QUEUE_BYTES).unwrap();
     node.fire("mempool:added");
     node.fire("net:inbound_message size=8");
     let events = collect(&mut source, 2);
@@ -212,4 +221,59 @@ fn hashes_are_whole_without_payloads() {
     );
     let expected = Value::Bytes { bytes: "".into(), claimed: 8, incomplete: Some(Incomplete::Limit) };
     assert_eq!(events[1].get("payload"), Some(&expected));
+}
+
+/// While the queue is full the ring is not read: the loss is that of the ring, and is exact.
+#[test]
+fn a_full_queue_leaves_the_loss_to_the_ring() {
+    const HITS: u64 = 20_000;
+    let mut node = FakeNode::run(folder(), Flavour::Core(31));
+    let options = TraceOptions { ring_bytes: 64 << 10, wake_bytes: 4 << 10, ..TraceOptions::default() };
+    let mut source =
+        ProbeSource::attach(&Observed::Process(node.pid()), wanted(&["mempool:removed"]), &options, 1).unwrap();
+    // Nobody polls: after its first reading the queue is full.
+    node.execute(&format!("repeat {HITS} mempool:removed quiet=1"));
+    let before = source.accounting().total();
+    assert_eq!((before.hits, before.delivered), (HITS, 0));
+    assert!(before.all_dropped() > HITS / 2, "{before:?}");
+    source.stop();
+    let (mut events, deadline) = (0, Instant::now() + WAIT_TIMEOUT);
+    loop {
+        assert!(Instant::now() < deadline, "no end");
+        match source.poll(Duration::from_millis(50)).unwrap() {
+            Polled::End => break,
+            Polled::Idle { .. } | Polled::Process(_) => {}
+            Polled::Event(_) => events += 1,
+        }
+    }
+    let total = source.accounting().total();
+    assert_eq!((total.hits, total.delivered, total.residual()), (HITS, events, 0));
+    assert_eq!(total.all_dropped(), before.all_dropped());
+}
+
+/// Semaphores that the kernel does not increment, and says nothing of; and what cannot be attached at all.
+#[test]
+fn semaphores_that_cannot_be_incremented() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testing/programs/tracepoint_semaphores.c");
+    let program = compile("gcc", &source, folder(), "tracepoint_semaphores", &["-O2"]);
+    let mut host = Host::run(&program);
+    let mut source = attach(&Observed::Process(host.child.id()), &["{plain,guarded,constant,data}:*"]).unwrap();
+    let skipped: Vec<(&str, &str)> =
+        source.skipped().iter().map(|one| (one.tracepoint.as_str(), one.reason.as_str())).collect();
+    let [constant, data, guarded] = skipped[..] else { panic!("{skipped:?}") };
+    assert_eq!(constant, ("constant:fired", "its semaphore is in no writable segment"));
+    assert_eq!(data, ("data:fired", "its address is in no executable segment"));
+    assert_eq!(guarded.0, "guarded:fired");
+    let reason = guarded.1.strip_prefix("its semaphore is 0 all the same: the memory at 0x");
+    assert!(reason.is_some_and(|rest| rest.ends_with(" of the process is read-only")), "{guarded:?}");
+    // They are right: of the four only one has an event.
+    host.execute("");
+    let events = collect(&mut source, 1);
+    source.stop();
+    end(&mut source);
+    assert_eq!(events[0].attachment.full_name(), "plain:fired");
+    assert_eq!(source.accounting().total().hits, 1);
+    // Of a file it is not known which processes there will be.
+    let of_file = attach(&Observed::File(program), &["guarded:*"]).unwrap();
+    assert_eq!(of_file.skipped(), []);
 }

@@ -118,7 +118,7 @@ impl Aggregator {
         }
 
         let metrics = Arc::new(Metrics::new());
-        let memory = Arc::new(Memory::default());
+        let memory = Arc::new(Memory::new(metrics.ingest.refused_states.clone()));
         let ingest = Ingest::start(
             &store,
             Arc::clone(&nodes),
@@ -341,3 +341,6 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
 fn address_of(listener: &TcpListener, requested: SocketAddr) -> Result<SocketAddr, Error> {
     listener.local_addr().map_err(|source| Error::Listen { address: requested, source })
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,7 @@ pub(crate) struct IngestMetrics {
     pub(crate) records: Counter,
     /// Parts of memory states.
     pub(crate) memory_states: Counter,
+    pub(crate) refused_states: Family<ReasonLabels, Counter>,
     pub(crate) bytes: Counter,
     pub(crate) unknown_kinds: Counter,
     /// Records that were replaced by a loss.
@@ -41,6 +42,7 @@ impl IngestMetrics {
             refused_batches: Counter::default(),
             records: Counter::default(),
             memory_states: Counter::default(),
+            refused_states: Family::default(),
             bytes: Counter::default(),
             unknown_kinds: Counter::default(),
             invalid_records: Family::default(),
@@ -70,6 +72,7 @@ impl IngestMetrics {
         );
         registry.register("records", "Records received, resent ones included", self.records.clone());
         registry.register("memory_states", "Parts of memory states received", self.memory_states.clone());
+        registry.register("refused_memory_states", "Memory states not merged", self.refused_states.clone());
         registry.register_with_unit("received", "Size of the batches received", Unit::Bytes, self.bytes.clone());
         registry.register(
             "unknown_kinds",

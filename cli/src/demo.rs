@@ -25,7 +25,7 @@ use crate::{
     api::Api,
     args::DemoArgs,
     diagnostics,
-    failure::Failure,
+    failure::{self, Failure},
     logs, memory, messages,
     standalone::{self, Running, Storage},
     terminal, time,
@@ -115,7 +115,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<()> {
     }
     terminal::line("\nWhich code holds the demo node's memory, from its entry points inward:\n")?;
     if let Err(error) = observed.and_then(|()| memory::show_own(&running, &api, OBSERVE_TIMEOUT)) {
-        terminal::line(&format!("{error:#}"))?;
+        terminal::line(&failure::one_line(&error))?;
     }
     print_summary(&api, shown)?;
     running.stop()

@@ -76,6 +76,20 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
+/// An error with its causes on one line, each once: many messages repeat the cause that they have.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        let cause = cause.trim_end();
+        if !text.ends_with(cause) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text += separator;
+            text += cause;
+        }
+    }
+    text
+}
+
 /// The exit code after an error.
 pub(crate) fn exit(error: &anyhow::Error) -> Exit {
     Failure::of(error).map_or(Exit::Error, |failure| failure.exit)
@@ -89,4 +103,13 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&str> {
 /// Status of the response that an error comes from.
 pub(crate) fn status(error: &anyhow::Error) -> Option<u16> {
     Failure::of(error)?.status
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_cause_that_a_message_repeats_is_shown_once() {
+        let error = anyhow::anyhow!("line 1\nwrong\n").context("a.toml: line 1\nwrong\n").context("configuration");
+        assert_eq!(super::one_line(&error), "configuration: a.toml: line 1\nwrong");
+    }
 }

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error:#}", program::name());
+            eprintln!("{}: {}", program::name(), failure::one_line(&error));
             if let Some(hint) = failure::hint(&error) {
                 eprintln!("hint: {hint}");
             }

@@ -2,6 +2,8 @@
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -27,6 +29,26 @@ impl Progress {
         Self { what: what.into(), start: Instant::now(), shown: None, is_enabled }
     }
 
+    /// Shows the line while `work` is done, by a thread of its own.
+    pub(crate) fn during<T>(what: impl Into<String>, work: impl FnOnce() -> T) -> T {
+        let mut progress = Self::start(what);
+        if !progress.is_enabled {
+            return work();
+        }
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let shown = scope.spawn(|| {
+                while !is_done.load(Ordering::Acquire) {
+                    thread::park_timeout(INTERVAL);
+                    progress.tick();
+                }
+            });
+            // Also after a panic.
+            let _end = End { is_done: &is_done, shown: shown.thread().clone() };
+            work()
+        })
+    }
+
     /// Updates the line.
     pub(crate) fn tick(&mut self) {
         let is_due = self.shown.map_or(self.start.elapsed() >= DELAY, |shown| shown.elapsed() >= INTERVAL);
@@ -35,6 +57,19 @@ impl Progress {
             // Standard error may be closed.
             let _ = write!(io::stderr(), "\r{}… {} s\u{1b}[K", self.what, self.start.elapsed().as_secs());
         }
+    }
+}
+
+/// Ends the thread that shows a line.
+struct End<'a> {
+    is_done: &'a AtomicBool,
+    shown: thread::Thread,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.is_done.store(true, Ordering::Release);
+        self.shown.unpark();
     }
 }
 

@@ -199,9 +199,9 @@ impl Source<'_> {
                 return Err(error);
             }
             if failures == 0 {
-                terminal::note(&format!("connection lost: {error:#}; reconnecting"));
+                terminal::note(&format!("connection lost: {}; reconnecting", failure::one_line(&error)));
             } else {
-                terminal::detail(&format!("{error:#}"));
+                terminal::detail(&failure::one_line(&error));
             }
             thread::sleep(backoff(failures));
             match self.check_records(next).and_then(|()| self.open(*next)) {

@@ -50,7 +50,7 @@ pub(crate) struct Running {
     runtime: Runtime,
     agent: chainscope_agent::Running,
     aggregator: chainscope_aggregator::Running,
-    /// Number of SIGINT and SIGTERM so far.
+    /// Number of SIGINT, SIGTERM and SIGHUP so far.
     signals: watch::Receiver<u32>,
     /// Those that [`Running::resume`] answered.
     answered: Cell<u32>,
@@ -62,7 +62,7 @@ impl Running {
         self.aggregator.http_addr()
     }
 
-    /// Whether SIGINT or SIGTERM has arrived: waiting ends at once then.
+    /// Whether such a signal has arrived: waiting ends at once then.
     pub(crate) fn is_interrupted(&self) -> bool {
         *self.signals.borrow() > self.answered.get()
     }
@@ -72,12 +72,12 @@ impl Running {
         self.answered.set(*self.signals.borrow());
     }
 
-    /// Waits for `timeout`, or until SIGINT or SIGTERM.
+    /// Waits for `timeout`, or until a signal.
     pub(crate) fn wait(&self, timeout: Duration) -> anyhow::Result<()> {
         self.wait_for(async { tokio::time::sleep(timeout).await }).map(drop)
     }
 
-    /// Waits for `done` and returns its output; `None` if SIGINT, SIGTERM or the end of the agent came first.
+    /// Waits for `done` and returns its output; `None` if a signal or the end of the agent came first.
     pub(crate) fn wait_for<T>(&self, done: impl Future<Output = T>) -> anyhow::Result<Option<T>> {
         let (mut signals, answered) = (self.signals.clone(), self.answered.get());
         self.runtime.block_on(async {
@@ -91,7 +91,7 @@ impl Running {
         })
     }
 
-    /// Waits for `condition`, but no longer than `timeout` or until SIGINT or SIGTERM. Returns whether it was met.
+    /// Waits for `condition`, but no longer than `timeout` or until a signal. Returns whether it was met.
     pub(crate) fn wait_until(
         &self,
         timeout: Duration,
@@ -146,22 +146,33 @@ pub(crate) fn start(config: &Config, storage: Storage) -> anyhow::Result<Running
     Ok(Running { runtime, agent, aggregator, signals, answered: Cell::default() })
 }
 
-/// Counts SIGINT and SIGTERM from now on, whether or not [`Running::wait_for`] is called when one arrives.
+/// Counts SIGINT, SIGTERM and SIGHUP from now on, whether or not [`Running::wait_for`] is called when one arrives.
 fn watch_signals(runtime: &Runtime) -> anyhow::Result<watch::Receiver<u32>> {
     let _runtime = runtime.enter();
     let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
     let mut terminate = unix::signal(unix::SignalKind::terminate())?;
+    // Its terminal or ssh session ended. A handler would undo that nohup has it ignored.
+    let mut hangup = if ignores_hangup() { None } else { Some(unix::signal(unix::SignalKind::hangup())?) };
     let (sender, signals) = watch::channel(0);
     runtime.spawn(async move {
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
+                Some(_) = async { hangup.as_mut()?.recv().await } => {}
             }
             sender.send_modify(|signals| *signals += 1);
         }
     });
     Ok(signals)
+}
+
+/// Whether this process was started with SIGHUP ignored, as by nohup.
+fn ignores_hangup() -> bool {
+    const SIGHUP: u64 = 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & (1 << (SIGHUP - 1)) != 0)
 }
 
 /// An address that a client on this machine can connect to: loopback instead of an unspecified address.

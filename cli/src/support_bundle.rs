@@ -13,7 +13,7 @@ use chainscope_hygiene::Escaped;
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, Header};
 
-use crate::{args::SupportBundleArgs, diagnostics, run, standalone, terminal};
+use crate::{args::SupportBundleArgs, diagnostics, failure, run, standalone, terminal};
 
 /// Paths of the API to request, and the names of their responses in the archive.
 const RESPONSES: [(&str, &str); 5] = [
@@ -39,7 +39,7 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
             Some(&file.config)
         }
         Err(error) => {
-            bundle.notes.push(format!("configuration: {error:#}"));
+            bundle.notes.push(format!("configuration: {}", failure::one_line(error)));
             None
         }
     };
@@ -49,7 +49,7 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
     for (path, name) in RESPONSES {
         match api.text(path, &[]) {
             Ok(text) => bundle.add(name, text.as_bytes())?,
-            Err(error) => bundle.notes.push(format!("{name}: {error:#}")),
+            Err(error) => bundle.notes.push(format!("{name}: {}", failure::one_line(&error))),
         }
     }
     if let Some(config) = config {

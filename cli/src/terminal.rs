@@ -97,6 +97,15 @@ pub(crate) fn note(text: &str) {
     }
 }
 
+/// Replaces the line of progress on standard error, if that is a terminal and --quiet is not given; empty text removes it.
+pub(crate) fn progress(text: &str) {
+    if !is_quiet() && io::stderr().is_terminal() {
+        // To the start of the line, which is erased.
+        let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        let _ = io::stderr().flush();
+    }
+}
+
 /// Writes a line to standard error if --verbose is given.
 pub(crate) fn detail(text: &str) {
     if is_verbose() {

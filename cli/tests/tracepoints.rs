@@ -10,6 +10,7 @@ use std::{
 };
 
 use chainscope_testing::{
+    cgroup::Group,
     fakenode::{self, FakeNode, Flavour},
     program::compile,
 };
@@ -65,26 +66,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// A control group that is removed when it is dropped.
-struct Group(PathBuf);
-
-impl Group {
-    /// Creates it in the first hierarchy that takes it: version 1, hybrid, or 2.
-    fn create(name: &str) -> Self {
-        let hierarchies = ["pids", "systemd", "freezer", "unified", ""];
-        let groups = hierarchies.map(|hierarchy| Path::new("/sys/fs/cgroup").join(hierarchy)).into_iter();
-        let mut groups = groups.filter(|at| at.join("cgroup.procs").exists()).map(|at| at.join(name));
-        Self(groups.find(|group| fs::create_dir(group).is_ok()).expect("a hierarchy that takes a control group"))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The processes have exited, which the kernel may still have to notice.
-        chainscope_testing::wait::until_true("an empty control group", || fs::remove_dir(&self.0).is_ok());
     }
 }
 
@@ -233,14 +214,10 @@ fn a_process_in_another_mount_namespace_is_listed() {
 #[test]
 fn every_process_of_a_container_is_listed() {
     let id = format!("{:064x}", std::process::id());
-    let group = Group::create(&format!("docker-{id}.scope"));
+    let group = Group::of_container(&id);
     let folder = tempfile::tempdir().unwrap();
     let path = program(folder.path(), "gcc", "tracepoint_forms.c", "forms", &["-O2", "-DSEMAPHORES"]);
-    let start = || {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$1\""]).arg(&group.0).arg(&path);
-        Running::start(&mut command)
-    };
+    let start = || Running::start(&mut group.command(&path));
     let processes = [start(), start()];
     let document = json(&["--container", &id]);
     let missing = error(&["--container", &"b7".repeat(32)]);

@@ -13,8 +13,6 @@ use chainscope_images::{Component, Entry, Image, NONROOT, Release, passwd, progr
 pub const REGISTRY: &str = "localhost";
 /// The simulated Octez node.
 pub const OCTEZ: &str = "localhost/chainscope/octez:1";
-/// The fake node with the tracepoints of Bitcoin Core.
-pub const BITCOIN: &str = "localhost/chainscope/bitcoin:1";
 /// A node that executes code of damaged ELF files.
 pub const HOSTILE: &str = "localhost/chainscope/hostile:1";
 /// The image of the chart's tests, with this machine's curl.
@@ -46,12 +44,19 @@ pub fn octez(built: &Path, vectors: &Path) -> Result<Image> {
     Ok(image(OCTEZ, "/bin/sh", "0:0", files))
 }
 
-/// A node with tracepoints as `bitcoind`, without anything else.
+/// A fake node with tracepoints under the name of its program, without anything else.
 ///
 /// # Errors
 /// If its libraries cannot be found.
-pub fn traced_node(built: &Path) -> Result<Image> {
-    Ok(image(BITCOIN, "/usr/local/bin/bitcoind", "0:0", program("usr/local/bin/bitcoind", built)?))
+pub fn traced_node(built: &Path, name: &str) -> Result<Image> {
+    let path = format!("usr/local/bin/{name}");
+    Ok(image(&traced_reference(name), &format!("/{path}"), "0:0", program(&path, built)?))
+}
+
+/// The reference of the image of [`traced_node`].
+#[must_use]
+pub fn traced_reference(name: &str) -> String {
+    format!("localhost/chainscope/{name}:1")
 }
 
 /// The program [`hostile_code`](chainscope_testing::program::hostile_code) as `octez-node`, and a place for its files.

@@ -1,7 +1,6 @@
 //! Certificates from Secrets that are issued and renewed by a third party (`certificates.mode=secret`).
 
-use chainscope_e2e::cluster::Cluster;
-use chainscope_e2e::cluster::pki::{CertificateAuthority, Pair};
+use chainscope_e2e::cluster::pki::CertificateAuthority;
 use chainscope_e2e::cluster::release::{RELEASE, pods_of};
 use chainscope_e2e::cluster::scene::{NODE, Scene};
 use chainscope_e2e::harness::api::Api;
@@ -23,7 +22,7 @@ fn certificates_of_secrets_are_used_and_renewed_without_a_restart() {
     ];
     let scene = Scene::prepared(1, &values, |cluster| {
         for component in ["operator", "aggregator"] {
-            apply_secret(cluster, component, &ca.server(component, &[&service(component)]));
+            cluster.apply_certificate(component, &ca.server(component, &[&service(component)]));
         }
         let certificate = ca.own().certificate;
         let file = format!("--from-file ca.crt={}", certificate.display());
@@ -33,7 +32,7 @@ fn certificates_of_secrets_are_used_and_renewed_without_a_restart() {
     scene.until_count(100);
     scene.cluster.condition("tezos", "rolling", "Ready", "True");
 
-    apply_secret(&scene.cluster, "aggregator", &ca.server("renewed", &[&service("aggregator"), RENEWED]));
+    scene.cluster.apply_certificate("aggregator", &ca.server("renewed", &[&service("aggregator"), RENEWED]));
     let (certificates, forward) = scene.cluster.service("aggregator", 17732);
     let token = scene.cluster.token("tezos", "reader");
     let renewed = Api::secure(forward.port(), RENEWED, &certificates).with_token(&token);
@@ -47,11 +46,4 @@ fn certificates_of_secrets_are_used_and_renewed_without_a_restart() {
         let pods = scene.cluster.find(&pods_of(component)).expect("pods");
         assert_eq!(pods["items"][0]["status"]["containerStatuses"][0]["restartCount"], 0, "{component}");
     }
-}
-
-/// Creates or replaces the Secret of a server.
-fn apply_secret(cluster: &Cluster, component: &str, pair: &Pair) {
-    let files = format!("--cert {} --key {}", pair.certificate.display(), pair.key.display());
-    let command = format!("create secret tls given-{component} --namespace {RELEASE} {files} --dry-run=client -o yaml");
-    cluster.apply(&cluster.kubectl(&command));
 }

@@ -1,15 +1,13 @@
 //! Tracepoints of a pod by a `NodeTrace`, through the aggregator's Service: what the node says that it fired, each event once.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::path::PathBuf;
-
 use chainscope_e2e::cluster::release::find_condition;
 use chainscope_e2e::cluster::scene::node_trace;
+use chainscope_e2e::cluster::traced_pod::TracedPod;
 use chainscope_e2e::cluster::{Cluster, Level, Setup};
 use chainscope_e2e::harness::api::{Api, id};
+use chainscope_e2e::harness::document::{Document, assert_has_columns};
 use chainscope_e2e::harness::{programs, wait};
-use chainscope_e2e::image::{self, BITCOIN};
+use chainscope_e2e::image;
 use chainscope_testing::fakenode::{Fired, Flavour, build};
 use serde_json::{Value, json};
 
@@ -25,12 +23,14 @@ fn events_of_a_pod_are_served_once_to_authorized_readers() {
     let cluster = start(&folder);
     let client = cluster.api_client();
     let reader = client.api.with_token(&cluster.token(NAMESPACE, "reader"));
-    let mut node = Node::start(&cluster);
+    let mut node = TracedPod::start(&cluster, NAMESPACE, "bitcoind", Flavour::Core(31));
 
     // Before the resource exists nobody is attached.
     assert!(node.execute("fire net:inbound_message peer_id=1 size=1").iter().all(|fired| fired.active == 0));
     apply_trace(&cluster, &PATTERNS);
     until_ready(&cluster, "True", "Available");
+    let table = cluster.kubectl("get nodetraces -n bitcoin");
+    assert_has_columns(&table, Document::read("docs/kubernetes.md").block("$ kubectl get nodetraces -n bitcoin"));
     let mut oracle = Vec::new();
     for command in [
         "fire net:inbound_message peer_id=7 address=10.0.0.1:8333 message_type=block size=1000 seed=42",
@@ -56,22 +56,22 @@ fn events_of_a_pod_are_served_once_to_authorized_readers() {
 
     only_readers_of_events_are_served(&cluster, &client.api, &reader);
     functions_are_timed(&cluster, &mut node, &client.api, &reader);
-    an_unknown_tracepoint_is_a_condition(&cluster, &mut node, &reader, expected);
+    transactions_are_found(&cluster, &reader);
+    an_unknown_tracepoint_is_a_condition(&cluster, &mut node, &reader, &mut expected);
+    arguments_select_events(&cluster, &mut node, &reader, &mut expected);
+    old_events_are_evicted(&cluster, &mut node, &reader, expected.len());
+    a_deleted_resource_detaches(&cluster, &mut node, &reader);
 }
 
 /// By the same resource, instead of events.
-fn functions_are_timed(cluster: &Cluster, node: &mut Node<'_>, anyone: &Api, reader: &Api) {
+fn functions_are_timed(cluster: &Cluster, node: &mut TracedPod<'_>, anyone: &Api, reader: &Api) {
     let get = |path: &str| reader.get(&format!("/nodes/{NODE}/v2/latency/{path}"));
     let runs = || get("runs").as_array().expect("runs").len();
     // Functions with the tracepoints of these names.
     let functions = ["net_inbound_message_1", "net_outbound_message_1"];
     let apply = |tag: &str, functions: &[&str]| {
         let functions: Vec<_> = functions.iter().map(|function| json!({ "function": function })).collect();
-        let mut resource = node_trace(NAMESPACE, "bitcoind", &json!({"app": "bitcoin"}), &[]);
-        let spec = resource["spec"].as_object_mut().expect("an object");
-        spec.remove("tracepoints");
-        spec.insert("latency".to_owned(), json!({ "functions": functions, "block": "1s", "tags": [tag] }));
-        cluster.apply(&resource.to_string());
+        apply_spec(cluster, &json!({ "latency": { "functions": functions, "block": "1s", "tags": [tag] } }));
     };
     let spans = |selector: &str, function: &str| {
         let report = get(&format!("report?run={selector}"));
@@ -100,12 +100,36 @@ fn functions_are_timed(cluster: &Cluster, node: &mut Node<'_>, anyone: &Api, rea
     assert!(message.contains("net_nonsense"), "{message}");
 }
 
+/// Of a rippled with USDT, by the ready set.
+fn transactions_are_found(cluster: &Cluster, reader: &Api) {
+    let mut node = TracedPod::start(cluster, NAMESPACE, "rippled", Flavour::Rippled);
+    let latency = json!({ "functions": [{ "set": "rippled" }], "block": "1s" });
+    apply_spec_of(cluster, "rippled", &json!({ "process": "rippled", "latency": latency }));
+    until_ready_of(cluster, "rippled", "True", "Available");
+    let mut expected = Vec::new();
+    for (number, result) in [0, 125, -99, 0, 0].into_iter().enumerate() {
+        let fired = node.execute(&format!("transaction kind=payment txid={number} result={result} apply_us=300"));
+        let transaction =
+            fired.iter().find(|fired| fired.tracepoint.ends_with(":transactor_exit")).expect("a transaction");
+        expected.push((transaction.show("txid").to_uppercase(), result));
+    }
+    let get = |query: &str| {
+        let path = format!("/nodes/bitcoin/trace:rippled/v2/latency/transactions?direction=forward&{query}");
+        let rows = reader.get(&path);
+        let fact = |row: &Value| Some((row["id"].as_str()?.to_owned(), row["result"].as_i64()?));
+        rows.as_array().expect("transactions").iter().map(|row| fact(row).expect("a transaction")).collect::<Vec<_>>()
+    };
+    wait::until("the transactions", || (get("").len() == expected.len()).then_some(()));
+    assert_eq!(get(""), expected);
+    assert_eq!(get("result=125,-99"), expected[1..3]);
+}
+
 /// The others are recorded.
 fn an_unknown_tracepoint_is_a_condition(
     cluster: &Cluster,
-    node: &mut Node<'_>,
+    node: &mut TracedPod<'_>,
     reader: &Api,
-    mut expected: Vec<(String, Value)>,
+    expected: &mut Vec<(String, Value)>,
 ) {
     apply_trace(cluster, &["net:inbound_message", "net:nonsense"]);
     let message = until_ready(cluster, "False", "TracepointsNotAttached");
@@ -116,14 +140,58 @@ fn an_unknown_tracepoint_is_a_condition(
     ];
     expected.extend(traced(&fired.concat()));
     assert_eq!(expected.len(), 503 + 200 + 1, "outbound messages are not selected any more");
-    until_served(reader, &expected);
+    until_served(reader, expected);
+}
 
+/// By the conditions of a `filter`.
+fn arguments_select_events(
+    cluster: &Cluster,
+    node: &mut TracedPod<'_>,
+    reader: &Api,
+    expected: &mut Vec<(String, Value)>,
+) {
+    let selections = [
+        json!({ "patterns": ["net:inbound_message"], "filter": ["message_type=ping", "size>=8"] }),
+        json!({ "patterns": ["net:outbound_message"] }),
+    ];
+    apply_spec(cluster, &json!({ "tracepoints": selections }));
+    until_ready(cluster, "True", "Available");
+    let mut fire = |command: &str| traced(&node.execute(&format!("fire {command}")));
+    let selected = [
+        "net:inbound_message peer_id=1 message_type=ping size=8",
+        "net:outbound_message peer_id=2 message_type=pong size=1",
+    ];
+    fire("net:inbound_message peer_id=3 message_type=ping size=7");
+    expected.extend(fire(selected[0]));
+    fire("net:inbound_message peer_id=4 message_type=tx size=100");
+    expected.extend(fire(selected[1]));
+    until_served(reader, expected);
+}
+
+/// By the age that `retention` allows; ids go on.
+fn old_events_are_evicted(cluster: &Cluster, node: &mut TracedPod<'_>, reader: &Api, count: usize) {
+    let tracepoints = json!([{ "patterns": ["net:inbound_message"] }]);
+    apply_spec(cluster, &json!({ "tracepoints": tracepoints, "retention": { "age": "1s" } }));
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "the events to be evicted", || {
+        reader.events(NODE).is_empty().then_some(())
+    });
+    apply_spec(cluster, &json!({ "tracepoints": tracepoints, "retention": { "age": "1h" } }));
+    until_ready(cluster, "True", "Available");
+    let fired = traced(&node.execute("fire net:inbound_message peer_id=5 size=1"));
+    let rows = wait::until("the next event", || Some(reader.events(NODE)).filter(|rows| !rows.is_empty()));
+    assert_eq!(rows.iter().map(event).collect::<Vec<_>>(), fired);
+    assert_eq!(id(&rows[0]), count as u64);
+}
+
+/// Its events are kept for a while.
+fn a_deleted_resource_detaches(cluster: &Cluster, node: &mut TracedPod<'_>, reader: &Api) {
     apply_trace(cluster, &["nonsense:*"]);
     until_ready(cluster, "False", "TracepointsNotAttached");
     wait::until("the agent to be detached", || (!node.is_attached("net:inbound_message")).then_some(()));
+    let before = reader.events(NODE);
     cluster.kubectl(&format!("delete nodetrace bitcoind --namespace {NAMESPACE}"));
-    // The events of a deleted node are kept for a while.
-    until_served(reader, &expected);
+    assert_eq!(reader.events(NODE), before);
+    assert_eq!(before.len(), 1);
 }
 
 fn only_readers_of_events_are_served(cluster: &Cluster, anyone: &Api, reader: &Api) {
@@ -147,10 +215,13 @@ fn only_readers_of_events_are_served(cluster: &Cluster, anyone: &Api, reader: &A
 fn start(folder: &tempfile::TempDir) -> Cluster {
     let built = programs();
     let mut archives = image::write_all(&built, folder.path()).unwrap_or_else(|e| panic!("images: {e:#}"));
-    let archive = folder.path().join("bitcoin.tar");
-    let program = build(folder.path(), Flavour::Core(31));
-    image::traced_node(&program).and_then(|image| image.write(&archive)).unwrap_or_else(|e| panic!("image: {e:#}"));
-    archives.push(archive);
+    for flavour in [Flavour::Core(31), Flavour::Rippled] {
+        let name = flavour.program();
+        let archive = folder.path().join(format!("{name}.tar"));
+        let image = image::traced_node(&build(folder.path(), flavour), name);
+        image.and_then(|image| image.write(&archive)).unwrap_or_else(|e| panic!("image: {e:#}"));
+        archives.push(archive);
+    }
     let cluster = Setup::new(Level::Hosts(1)).audit().images(archives).start();
     cluster.kubectl(&format!("create namespace {NAMESPACE}"));
     cluster.make_namespace();
@@ -165,12 +236,29 @@ fn start(folder: &tempfile::TempDir) -> Cluster {
 }
 
 fn apply_trace(cluster: &Cluster, patterns: &[&str]) {
-    cluster.apply(&node_trace(NAMESPACE, "bitcoind", &json!({"app": "bitcoin"}), patterns).to_string());
+    apply_spec(cluster, &json!({ "tracepoints": [{ "patterns": patterns }] }));
+}
+
+/// Applies the resource of the node with these fields of its specification.
+fn apply_spec(cluster: &Cluster, fields: &Value) {
+    apply_spec_of(cluster, "bitcoind", fields);
+}
+
+fn apply_spec_of(cluster: &Cluster, name: &str, fields: &Value) {
+    let mut resource = node_trace(NAMESPACE, name, &json!({ "app": name }), &[]);
+    let spec = resource["spec"].as_object_mut().expect("an object");
+    spec.remove("tracepoints");
+    spec.extend(fields.as_object().expect("an object").clone());
+    cluster.apply(&resource.to_string());
 }
 
 /// Waits for the condition `Ready` of the current specification; returns its message.
 fn until_ready(cluster: &Cluster, status: &str, reason: &str) -> String {
-    let resource = format!("nodetrace bitcoind --namespace {NAMESPACE}");
+    until_ready_of(cluster, "bitcoind", status, reason)
+}
+
+fn until_ready_of(cluster: &Cluster, name: &str, status: &str, reason: &str) -> String {
+    let resource = format!("nodetrace {name} --namespace {NAMESPACE}");
     cluster.until(&format!("Ready to be {status} {reason}"), &resource, |found| {
         let ready = find_condition(found, "Ready")?;
         let is_current = ready["observedGeneration"] == found["metadata"]["generation"];
@@ -210,79 +298,4 @@ fn event(row: &Value) -> (String, Value) {
     let mut arguments = row["arguments"].as_object().unwrap_or_else(|| panic!("no arguments: {row}")).clone();
     arguments.retain(|name, _| name != "payload");
     (row["tracepoint"].as_str().unwrap_or_else(|| panic!("no tracepoint: {row}")).to_owned(), arguments.into())
-}
-
-/// The pod of the fake node. The test writes to its standard input and reads its log.
-struct Node<'a> {
-    cluster: &'a Cluster,
-    input: File,
-    /// Lines of the log that belong to earlier commands.
-    read: usize,
-}
-
-impl<'a> Node<'a> {
-    fn start(cluster: &'a Cluster) -> Self {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "bitcoind-0", "namespace": NAMESPACE, "labels": {"app": "bitcoin"}},
-            "spec": {"terminationGracePeriodSeconds": 1, "containers": [
-                {"name": "node", "image": BITCOIN, "imagePullPolicy": "Never", "stdin": true},
-            ]},
-        });
-        cluster.apply(&pod.to_string());
-        let resource = format!("pod bitcoind-0 --namespace {NAMESPACE}");
-        let uid = cluster.until("the pod to be ready", &resource, |found| {
-            find_condition(found, "Ready").filter(|ready| ready["status"] == "True")?;
-            found["metadata"]["uid"].as_str().map(str::to_owned)
-        });
-        let mut node = Self { cluster, input: input_of_pod(&uid), read: 0 };
-        node.read = wait::until("the node to be ready", || Some(node.log().len()).filter(|lines| *lines > 0));
-        node
-    }
-
-    /// Executes a command of the fake node; returns what it fired.
-    fn execute(&mut self, command: &str) -> Vec<Fired> {
-        let lines = self.lines(command);
-        let fired = lines.into_iter().filter(|line| line["event"] == "fired");
-        fired.map(|line| serde_json::from_value(line).expect("a firing")).collect()
-    }
-
-    /// Whether the semaphore of a tracepoint is raised.
-    fn is_attached(&mut self, tracepoint: &str) -> bool {
-        let lines = self.lines("semaphores");
-        let values = lines.iter().find(|line| line["event"] == "semaphores").expect("semaphores");
-        values["values"][tracepoint].as_u64().expect("a semaphore") > 0
-    }
-
-    fn lines(&mut self, command: &str) -> Vec<Value> {
-        self.input.write_all(format!("{command}\n").as_bytes()).expect("the pipe of the container");
-        let lines = wait::until(&format!("the end of {command:?}"), || {
-            let lines = self.log().split_off(self.read);
-            lines.last().is_some_and(|line| line["event"] == "done" || line["event"] == "error").then_some(lines)
-        });
-        let last = lines.last().expect("the last line");
-        assert_eq!(last["event"], "done", "{command}: {last}");
-        self.read += lines.len();
-        lines
-    }
-
-    /// What the node has written so far.
-    fn log(&self) -> Vec<Value> {
-        let log = self.cluster.kubectl(&format!("logs bitcoind-0 --namespace {NAMESPACE}"));
-        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-    }
-}
-
-/// Standard input of a pod's `bitcoind`.
-fn input_of_pod(uid: &str) -> File {
-    let uids = [uid.to_owned(), uid.replace('-', "_")];
-    let processes = std::fs::read_dir("/proc").expect("/proc").map(|entry| entry.expect("an entry").path());
-    let is_node = |process: &PathBuf| {
-        let cgroup = std::fs::read_to_string(process.join("cgroup")).unwrap_or_default();
-        uids.iter().any(|uid| cgroup.contains(uid))
-            && std::fs::read_link(process.join("exe")).is_ok_and(|exe| exe.ends_with("bitcoind"))
-    };
-    let found: Vec<_> = processes.filter(is_node).collect();
-    let [process] = &found[..] else { panic!("processes of the node: {found:?}") };
-    File::options().append(true).open(process.join("fd/0")).expect("a pipe")
 }

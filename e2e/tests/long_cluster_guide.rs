@@ -1,12 +1,15 @@
 //! The commands of docs/kubernetes.md, of docs/terminal.md in a cluster, of the README's section on Kubernetes and of the notes that
 //! `helm install` prints, exactly as printed, in an installed cluster. Left out are those that build images and load them into kind.
 
+use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use chainscope_e2e::cluster::pki::CertificateAuthority;
+use chainscope_e2e::cluster::release::RELEASE;
 use chainscope_e2e::cluster::{Cluster, Level, Setup, programs};
-use chainscope_e2e::harness::document::Document;
+use chainscope_e2e::harness::document::{Document, assert_has_columns};
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::{self, binary, run, wait};
 use chainscope_e2e::image;
@@ -41,6 +44,11 @@ fn commands_of_guide_and_notes_work_as_printed() {
     });
     assert_is_page(&user.shell(read));
 
+    assert_has_columns(
+        &user.shell("kubectl get tezosnodes -n tezos"),
+        guide.block("$ kubectl get tezosnodes -n tezos"),
+    );
+
     // The guide's own commands, for an account that the notes have created already.
     cluster.kubectl("delete serviceaccount reader --namespace tezos");
     cluster.kubectl("delete rolebinding reader --namespace tezos");
@@ -55,6 +63,8 @@ fn commands_of_guide_and_notes_work_as_printed() {
     let plugin = user.shell(&terminal.block("kubectl-chainscope").replace("ln -s", "mkdir -p ~/.local/bin; ln -s"));
     assert!(plugin.contains("connection"), "{plugin}");
 
+    notes_of_other_values_work_as_printed(&cluster, &user);
+
     user.shell(guide.block("operator.secretNamespaces"));
     user.shell(guide.block("helm rollback"));
     user.shell(guide.block("kubectl delete crd"));
@@ -67,6 +77,67 @@ fn commands_of_guide_and_notes_work_as_printed() {
         readme.block("helm install chainscope").split_once("done\n").expect("commands after the images' loop");
     user.shell(install);
     assert!(cluster.find("tezosnode rolling --namespace tezos").is_some());
+
+    // Prompts (`$`) show what is printed. The others build images and load them into clusters that are not here.
+    let unused: Vec<&str> = [&guide, &terminal, &readme].into_iter().flat_map(Document::unused).collect();
+    let of_cluster = |block: &&str| ["helm ", "kubectl", "--kube"].iter().any(|word| block.contains(word));
+    let unused: Vec<&str> = unused.into_iter().filter(of_cluster).collect();
+    assert!(unused.is_empty(), "not run: {unused:#?}");
+}
+
+/// The commands that read messages, of the notes that other values print.
+fn notes_of_other_values_work_as_printed(cluster: &Cluster, user: &User) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ca = CertificateAuthority::new(folder.path());
+    for component in ["operator", "aggregator"] {
+        let service = format!("{RELEASE}-{component}.{RELEASE}.svc");
+        cluster.apply_certificate(component, &ca.server(component, &[&service, "localhost"]));
+    }
+    let certificate = ca.own().certificate;
+    cluster.kubectl(&format!(
+        "create secret generic given-ca --namespace {RELEASE} --from-file ca.crt={}",
+        certificate.display()
+    ));
+    let mut create = cluster.program("kubectl");
+    create.args(["create", "secret", "generic", "readers", "--namespace", RELEASE]);
+    run(create.args(["--from-literal", "tokens=secret-token-of-alice alice tezos/*"]));
+
+    let variants: [(&[&str], &str); 4] = [
+        (&["auth.mode=none"], "every client that can connect"),
+        (&["auth.mode=token-file", "auth.tokenFile.secretName=readers"], "read -rsp"),
+        (&["rbac.userRoles=false"], "create role reader"),
+        (
+            &[
+                "certificates.mode=secret",
+                "certificates.secret.operator=given-operator",
+                "certificates.secret.aggregator=given-aggregator",
+                "certificates.ca.name=given-ca",
+                "certificates.ca.kind=Secret",
+            ],
+            "base64 -d",
+        ),
+    ];
+    for (values, expected) in variants {
+        for what in ["serviceaccount", "rolebinding", "role"] {
+            cluster.kubectl(&format!("delete {what} reader --namespace tezos --ignore-not-found"));
+        }
+        let values: String = values.iter().map(|value| format!(" --set {value}")).collect();
+        let upgrade = format!(
+            "helm upgrade {RELEASE} charts/chainscope -n {RELEASE} --reset-values --set image.registry=localhost{values} \
+             --wait --timeout 3m"
+        );
+        let printed = user.shell(&upgrade);
+        assert!(printed.contains(expected), "{values}: {printed}");
+        let notes = commands_of_notes(&printed);
+        let (_, read) = notes.split_at(notes.find("kubectl -n chainscope port-forward").expect("a forwarder"));
+        assert_is_page(&user.shell_with_input(read, "secret-token-of-alice\n"));
+    }
+    for what in ["serviceaccount", "rolebinding"] {
+        cluster.kubectl(&format!("delete {what} reader --namespace tezos"));
+    }
+    user.shell(&format!(
+        "helm upgrade {RELEASE} charts/chainscope -n {RELEASE} --reset-values --set image.registry=localhost --wait --timeout 3m"
+    ));
 }
 
 /// The API's page of messages, at the end of what a shell printed.
@@ -113,6 +184,10 @@ impl User {
 
     /// Runs commands to their end and returns what they print. Programs that they start in the background end with them.
     fn shell(&self, commands: &str) -> String {
+        self.shell_with_input(commands, "")
+    }
+
+    fn shell_with_input(&self, commands: &str, input: &str) -> String {
         let mut script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
         for line in commands.lines() {
             // The forwarder's own output would keep the pipe open.
@@ -125,7 +200,9 @@ impl User {
                 script.push('\n');
             }
         }
-        run(&mut self.bash(&script))
+        let file = self.home.path().join("input");
+        std::fs::write(&file, input).expect("the input");
+        run(self.bash(&script).stdin(File::open(&file).expect("the input")))
     }
 
     /// Runs a command of the command line; one that follows a node is ended after its first line, and one that needs a terminal gets one.

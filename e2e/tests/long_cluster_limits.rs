@@ -17,7 +17,7 @@ use chainscope_e2e::harness::transcript::Missing;
 use chainscope_e2e::harness::wait::{self, WAIT_TIMEOUT};
 use chainscope_e2e::image;
 use chainscope_proto::v1::ingest_client::IngestClient;
-use chainscope_proto::v1::{Batch, Chunk, Hello, Message, Record, RecordRequest, record, record_request};
+use chainscope_proto::v1::{Batch, Chunk, Hello, MemoryState, Message, Record, RecordRequest, record, record_request};
 use chainscope_testing::program::hostile_code;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -39,6 +39,8 @@ const DAMAGED_FILES: usize = 1000;
 const SLOW_READERS: usize = 1024;
 /// Batches of junk, about 8 MiB each.
 const BATCHES: u64 = 50;
+/// Unfinished memory states, which would take 4 GiB.
+const STATES: u64 = 40;
 /// Time limit for filling the spool of 1 GiB, and for emptying it.
 const SPOOL_TIMEOUT: Duration = Duration::from_secs(900);
 /// No message is missing.
@@ -48,6 +50,7 @@ const COMPLETE: Missing = Missing { run: 0, tail: 0 };
 async fn no_program_exceeds_its_memory_limit_and_the_node_beside_is_recorded_whole() {
     let scene = tokio::task::spawn_blocking(scene_with_damaged_code).await.expect("scene");
     tokio::task::block_in_place(|| {
+        the_agent_knows_its_limit(&scene);
         damaged_code_is_profiled(&scene);
         scene.cluster.scale_aggregator(0);
         scene.play_load(MESSAGES, RATE);
@@ -71,6 +74,16 @@ async fn no_program_exceeds_its_memory_limit_and_the_node_beside_is_recorded_who
         assert_eq!(scene.missing(), [COMPLETE, COMPLETE]);
     });
     tokio::task::spawn_blocking(move || drop(scene)).await.expect("the end");
+}
+
+/// The agent divides the memory limit of its container.
+fn the_agent_knows_its_limit(scene: &Scene) {
+    let selector = "app.kubernetes.io/component=agent";
+    let log =
+        scene.cluster.try_kubectl_output(&["logs", "--namespace", RELEASE, "--selector", selector, "--tail", "-1"]);
+    let log = log.expect("the agent's log");
+    let line = log.lines().find(|line| line.contains("memory limit")).expect("it says its limit");
+    assert!(line.contains(&(1_u64 << 30).to_string()), "{line}");
 }
 
 /// A cluster that has the image of the node whose code is damaged.
@@ -234,6 +247,10 @@ async fn an_agent_that_sends_junk(scene: &Scene) {
     let mut replies =
         client.record(grpc::with_token(ReceiverStream::new(stream), &token)).await.expect("accepted").into_inner();
     let replies = tokio::spawn(async move { while let Ok(Some(_)) = replies.message().await {} });
+    for profile in 1..=STATES {
+        // The aggregator refuses all but some.
+        requests.send(request(record_request::Request::Memory(unfinished_state(profile)))).await.expect("open");
+    }
     for batch in 0..BATCHES {
         let records = junk();
         let first_sequence = batch * records.len() as u64;
@@ -248,9 +265,26 @@ async fn an_agent_that_sends_junk(scene: &Scene) {
     tokio::task::block_in_place(|| {
         let invalid = cluster.metric("aggregator", "chainscope_ingest_invalid_records_total").expect("metric");
         let refused = cluster.metric("aggregator", "chainscope_ingest_refused_batches_total").expect("metric");
-        eprintln!("junk: {invalid} records invalid, {refused} batches refused");
+        let states = cluster.metric("aggregator", "chainscope_ingest_refused_memory_states_total").expect("metric");
+        eprintln!("junk: {invalid} records invalid, {refused} batches and {states} memory states refused");
         assert!(invalid + refused > 0.0);
+        assert!(states >= STATES as f64 / 2.0, "only {states} states are refused");
     });
+}
+
+/// The first part of a state that goes on: 7 MiB on the wire, 16 times as much when it is merged.
+fn unfinished_state(profile: u64) -> MemoryState {
+    let nodes = 7 << 19;
+    MemoryState {
+        node: "tezos/damaged".to_owned(),
+        profile,
+        sequence: 1,
+        more: true,
+        first_node: 1,
+        node_parents: vec![0; nodes],
+        node_frames: vec![0; nodes],
+        ..MemoryState::default()
+    }
 }
 
 fn junk() -> Vec<Record> {

@@ -78,6 +78,16 @@ pub enum Error {
     /// The ring size is invalid.
     #[error("ring size of {0} bytes is not a power of two times the page size")]
     RingSize(u32),
+    /// A limit is larger than the programs can keep.
+    #[error("{limit} of {value} bytes is more than the {max} that can be captured")]
+    LimitTooLarge {
+        /// The limit.
+        limit: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// What is possible.
+        max: u64,
+    },
     /// The verifier refused a program.
     #[error("the kernel refused the program {program}: {cause}")]
     Refused {

@@ -29,3 +29,6 @@ mod uprobe;
 pub use check::{Finding, self_check};
 pub use error::Error;
 pub use pid_namespace::PidNamespace;
+/// For the benchmark of capture, which reads the ring of another program in the same way.
+#[doc(hidden)]
+pub use reader::RingReader;

@@ -2,6 +2,7 @@
 //! backlog is large. The programs' part is `bpf/reader.h`.
 
 use std::fmt;
+use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
@@ -32,7 +33,7 @@ struct ReaderState {
 unsafe impl aya::Pod for ReaderState {}
 
 /// The ring of a probe.
-pub(crate) struct RingReader {
+pub struct RingReader {
     pub(crate) ring: Ring,
     state: MmapArray<ReaderState>,
     wake_bytes: u64,
@@ -48,7 +49,10 @@ impl fmt::Debug for RingReader {
 
 impl RingReader {
     /// Takes the maps `ring` and `readers` out of a loaded object. The programs wake the reader at a backlog of `wake_bytes`.
-    pub(crate) fn new(bpf: &mut Ebpf, ring_bytes: u32, wake_bytes: u32) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Ring`], or the object does not have these maps.
+    pub fn new(bpf: &mut Ebpf, ring_bytes: u32, wake_bytes: u32) -> Result<Self, Error> {
         let ring = match bpf.take_map("ring") {
             Some(Map::RingBuf(map)) => Ring::new(map.fd().as_fd(), ring_bytes).map_err(Error::Ring)?,
             _ => return Err(missing_map("ring")),
@@ -76,6 +80,29 @@ impl RingReader {
         let waited = if self.ring.backlog() < self.wake_bytes { self.ring.wait(timeout) } else { Ok(()) };
         waiting.store(0, Ordering::SeqCst);
         waited.map_err(Error::Ring)
+    }
+
+    /// Passes pending records to `f` and returns their number. If there are none, waits for them for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Ring`].
+    pub fn poll(&mut self, timeout: Duration, f: &mut dyn FnMut(&[u8])) -> Result<usize, Error> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            self.wait(deadline)?;
+            let mut records = 0;
+            let is_valid = self.ring.drain(&mut |record| {
+                records += 1;
+                f(record);
+            });
+            if !is_valid {
+                return Err(Error::Ring(io::Error::other("the length of a record exceeds the ring")));
+            }
+            self.note(records);
+            if records > 0 || Instant::now() >= deadline {
+                return Ok(records);
+            }
+        }
     }
 
     /// Notes that the ring was read, and the number of events, on which the next interval depends.

@@ -52,8 +52,17 @@ fn what_cannot_be_probed_is_named() {
     let beyond = file.metadata().expect("a file").len() + 0x10_0000;
     let bad =
         Span { entries: vec![beyond], exits: vec![Exit::Return(beyond)], scope: Scope::Call, counts_returns: false };
-    let error = probe.attach(&file, None, &[good.clone(), bad]).expect_err("beyond the file").to_string();
+    assert!(probe.attach(&file, None, &[good.clone(), bad.clone()]).is_err());
+    let attached = probe.attach_accepted(&file, None, &[bad, good.clone()]).expect("one of them");
+    let error = attached.spans[0].as_ref().expect_err("beyond the file").to_string();
     assert!(error.contains(&format!("{beyond:#x}")), "{error}");
+    let good_span = *attached.spans[1].as_ref().expect("attached");
+    let mut target = Target::start(&program);
+    target.call("nap", 3, 100);
+    let counts = probe.counts(good_span);
+    assert_eq!((counts.started, counts.ended, counts.no_entry), (3, 3, 0));
+    probe.detach(attached.id);
+    let mut probe = LatencyProbe::load(&LatencyOptions { max_spans: 2, ..LatencyOptions::default() }).expect("root");
     let error =
         probe.attach(&file, Some(u32::MAX >> 2), std::slice::from_ref(&good)).expect_err("no such process").to_string();
     assert_eq!(error, format!("there is no process {}", u32::MAX >> 2));

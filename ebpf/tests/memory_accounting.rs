@@ -184,7 +184,14 @@ fn huge_pages_freed_in_whole_and_in_part() {
     assert_gone(&mut probe, target);
 }
 
-/// More large folios than one run of the program inspects.
+/// Number of runs of the program that inspects large folios, by the id of the program.
+fn inspections() -> std::collections::BTreeMap<u32, u64> {
+    let programs = aya::programs::loaded_programs().filter_map(Result::ok);
+    let inspecting = programs.filter(|program| program.name() == b"inspect_folios");
+    inspecting.map(|program| (program.id(), program.run_count())).collect()
+}
+
+/// More large folios than one run of the program inspects, as a run is not preempted.
 #[test]
 fn many_huge_pages_freed_in_part() {
     const HUGE_PAGE: u64 = 512;
@@ -200,6 +207,12 @@ fn many_huge_pages_freed_in_part() {
     let snapshot = assert_exact(&mut probe, target, &workload);
     let expected = HUGE_PAGES * (HUGE_PAGE - 100);
     assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_huge"), expected);
+    let _counting = aya::sys::enable_stats(aya::sys::Stats::RunTime).expect("root");
+    let before = inspections();
+    Snapshot::take(&mut probe);
+    // Of the probes of tests that run at the same time this one has the most folios.
+    let runs = inspections().into_iter().filter_map(|(id, runs)| Some(runs - before.get(&id)?)).max();
+    assert!(runs >= Some(HUGE_PAGES / 64), "{runs:?} runs for {HUGE_PAGES} folios");
     workload.finish();
     assert_gone(&mut probe, target);
 }

@@ -4,6 +4,7 @@
 
 mod common;
 mod memory_common;
+mod trace_common;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -12,6 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use chainscope_ebpf::memory::{Kind, MemoryEvent, MemoryOptions, MemoryProbe};
 use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, NetworkProbe};
+use chainscope_ebpf::trace::{Fetch, TraceOptions};
 use chainscope_ebpf::{Error, PidNamespace};
 use chainscope_testing::wait;
 
@@ -41,6 +43,7 @@ extern "C" fn start() {
         Ok("sock") => network_host(CaptureMode::Sock),
         Ok("syscall") => network_host(CaptureMode::Syscall),
         Ok("memory") => memory_host(),
+        Ok("trace") => trace_host(),
         Ok("below") => below(),
         Ok(other) => panic!("{HOST_MARKER}: {other}"),
         Err(_) => return,
@@ -219,6 +222,39 @@ fn memory_host() {
     assert_eq!(node.call("ready"), 0);
     node.finish();
     wait::until_true("the exit", || Snapshot::take(&mut probe).reading.targets.iter().all(|reading| !reading.alive));
+    step("done");
+}
+
+#[test]
+fn each_host_traces_its_own_processes() {
+    let program = trace_common::target_program("target_of_hosts");
+    run_hosts("trace", &[&program], &["attached", "fired", "done"]);
+}
+
+fn trace_host() {
+    const NUMBER: (&str, &[Fetch]) = ("number", &[]);
+    assert_eq!(std::process::id(), 1, "the first of its namespace");
+    let arguments: Vec<PathBuf> = std::env::args_os().map(PathBuf::from).collect();
+    let [_, program] = arguments.as_slice() else { panic!("{arguments:?}") };
+    let mut node = trace_common::Target::start(program);
+    let pid = node.pid();
+    let attach = |pid| trace_common::Watcher::attach(program, pid, &[NUMBER], &TraceOptions::default());
+    let (mut own, mut every) = (attach(Some(pid)), attach(None));
+    step("attached");
+
+    assert_eq!((node.call("numbers 3"), node.call("threads 2 5")), (3, 10));
+    step("fired");
+    let events = own.settle();
+    assert_eq!(events.len(), 13);
+    assert!(events.iter().all(|event| event.pid == pid), "{events:?}");
+    let (main, threads): (Vec<u32>, Vec<u32>) = events.iter().map(|event| event.tid).partition(|tid| *tid == pid);
+    assert_eq!((main.len(), threads.len()), (3, 10));
+    // Those that follow the program's own in its namespace.
+    assert!(threads.iter().all(|tid| (pid + 1..pid + 100).contains(tid)), "{threads:?}");
+    // A process outside of the namespace has no id in it.
+    let (ours, others): (Vec<_>, Vec<_>) = every.settle().into_iter().partition(|event| event.pid == pid);
+    assert_eq!((ours.len(), others.len()), (13, 13));
+    assert!(others.iter().all(|event| (event.pid, event.tid) == (0, 0)), "{others:?}");
     step("done");
 }
 

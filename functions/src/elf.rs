@@ -42,6 +42,10 @@ pub(crate) struct Tables<'data> {
     pub(crate) symbols: Vec<Symbol<'data>>,
     /// Whether there is a symbol table that is not for the dynamic linker only.
     pub(crate) has_symtab: bool,
+    /// Whether it is loaded with other files, or loaded by other files.
+    pub(crate) is_dynamic: bool,
+    /// Names of the libraries that it is linked to.
+    pub(crate) needed: Vec<&'data str>,
 }
 
 impl<'data> Tables<'data> {
@@ -63,8 +67,14 @@ impl<'data> Tables<'data> {
             offset: segment.p_offset(endian),
             size: segment.p_filesz(endian),
         });
-        let mut tables =
-            Self { segments: segments.collect(), sections: Vec::new(), symbols: Vec::new(), has_symtab: false };
+        let mut tables = Self {
+            segments: segments.collect(),
+            sections: Vec::new(),
+            symbols: Vec::new(),
+            has_symtab: false,
+            is_dynamic: false,
+            needed: Vec::new(),
+        };
         let headers = header.section_headers(endian, data)?;
         let section = |index: usize, what: &'static str, max: u64| -> Result<&'data [u8], Error> {
             let Some(section) = headers.get(index) else { return Ok(&[]) };
@@ -75,9 +85,22 @@ impl<'data> Tables<'data> {
             [] => &[][..],
             _ => section(header.shstrndx(endian, data)? as usize, "bytes of section names", MAX_NAMES)?,
         };
+        let is_code_section = |index: u16| {
+            let section = headers.get(usize::from(index));
+            section.is_some_and(|section| section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) != 0)
+        };
         for (index, header) in headers.iter().enumerate() {
             tables.sections.push(text_at(names, header.sh_name(endian)));
             let kind = header.sh_type(endian);
+            if kind == elf::SHT_DYNAMIC {
+                tables.is_dynamic = true;
+                section(index, "bytes of dynamic entries", MAX_NAMES)?;
+                let entries: &[elf::Dyn64<Endianness>] = header.data_as_array(endian, data)?;
+                let strings = section(header.sh_link(endian) as usize, "bytes of symbol names", MAX_SYMBOLS)?;
+                let needed = entries.iter().filter(|entry| entry.d_tag.get(endian) == elf::DT_NEEDED);
+                let offset = |entry: &elf::Dyn64<Endianness>| u32::try_from(entry.d_val.get(endian)).ok();
+                tables.needed.extend(needed.filter_map(offset).map(|offset| text_at(strings, offset)));
+            }
             if !matches!(kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM) {
                 continue;
             }
@@ -87,8 +110,13 @@ impl<'data> Tables<'data> {
             let strings = section(header.sh_link(endian) as usize, "bytes of symbol names", MAX_SYMBOLS)?;
             let found = symbols.iter().filter_map(|symbol| {
                 let is_defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;
-                // Assembly may leave the type out; an indirect function is code that chooses one.
-                let is_code = symbol.st_type() == elf::STT_FUNC;
+                // Indirect functions are left out: what is at their address chooses an implementation, once.
+                let is_code = match symbol.st_type() {
+                    elf::STT_FUNC => true,
+                    // Assembly may leave the type out.
+                    elf::STT_NOTYPE => symbol.st_size(endian) > 0 && is_code_section(symbol.st_shndx(endian)),
+                    _ => false,
+                };
                 let name = text_at(strings, symbol.st_name(endian));
                 let (address, size) = (symbol.st_value(endian), symbol.st_size(endian));
                 (!name.is_empty() && (is_code || !is_defined)).then_some(Symbol { name, address, size, is_defined })

@@ -41,7 +41,7 @@ pub enum FindError {
         is_stripped: bool,
     },
     /// More functions match than were allowed without a confirmation.
-    #[error("{pattern} matches {count} functions ({}, …), more than {max}: confirm it, or narrow it", .first.join(", "))]
+    #[error("{pattern} matches {count} functions ({}, …), more than {max}: narrow it", .first.join(", "))]
     TooMany {
         /// The pattern.
         pattern: String,

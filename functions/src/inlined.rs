@@ -1,6 +1,9 @@
-//! Functions that debug information names and of which there is no copy that is called.
+//! Functions that debug information says were inlined: everywhere, so that there is no copy that is called, or here and there.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use gimli::{AttributeValue, DebuggingInformationEntry, Dwarf, EndianSlice, LittleEndian, Unit};
 use object::{Object as _, ObjectSection as _, ReadRef, read::elf::ElfFile64};
@@ -25,12 +28,55 @@ pub(crate) fn find<'data, R: ReadRef<'data>>(data: R, pattern: &Pattern, max: us
     names
 }
 
+/// How often calls of functions were inlined, by the addresses of their copies, for those that were. None if the debug information is
+/// damaged or too large.
+pub(crate) fn count<'data, R: ReadRef<'data>>(data: R, addresses: &BTreeSet<u64>) -> BTreeMap<u64, usize> {
+    // Copies, and how often calls were inlined, by the offset of the entry that describes the function.
+    let (mut copies, mut calls) = (Vec::new(), BTreeMap::<usize, usize>::new());
+    let read = each_entry(data, &mut |dwarf, unit, entry| {
+        if !matches!(entry.tag(), gimli::DW_TAG_subprogram | gimli::DW_TAG_inlined_subroutine) {
+            return true;
+        }
+        let origin = match entry.attr_value(gimli::DW_AT_abstract_origin) {
+            Some(AttributeValue::UnitRef(offset)) => offset.to_debug_info_offset(&unit.header),
+            Some(AttributeValue::DebugInfoRef(offset)) => Some(offset),
+            _ => None,
+        };
+        let Some(origin) = origin else { return true };
+        if entry.tag() == gimli::DW_TAG_inlined_subroutine {
+            *calls.entry(origin.0).or_default() += 1;
+        } else if let Some(start) = entry.attr_value(gimli::DW_AT_low_pc)
+            && let Ok(Some(address)) = dwarf.attr_address(unit, start)
+            && addresses.contains(&address)
+        {
+            copies.push((address, origin.0));
+        }
+        true
+    });
+    if read.is_err() {
+        return BTreeMap::new();
+    }
+    copies.into_iter().filter_map(|(address, origin)| Some((address, *calls.get(&origin)?))).collect()
+}
+
 /// Passes names to `take` until it returns false.
 fn search<'data, R: ReadRef<'data>>(
     data: R,
     pattern: &Pattern,
     take: &mut dyn FnMut(String) -> bool,
 ) -> Result<(), gimli::Error> {
+    each_entry(data, &mut |dwarf, unit, entry| {
+        let is_candidate = entry.tag() == gimli::DW_TAG_subprogram && is_inlined(entry);
+        let symbol = if is_candidate { symbol_of(dwarf, unit, entry, 0) } else { None };
+        symbol.filter(|symbol| pattern.matches(symbol)).is_none_or(|symbol| take(demangle(&symbol).name))
+    })
+}
+
+/// What is done with an entry; whether to go on.
+type Visit<'a> = dyn FnMut(&Dwarf<Slice<'_>>, &Unit<Slice<'_>>, &DebuggingInformationEntry<Slice<'_>>) -> bool + 'a;
+
+/// Passes all entries of the debug information to `visit`.
+fn each_entry<'data, R: ReadRef<'data>>(data: R, visit: &mut Visit<'_>) -> Result<(), gimli::Error> {
     let Ok(file) = ElfFile64::<LittleEndianFile, R>::parse(data) else { return Ok(()) };
     let size = file.sections().filter(|section| section.name().is_ok_and(|name| name.starts_with(".debug_")));
     let size = size
@@ -50,12 +96,7 @@ fn search<'data, R: ReadRef<'data>>(
         let unit = dwarf.unit(header)?;
         let mut entries = unit.entries();
         while let Some(entry) = entries.next_dfs()? {
-            if entry.tag() == gimli::DW_TAG_subprogram
-                && is_inlined(entry)
-                && let Some(symbol) = symbol_of(&dwarf, &unit, entry, 0)
-                && pattern.matches(&symbol)
-                && !take(demangle(&symbol).name)
-            {
+            if !visit(&dwarf, &unit, entry) {
                 return Ok(());
             }
         }

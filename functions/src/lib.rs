@@ -18,6 +18,7 @@
 mod demangle;
 mod elf;
 mod error;
+mod hazard;
 mod inlined;
 mod ocaml;
 mod path;
@@ -29,8 +30,9 @@ mod table;
 
 pub use demangle::{Demangled, MAX_NAME, demangle};
 pub use error::{Error, FindError, ProbeError};
+pub use hazard::Hazard;
 pub use object::{ReadCache, ReadRef};
 pub use pattern::Pattern;
-pub use probes::{Cost, Note, Probes};
+pub use probes::{Cost, Emulated, Note, Probes};
 pub use set::{ReadySet, ReadySpan, ReadyTransactions, built_in};
-pub use table::{Function, Functions, Hazard, Part};
+pub use table::{Function, Functions, Part};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 use object::ReadRef;
 
@@ -18,13 +18,29 @@ const MAX_CODE: u64 = 1 << 20;
 /// How many instructions after the first one the entry may be probed.
 const MAX_SHIFT: usize = 8;
 
+/// How many instructions before a `ret` may load the stack pointer of a handler of exceptions.
+const MAX_RAISE: usize = 2;
+
 /// What the kernel does when a probed instruction is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
-    /// Emulates it: about 0.7 µs. `nop`, `push`, `jmp`, `call`.
-    Emulated,
+    /// Emulates it: about 0.7 µs.
+    Emulated(Emulated),
     /// Executes it out of line, in a single step: a second exception, 2 to 10 µs, much more in some virtual machines.
     SingleStepped,
+}
+
+/// An instruction that the kernel emulates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Emulated {
+    /// `nop`
+    Nop,
+    /// `push` of a register.
+    Push,
+    /// A direct `jmp`.
+    Jump,
+    /// A direct `call`.
+    Call,
 }
 
 /// What a measurement of a function leaves out.
@@ -161,8 +177,8 @@ impl Code {
             if *address != start && targets.contains(address) {
                 break;
             }
-            if is_emulated(instruction) {
-                return Ok((*address, Cost::Emulated));
+            if let Some(emulated) = emulated(instruction) {
+                return Ok((*address, Cost::Emulated(emulated)));
             }
             let used = info.info(instruction);
             let writes_stack_pointer = used.used_registers().iter().any(|used| {
@@ -179,9 +195,24 @@ impl Code {
         }
     }
 
+    /// Whether a `ret` goes to a handler of exceptions, as OCaml's does: the stack pointer was loaded from memory just before it, and
+    /// is no more that of the call.
+    fn raises(&self, instruction: &Instruction) -> bool {
+        let mut end = instruction.ip();
+        self.instructions.range(..end).rev().take(MAX_RAISE).any(|(address, before)| {
+            let is_next = address + before.len() as u64 == end;
+            end = *address;
+            is_next
+                && before.mnemonic() == Mnemonic::Mov
+                && before.op0_register() == Register::RSP
+                && before.op1_kind() == OpKind::Memory
+        })
+    }
+
     fn leaves(&self, instruction: &Instruction, starts: &[u64]) -> Result<Leaves, ProbeError> {
         let target = instruction.near_branch_target();
         Ok(match instruction.flow_control() {
+            FlowControl::Return if self.raises(instruction) => Leaves::No,
             FlowControl::Return => Leaves::Return,
             FlowControl::IndirectBranch => Leaves::Maybe,
             // An address that no symbol names, such as one of the procedure linkage table.
@@ -200,14 +231,13 @@ fn is_jump(instruction: &Instruction) -> bool {
 }
 
 /// What `arch/x86/kernel/uprobes.c` emulates: `push` of a register, `nop` without a prefix, and direct jumps and calls.
-fn is_emulated(instruction: &Instruction) -> bool {
+fn emulated(instruction: &Instruction) -> Option<Emulated> {
     match instruction.mnemonic() {
-        Mnemonic::Push => instruction.op0_register().is_gpr64(),
-        Mnemonic::Nop => instruction.len() == 1,
-        Mnemonic::Jmp | Mnemonic::Call => {
-            instruction.code().is_jmp_short_or_near() || instruction.code().is_call_near()
-        }
-        _ => false,
+        Mnemonic::Push if instruction.op0_register().is_gpr64() => Some(Emulated::Push),
+        Mnemonic::Nop if instruction.len() == 1 => Some(Emulated::Nop),
+        Mnemonic::Jmp if instruction.code().is_jmp_short_or_near() => Some(Emulated::Jump),
+        Mnemonic::Call if instruction.code().is_call_near() => Some(Emulated::Call),
+        _ => None,
     }
 }
 

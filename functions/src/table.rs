@@ -8,6 +8,7 @@ use crate::{
     demangle::{demangle, demangle_path},
     elf::{Segment, Symbol, Tables},
     error::{Error, FindError, ProbeError},
+    hazard::Hazard,
     inlined,
     path::plain,
     pattern::Pattern,
@@ -19,29 +20,6 @@ use crate::{
 const MAX_PROPOSED: usize = 5;
 /// Minimum similarity of a name that is proposed.
 const MIN_SIMILARITY: f64 = 0.7;
-
-/// What calls the unwinder of exceptions, or is called by it.
-const UNWINDER: [&str; 6] = [
-    "_Unwind_RaiseException",
-    "_Unwind_Resume",
-    "_Unwind_ForcedUnwind",
-    "__cxa_throw",
-    "__gxx_personality_v0",
-    "rust_eh_personality",
-];
-/// Sections that only programs with handlers of exceptions have.
-const HANDLERS: &str = ".gcc_except_table";
-/// Sections that only Go has.
-const GO: [&str; 3] = [".gopclntab", ".note.go.buildid", ".go.buildinfo"];
-
-/// Why a return probe, which replaces the return address on the stack, is not safe for functions of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hazard {
-    /// Exceptions or panics may propagate through a call: the unwinder ends the process.
-    Unwinding,
-    /// Go moves stacks and checks return addresses: the process crashes.
-    Go,
-}
 
 /// Code of a function at one place: compilers make copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +66,7 @@ pub struct Functions {
     starts: Vec<u64>,
     is_stripped: bool,
     hazard: Option<Hazard>,
+    is_dynamic: bool,
 }
 
 impl Functions {
@@ -101,7 +80,8 @@ impl Functions {
         let has_symtab = tables.has_symtab || debug.as_ref().is_some_and(|debug| debug.has_symtab);
         let mut functions = Self {
             by_symbol: BTreeMap::new(),
-            hazard: hazard(&tables, debug.as_ref()),
+            hazard: Hazard::of(&tables, debug.as_ref()),
+            is_dynamic: tables.is_dynamic,
             segments: tables.segments,
             starts: Vec::new(),
             is_stripped: !has_symtab,
@@ -156,6 +136,12 @@ impl Functions {
     #[must_use]
     pub fn hazard(&self) -> Option<Hazard> {
         self.hazard
+    }
+
+    /// Whether other files are loaded with it, whose hazards are its own as well.
+    #[must_use]
+    pub fn is_dynamic(&self) -> bool {
+        self.is_dynamic
     }
 
     /// The functions that a pattern selects, by symbol, at most `max`. `debug`: the file that has the debug information, in which
@@ -232,6 +218,12 @@ impl Functions {
         probes::of(data, &self.segments, &self.starts, function, part)
     }
 
+    /// How often calls of functions were inlined into others, where no probe sees them, by the addresses of their copies, for those
+    /// that were. `debug`: the file that has the debug information. Empty without it, or if it is damaged or larger than 256 MiB.
+    pub fn inlined_calls<'data, R: ReadRef<'data>>(debug: R, addresses: &BTreeSet<u64>) -> BTreeMap<u64, usize> {
+        inlined::count(debug, addresses)
+    }
+
     /// Whether a function is the start of a coroutine (gcc, clang): it returns when the coroutine is suspended first, and the rest
     /// runs in a body that is a function of its own.
     #[must_use]
@@ -240,14 +232,4 @@ impl Functions {
         let path = demangle_path(&function.symbol);
         path.is_some() && !suffix::is_coroutine_body(&function.symbol) && bodies.any(|body| demangle_path(body) == path)
     }
-}
-
-fn hazard(tables: &Tables<'_>, debug: Option<&Tables<'_>>) -> Option<Hazard> {
-    if tables.sections.iter().any(|section| GO.contains(section)) {
-        return Some(Hazard::Go);
-    }
-    let mut symbols = tables.symbols.iter().chain(debug.iter().flat_map(|debug| &debug.symbols));
-    let unwinds = tables.sections.contains(&HANDLERS)
-        || symbols.any(|symbol| UNWINDER.contains(&symbol.name.split('@').next().unwrap_or_default()));
-    unwinds.then_some(Hazard::Unwinding)
 }

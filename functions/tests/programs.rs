@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use chainscope_functions::{Cost, FindError, Function, Functions, Hazard, Note, Pattern, ProbeError};
+use chainscope_functions::{Cost, Emulated, FindError, Function, Functions, Hazard, Note, Pattern, ProbeError};
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../testing/programs").join(name)
@@ -137,6 +137,8 @@ fn the_cheapest_entry_is_chosen() {
         ("loops", "loops: nop; dec %rdi; jnz loops; ret"),
         ("conditional", "test %rdi, %rdi; jz emulated; ret"),
         ("switches", "notrack jmp *%rax; ret"),
+        // As OCaml does: to the handler, whose frame is another one.
+        ("raises", "test %rax, %rax; je 1f; mov 8(%r14), %rsp; pop 8(%r14); ret; 1: push %rbx; pop %rbx; ret"),
     ];
     let text: String = functions
         .iter()
@@ -153,14 +155,91 @@ fn the_cheapest_entry_is_chosen() {
         let probes = program.probes(name).unwrap();
         (probes.entry - found[0].parts[0].address, probes.entry_cost)
     };
-    assert_eq!(entry("emulated"), (0, Cost::Emulated));
-    assert_eq!(entry("shifted"), (7, Cost::Emulated));
+    assert_eq!(entry("emulated"), (0, Cost::Emulated(Emulated::Push)));
+    assert_eq!(entry("shifted"), (7, Cost::Emulated(Emulated::Push)));
     assert_eq!(entry("stepped"), (0, Cost::SingleStepped));
     assert_eq!(entry("target"), (0, Cost::SingleStepped), "the push is executed again");
     assert_eq!(program.probes("loops"), Err(ProbeError::LoopsToEntry));
     assert!(matches!(program.probes("conditional"), Err(ProbeError::ConditionalTailCall { .. })));
     assert_eq!(program.probes("switches").unwrap().notes, [Note::ComputedJumps { count: 1 }]);
     assert_eq!(program.probes("unsized"), Err(ProbeError::NoSize));
+    let raises = program.probes("raises").unwrap();
+    assert_eq!(raises.returns.len(), 1, "{raises:?}");
+    assert!(raises.returns[0] - raises.entry > 14, "{raises:?}");
+}
+
+#[test]
+fn instructions_that_are_entry_and_exit_at_once() {
+    let program = Program::read(&compile("gcc", &source("latency_tiny.c"), "functions_tiny", &["-O2"]));
+    let empty = program.probes("tiny_empty").unwrap();
+    assert_eq!((empty.entry_cost, empty.returns.as_slice()), (Cost::SingleStepped, &[empty.entry][..]));
+    let thunk = program.probes("tiny_thunk").unwrap();
+    assert_eq!((thunk.entry_cost, thunk.tail_calls.as_slice()), (Cost::Emulated(Emulated::Jump), &[thunk.entry][..]));
+}
+
+#[test]
+fn symbols_of_assembly() {
+    let folder = tempfile::tempdir().unwrap();
+    let assembly = folder.path().join("symbols.s");
+    let text = ".text\n.globl untyped\nuntyped: push %rbx; pop %rbx; ret\n.size untyped, .-untyped\n\
+                .globl label\nlabel: ret\n\
+                .globl indirect\n.type indirect, @gnu_indirect_function\nindirect: lea untyped(%rip), %rax; ret\n\
+                .size indirect, .-indirect\n\
+                .data\n.globl untyped_data\nuntyped_data: .quad 1\n.size untyped_data, .-untyped_data\n";
+    fs::write(&assembly, text).unwrap();
+    let program =
+        Program::read(&compile("gcc", &assembly, "functions_symbols", &["-nostdlib", "-shared", "-Wl,-Bsymbolic"]));
+    assert_eq!(program.names("untyped*"), ["untyped"], "code with a size, not data");
+    assert_eq!(program.probes("untyped").unwrap().returns.len(), 1);
+    for none in ["label", "indirect"] {
+        assert!(matches!(program.find(none, 1), Err(FindError::Nothing { .. })), "{none}");
+    }
+}
+
+#[test]
+fn a_library_with_names_for_the_dynamic_linker_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("library.c");
+    fs::write(
+        &text,
+        "static int hidden(int value) { return value * 3; }\nint shown(int value) { return hidden(value) + 1; }",
+    )
+    .unwrap();
+    let library = compile("gcc", &text, "functions_dynsym.so", &["-O0", "-shared", "-fPIC"]);
+    assert!(Command::new("strip").arg("--strip-all").arg(&library).status().unwrap().success());
+    let program = Program::read(&library);
+    assert!(program.functions.is_stripped());
+    assert_eq!(program.names("shown"), ["shown"]);
+    assert_eq!(program.probes("shown").unwrap().returns.len(), 1);
+    let message = program.find("hidden", 1).unwrap_err().to_string();
+    assert!(message.contains("the file is stripped"), "{message}");
+}
+
+#[test]
+fn inlined_calls_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("inlined.c");
+    let lines = [
+        "inline int often(int value) { asm volatile(\"nop\"); return value * 3; }",
+        "static inline int hidden(int value) { asm volatile(\"nop; nop\"); return value * 5; }",
+        "__attribute__((noinline)) int never(int value) { asm volatile(\"\"); return value; }",
+        "extern int often(int value);",
+        "int (*volatile taken)(int) = hidden;",
+        "int main(void) { return often(1) + often(2) + hidden(3) + taken(4) + never(5); }",
+    ];
+    fs::write(&text, lines.join("\n")).unwrap();
+    for (compiler, version) in [("gcc", "-gdwarf-5"), ("gcc", "-gdwarf-4"), ("clang", "-gdwarf-5")] {
+        let name = format!("functions_inlined_{compiler}{version}");
+        let program = Program::read(&compile(compiler, &text, &name, &["-O2", version]));
+        let count = |name: &str| {
+            let address = program.find(name, 1).unwrap()[0].parts[0].address;
+            Functions::inlined_calls(program.data.as_slice(), &[address].into()).get(&address).copied()
+        };
+        assert_eq!([count("often"), count("hidden"), count("never")], [Some(2), Some(1), None], "{name}");
+        let stripped = Program::read(&compile(compiler, &text, &format!("{name}_none"), &["-O2", "-g0"]));
+        let address = stripped.find("often", 1).unwrap()[0].parts[0].address;
+        assert!(Functions::inlined_calls(stripped.data.as_slice(), &[address].into()).is_empty());
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Symbols and code of arbitrary ELF files: functions by pattern, and where they can be probed. Offsets are in the file.
 #![no_main]
-use chainscope_functions::{Functions, Pattern};
+use chainscope_functions::{Functions, Hazard, Pattern};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -8,6 +8,7 @@ fuzz_target!(|data: &[u8]| {
         Ok(functions) => functions,
         Err(error) => return assert!(error.to_string().lines().count() == 1),
     };
+    assert!(Hazard::of_process("library.so", data).is_ok());
     let pattern: Pattern = "*a*".parse().expect("a pattern");
     match functions.find(&pattern, 16, Some(data)) {
         Ok(found) => {
@@ -19,6 +20,8 @@ fuzz_target!(|data: &[u8]| {
                 }
                 let _ = functions.is_coroutine(function);
             }
+            let addresses = found.iter().flat_map(|function| &function.parts).map(|part| part.address);
+            let _ = Functions::inlined_calls(data, &addresses.collect());
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

@@ -25,8 +25,10 @@ fuzz_target!(|data: &[u8]| {
 fn read(file: &[u8]) {
     let Ok(mut reader) = Reader::new(file) else { return };
     let mut events = Vec::new();
-    while let Ok(Polled::Event(event)) = reader.poll(Duration::ZERO) {
-        events.push(event);
+    while let Ok(polled @ (Polled::Event(_) | Polled::Process(_))) = reader.poll(Duration::ZERO) {
+        if let Polled::Event(event) = polled {
+            events.push(event);
+        }
     }
     let accounting = reader.accounting();
     let all = "*:*".parse().unwrap();

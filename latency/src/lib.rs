@@ -7,6 +7,8 @@
 
 #[cfg(feature = "sqlite")]
 pub mod database;
+#[cfg(feature = "export")]
+pub mod export;
 mod format;
 mod histogram;
 #[cfg(feature = "html")]
@@ -26,4 +28,4 @@ pub use model::{
     Block, DEFAULT_BLOCK, Function, Location, LossReason, Resolution, Run, RunId, RunInfo, Time, Transaction,
     TransactionId,
 };
-pub use select::select;
+pub use select::{RunFilter, select};

@@ -122,8 +122,6 @@ pub enum LossReason {
     NoEntry,
     /// No room for one more open span.
     SpansFull,
-    /// The kernel did not run the probe (`nmissed`).
-    ProbeMissed,
     /// No room for one more distinct return code; the duration is counted.
     ReturnsFull,
     /// No room for the record of a transaction.
@@ -136,15 +134,8 @@ pub enum LossReason {
 
 impl LossReason {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::NoEntry,
-        Self::SpansFull,
-        Self::ProbeMissed,
-        Self::ReturnsFull,
-        Self::TransactionsFull,
-        Self::Unreadable,
-        Self::NotKept,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::NoEntry, Self::SpansFull, Self::ReturnsFull, Self::TransactionsFull, Self::Unreadable, Self::NotKept];
 
     /// Name in files, metrics and JSON.
     #[must_use]
@@ -152,7 +143,6 @@ impl LossReason {
         match self {
             Self::NoEntry => "no_entry",
             Self::SpansFull => "spans_full",
-            Self::ProbeMissed => "probe_missed",
             Self::ReturnsFull => "returns_full",
             Self::TransactionsFull => "transactions_full",
             Self::Unreadable => "unreadable",
@@ -236,7 +226,7 @@ pub struct Run {
 
 impl Run {
     /// Blocks of one function, in order.
-    pub fn blocks_of(&self, function: usize) -> impl Iterator<Item = &Block> {
+    pub fn blocks_of(&self, function: usize) -> impl Iterator<Item = &Block> + Clone {
         self.blocks.iter().filter(move |block| block.function == function)
     }
 }

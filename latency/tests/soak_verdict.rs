@@ -10,3 +10,8 @@ fn error_rates_of_ten_thousand_pairs() {
     }
     simulation::verify(10_000, &[8, 20, 40], &[0.0, 0.3, 0.6]);
 }
+
+#[test]
+fn error_rates_where_runs_differ() {
+    simulation::verify_runs(if std::env::var_os("CHAINSCOPE_SOAK").is_none() { 300 } else { 10_000 });
+}

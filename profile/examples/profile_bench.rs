@@ -1,6 +1,7 @@
 //! Measures merging and all exports of a profile with many distinct stacks.
 //!
-//! `profile_bench [stacks]`, by default 100,000. Times are the best and the median of eleven rounds.
+//! `profile_bench [stacks]`, by default 100,000. Times are the best and the median of eleven rounds. `profile_bench ratios` prints
+//! samples for the regression gate: the time to make a tree to that of one pass over the nodes.
 
 #![expect(clippy::print_stdout, reason = "a benchmark that prints its results")]
 
@@ -18,15 +19,21 @@ use chainscope_proto::v1::MemoryState;
 use chainscope_testing::memory::{FrameName, Recorder};
 use prost::Message as _;
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 11;
 
 fn main() {
-    let stacks = std::env::args().nth(1).map_or(100_000, |text| text.parse().expect("a number of stacks"));
+    let argument = std::env::args().nth(1);
+    let is_quick = argument.as_deref() == Some("ratios");
+    let stacks = argument.filter(|_| !is_quick).map_or(100_000, |text| text.parse().expect("a number of stacks"));
     let mut recorder = Recorder::new("9732", 4711, 1);
     let mut random = SmallRng::seed_from_u64(7);
     fill(&mut recorder, &mut random, stacks);
     let keyframe = recorder.keyframe();
+    if is_quick {
+        return print_ratios(&keyframe);
+    }
     let mut profile = Profile::default();
     println!("{:<46}{:>10}{:>12}", "", "best, ms", "median, ms");
     show("merge a keyframe", || merge(&mut Profile::default(), keyframe.clone()));
@@ -64,6 +71,43 @@ fn main() {
     show("snapshot", || drop(black_box(encode(&data, "9732", 1))));
     let kept: usize = encode(&data, "9732", 1).iter().map(MemoryState::encoded_len).sum();
     println!("  {} KiB before compression", kept >> 10);
+}
+
+/// Prints a line for each ratio: its name and its samples.
+fn print_ratios(keyframe: &MemoryState) {
+    let mut profile = Profile::default();
+    merge(&mut profile, keyframe.clone());
+    let one = Stacks::now(&[Arc::new(profile.data().expect("merged").clone())]);
+    let mut pages = vec![0_u64; keyframe.node_parents.len() + 1];
+    for counts in keyframe.counts.iter().take(2) {
+        for (node, count) in counts.nodes.iter().zip(&counts.pages) {
+            pages[*node as usize] += count;
+        }
+    }
+    // Of the processor: other load affects it least.
+    let time = |act: &mut dyn FnMut()| {
+        let before = clock_gettime(ClockId::ThreadCPUTime);
+        act();
+        let time = clock_gettime(ClockId::ThreadCPUTime) - before;
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    for (name, reverse) in [("innermost", false), ("outermost", true)] {
+        let options = TreeOptions { reverse, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
+        let samples = (0..2 * ROUNDS).map(|_| {
+            let pass = time(&mut || drop(black_box(sums(&keyframe.node_parents, pages.clone()))));
+            let made = time(&mut || drop(black_box(tree(&one, &options))));
+            format!("{:.4}", made / pass)
+        });
+        println!("tree/{name} {}", samples.collect::<Vec<_>>().join(" "));
+    }
+}
+
+/// Adds each node to its parent, which has a smaller number: the least that a tree of sums can cost.
+fn sums(parents: &[u32], mut pages: Vec<u64>) -> Vec<u64> {
+    for (at, parent) in parents.iter().enumerate().rev() {
+        pages[*parent as usize] += pages[at + 1];
+    }
+    pages
 }
 
 fn tree(stacks: &Stacks, options: &TreeOptions) -> Tree {

@@ -36,7 +36,7 @@ pub use error::MergeError;
 pub use flame::{FlameGraphOptions, flame_graph};
 pub use frame::{Category, Frame};
 pub use kind::{Kind, Kinds};
-pub use merge::{Limits, MergeOutcome, Profile};
+pub use merge::{Limits, MergeOutcome, Profile, state_bytes};
 pub use pprof::pprof;
 pub use stacks::{NonStackMemory, Stacks};
 pub use tree::{Label, Measure, Node, Tree, TreeError, TreeOptions};

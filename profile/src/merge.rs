@@ -3,10 +3,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use chainscope_proto::v1::MemoryState;
-use prost::Message as _;
-
 use crate::{Category, Frame, Kind, MergeError, ProfileData};
+use chainscope_proto::v1::{MemoryState, MemoryTotals};
+use prost::Message as _;
 
 /// Maximum size of a profile.
 #[derive(Debug, Clone)]
@@ -17,7 +16,7 @@ pub struct Limits {
     pub frames: usize,
     /// Maximum total length of the dictionary's strings.
     pub string_bytes: usize,
-    /// Maximum total size of the parts of one state.
+    /// Maximum total size in memory of the parts of one state.
     pub state_bytes: usize,
 }
 
@@ -26,6 +25,35 @@ impl Default for Limits {
     fn default() -> Self {
         Self { nodes: 4 << 20, frames: 1 << 20, string_bytes: 256 << 20, state_bytes: 512 << 20 }
     }
+}
+
+/// Bytes in memory of a string beside its text, of a frame, of a node, of a count and of an entry of any other list: in a part
+/// of a state as well as merged.
+const STRING_BYTES: usize = 40;
+const FRAME_BYTES: usize = 160;
+const NODE_BYTES: usize = 32;
+const COUNT_BYTES: usize = 12;
+const ENTRY_BYTES: usize = 64;
+
+/// Bytes that a part of a state takes in memory, and at most adds to the profile when it is merged. The encoded part may be
+/// much smaller.
+#[must_use]
+pub fn state_bytes(part: &MemoryState) -> usize {
+    let nodes = part.node_parents.len().max(part.node_frames.len());
+    let counts: usize = part.counts.iter().map(|counts| counts.nodes.len().max(counts.pages.len())).sum();
+    let entries = part.counts.len() + part.totals.as_ref().map_or(0, entries_of);
+    part.encoded_len()
+        + part.strings.len() * STRING_BYTES
+        + part.frames.len() * FRAME_BYTES
+        + nodes * NODE_BYTES
+        + counts * COUNT_BYTES
+        + entries * ENTRY_BYTES
+}
+
+/// Number of entries of the lists of totals.
+fn entries_of(totals: &MemoryTotals) -> usize {
+    let MemoryTotals { kinds, at_attach, stacks, lost, before_now, .. } = totals;
+    kinds.len() + at_attach.len() + stacks.len() + lost.len() + before_now.len()
 }
 
 /// Result of merging a part.
@@ -67,14 +95,30 @@ impl Profile {
         self.sequence
     }
 
+    /// Bytes of memory that the profile and the parts of an incomplete state take, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let ProfileData { strings, frames, parents, target, process, totals, .. } = &self.data;
+        // String 0, frame 0 and node 0 exist in an empty profile, too.
+        let columns =
+            (strings.len() - 1) * STRING_BYTES + (frames.len() - 1) * FRAME_BYTES + (parents.len() - 1) * NODE_BYTES;
+        let rest = target.len() + process.encoded_len() + totals.encoded_len() + entries_of(totals) * ENTRY_BYTES;
+        self.pending_bytes + self.string_bytes + columns + rest
+    }
+
+    /// Drops the parts of an incomplete state. The agent has to send the state from its first part.
+    pub fn drop_pending(&mut self) {
+        self.pending = Vec::new();
+        self.pending_bytes = 0;
+    }
+
     /// Adds one part of a state; merges the state with its last part.
     pub fn merge(&mut self, part: MemoryState, limits: &Limits) -> MergeOutcome {
         match self.collect(part, limits) {
             Ok(false) => MergeOutcome::Incomplete,
             Ok(true) => MergeOutcome::Merged(self.sequence),
             Err(error) => {
-                self.pending.clear();
-                self.pending_bytes = 0;
+                self.drop_pending();
                 MergeOutcome::KeyframeRequired(error)
             }
         }
@@ -97,15 +141,14 @@ impl Profile {
         }
         if part.part == 0 {
             // The agent restarted the state: the buffered parts are replaced.
-            self.pending.clear();
-            self.pending_bytes = 0;
+            self.drop_pending();
         }
         let continues = self.pending.last().is_none_or(|last| last.sequence == sequence && last.base == base);
         if usize::try_from(part.part) != Ok(self.pending.len()) || !continues {
             let expected = if continues { self.pending.len() } else { 0 };
             return Err(MergeError::PartMissing { sequence, expected, found: part.part });
         }
-        self.pending_bytes = self.pending_bytes.saturating_add(part.encoded_len());
+        self.pending_bytes = self.pending_bytes.saturating_add(state_bytes(&part));
         if self.pending_bytes > limits.state_bytes {
             return Err(MergeError::LimitExceeded { what: "bytes of a state", max: limits.state_bytes });
         }

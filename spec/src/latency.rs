@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use chainscope_functions::{Pattern, built_in};
+use chainscope_functions::{Pattern, ReadySet, built_in};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,10 @@ pub struct Latency {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub commit: Option<String>,
+    /// Version of the executable, which runs show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub version: Option<String>,
 }
 
 /// Functions that are timed: one of `function`, `span` and `set`.
@@ -66,6 +70,17 @@ pub struct TimedSpan {
     pub returns: bool,
 }
 
+/// Transactions that are recorded one by one, of a set.
+#[derive(Debug, Clone)]
+pub struct TimedTransactions {
+    /// Their name in reports.
+    pub name: String,
+    /// The functions at whose entry one starts.
+    pub entry: Pattern,
+    /// The tracepoint at which one ends, as `provider:name`.
+    pub tracepoint: String,
+}
+
 /// Most entries of the list of functions.
 const MAX_ENTRIES: usize = 32;
 /// Longest pattern, in bytes.
@@ -82,7 +97,7 @@ impl Latency {
     pub fn of<T: Into<String>>(functions: impl IntoIterator<Item = T>) -> Self {
         let entry = |pattern: T| TimedFunction { function: Some(pattern.into()), ..TimedFunction::default() };
         let functions = functions.into_iter().map(entry).collect();
-        Self { functions, block: half_a_minute(), tags: Vec::new(), commit: None }
+        Self { functions, block: half_a_minute(), tags: Vec::new(), commit: None, version: None }
     }
 
     /// Checks that the options can be used.
@@ -104,8 +119,10 @@ impl Latency {
             let text = humantime::format_duration(self.block).to_string();
             return Err(invalid("latency.block", &text, "not from 1s to 1h".to_owned()));
         }
-        let labels = self.tags.iter().map(|tag| ("latency.tags", tag));
-        for (key, text) in labels.chain(self.commit.iter().map(|commit| ("latency.commit", commit))) {
+        let tags = self.tags.iter().map(|tag| ("latency.tags", tag));
+        let commit = self.commit.iter().map(|commit| ("latency.commit", commit));
+        let version = self.version.iter().map(|version| ("latency.version", version));
+        for (key, text) in tags.chain(commit).chain(version) {
             if text.trim().is_empty() || text.len() > MAX_LABEL_BYTES || text.chars().any(char::is_control) {
                 let cause = format!("not from 1 to {MAX_LABEL_BYTES} bytes of text without control characters");
                 return Err(invalid(key, text, cause));
@@ -142,6 +159,22 @@ impl Latency {
         Ok(spans)
     }
 
+    /// The transactions that are recorded one by one: those of the first set that has some.
+    ///
+    /// # Errors
+    /// A [`TraceError`] that names the entry.
+    pub fn transactions(&self) -> Result<Option<TimedTransactions>, TraceError> {
+        for (index, entry) in self.functions.iter().enumerate() {
+            let Some(name) = &entry.set else { continue };
+            let key = format!("latency.functions[{index}].set");
+            if let Some(transactions) = ready_set(&key, name)?.transactions {
+                let (name, tracepoint) = (transactions.name, transactions.tracepoint);
+                return Ok(Some(TimedTransactions { name, entry: pattern(&key, &transactions.entry)?, tracepoint }));
+            }
+        }
+        Ok(None)
+    }
+
     /// The tags, without blanks around them.
     #[must_use]
     pub fn tags(&self) -> BTreeSet<String> {
@@ -149,18 +182,20 @@ impl Latency {
     }
 }
 
-fn spans_of(key: &str, name: &str, returns: bool) -> Result<Vec<TimedSpan>, TraceError> {
+fn ready_set(key: &str, name: &str) -> Result<ReadySet, TraceError> {
     let sets = built_in().map_err(|cause| invalid(key, name, cause.to_string()))?;
-    let Some(set) = sets.iter().find(|set| set.name == name) else {
-        let known: Vec<&str> = sets.iter().map(|set| set.name.as_str()).collect();
-        return Err(invalid(key, name, format!("not one of the sets {}", known.join(", "))));
-    };
+    let known: Vec<&str> = sets.iter().map(|set| set.name.as_str()).collect();
+    let unknown = || invalid(key, name, format!("not one of the sets {}", known.join(", ")));
+    sets.iter().find(|set| set.name == name).cloned().ok_or_else(unknown)
+}
+
+fn spans_of(key: &str, name: &str, returns: bool) -> Result<Vec<TimedSpan>, TraceError> {
     let span = |span: &chainscope_functions::ReadySpan| {
         let exit = span.exit.as_deref().map(|exit| pattern(key, exit)).transpose()?;
         let (name, entry) = (Some(span.name.clone()), pattern(key, &span.entry)?);
         Ok(TimedSpan { name, entry, exit, returns: returns || span.returns })
     };
-    set.spans.iter().map(span).collect()
+    ready_set(key, name)?.spans.iter().map(span).collect()
 }
 
 fn pattern(key: &str, text: &str) -> Result<Pattern, TraceError> {
@@ -215,6 +250,9 @@ mod tests {
         assert_eq!((spans[0].entry.to_string(), spans[0].exit.is_none()), ("a*".to_owned(), true));
         assert_eq!(spans[1].exit.as_ref().map(ToString::to_string), Some("c::d".to_owned()));
         assert!(spans.len() > 3 && spans[2].name.is_some(), "{spans:?}");
+        let transactions = latency.transactions().unwrap().unwrap();
+        assert_eq!(transactions.tracepoint, "transactor:transactor_exit");
+        assert!(Latency::of(["a"]).transactions().unwrap().is_none());
     }
 
     #[test]
@@ -234,6 +272,7 @@ mod tests {
             (Latency { block: Duration::ZERO, ..Latency::of(["a"]) }, "latency.block: \"0s\": not from 1s to 1h"),
             (Latency { tags: vec![" ".to_owned()], ..Latency::of(["a"]) }, "latency.tags: \" \": not from 1 to 128"),
             (Latency { commit: Some("\n".to_owned()), ..Latency::of(["a"]) }, "latency.commit: \"\\n\": not from"),
+            (Latency { version: Some(String::new()), ..Latency::of(["a"]) }, "latency.version: \"\": not from"),
         ] {
             let error = latency.validate().unwrap_err().to_string();
             assert!(error.starts_with(says) || error.contains(": longer"), "{error}");

@@ -21,7 +21,7 @@ mod trace;
 
 pub use config::{Capture, Config, NodeConfig, SEARCH_PATHS};
 pub use error::Error;
-pub use latency::{Latency, TimedFunction, TimedSpan};
+pub use latency::{Latency, TimedFunction, TimedSpan, TimedTransactions};
 pub use logs::{LogSources, Logs, Redaction, RedactionError, Syslog};
 pub use observe::{BYTES, Memory, MemorySnapshots, Network, ObserveSpec, Retention, Stored};
 pub use pod::{

@@ -1,7 +1,11 @@
 //! Measures the store: writes with all indexes against a bare RocksDB write of the same rows, and the time of a 100-row
 //! page for each filter, small database against large.
 //!
-//! `store_bench [small rows] [large rows] [directory]`, by default 100,000, 10,000,000 and a temporary directory.
+//! ```text
+//! store_bench [small rows] [large rows] [directory]    by default 100,000, 10,000,000 and a temporary directory
+//! store_bench pages ROWS DIRECTORY                     pages only, of a database that is filled unless it is there
+//! store_bench ratios                                   samples for the regression gate
+//! ```
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
@@ -33,7 +37,20 @@ const KINDS: [&str; 8] = [
 const BATCH: u64 = 1000;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    match arguments.peek().map(String::as_str) {
+        Some("ratios") => return print_ratios(),
+        Some("pages") => {
+            let rows = arguments.nth(1).and_then(|text| text.parse().ok()).expect("a number of rows");
+            let dir = arguments.next().expect("a directory");
+            println!("{:<22}{:>9}{:>9}{:>11}", "", "p50", "p99", "p99 CPU");
+            for (name, page) in pages(Path::new(&dir), rows) {
+                println!("{name:<22}{:>9}{:>9}{:>11}", ms(page.p50), ms(page.p99), ms(page.p99_cpu));
+            }
+            return;
+        }
+        _ => {}
+    }
     let mut rows = |default: u64| arguments.next().map_or(default, |text| text.parse().expect("a number of rows"));
     let (small, large) = (rows(100_000), rows(10_000_000));
     let temporary = tempfile::tempdir().expect("a directory");
@@ -80,7 +97,16 @@ fn ms(time: Duration) -> String {
 
 /// Time that this thread was on a CPU.
 fn cpu_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
+    time_of_clock(ClockId::ThreadCPUTime)
+}
+
+/// Time that all threads of this process were on a CPU.
+fn process_cpu_time() -> Duration {
+    time_of_clock(ClockId::ProcessCPUTime)
+}
+
+fn time_of_clock(clock: ClockId) -> Duration {
+    let now = clock_gettime(clock);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
@@ -133,48 +159,12 @@ fn chunk(id: u64, message: &Record, rng: &mut SmallRng) -> Record {
     Record { time_ns: message.time_ns, target: message.target.clone(), kind: Some(Kind::Chunk(chunk)) }
 }
 
-/// Rows/s of the store and of RocksDB alone; both sync their log after each thousand messages.
+/// Prints rows/s of the store and of RocksDB alone.
 fn writes(dir: &Path, count: u64) {
     for with_chunks in [false, true] {
-        let mut rng = SmallRng::seed_from_u64(1);
-        let records: Vec<Record> = (0..count)
-            .flat_map(|id| {
-                let message = message(id, &mut rng);
-                with_chunks.then(|| chunk(id, &message, &mut rng)).into_iter().chain([message])
-            })
-            .collect();
-        let per_batch = BATCH as usize * if with_chunks { 2 } else { 1 };
-
-        let bare_dir = dir.join(format!("bare {with_chunks}"));
-        let encoded: Vec<Vec<u8>> = records.iter().map(Record::encode_to_vec).collect();
-        let mut options = Options::default();
-        options.create_if_missing(true);
-        options.set_compression_type(rocksdb::DBCompressionType::Lz4);
-        options.set_write_buffer_size(8 << 20);
-        let bare = DB::open(&options, &bare_dir).expect("opens");
-        let mut synced = WriteOptions::default();
-        synced.set_sync(true);
-        let started = Instant::now();
-        for (number, rows) in encoded.chunks(per_batch).enumerate() {
-            let mut batch = WriteBatch::default();
-            for (at, row) in rows.iter().enumerate() {
-                let mut key = [0; 17];
-                key[9..].copy_from_slice(&((number * per_batch + at) as u64).to_be_bytes());
-                batch.put(key, row);
-            }
-            bare.write_opt(batch, &synced).expect("writes");
-        }
-        let bare_time = started.elapsed();
-        drop((bare, encoded));
-
-        let store = Store::open(dir.join(format!("indexed {with_chunks}")), StoreOptions::default()).expect("opens");
-        let started = Instant::now();
-        let mut mark = 0;
-        for rows in records.chunks(per_batch) {
-            mark = store.append(NODE, "host", b"epoch", mark, rows).expect("appends");
-            store.sync().expect("syncs");
-        }
-        let store_time = started.elapsed();
+        let records = records(count, with_chunks);
+        let bare_time = write_bare(&dir.join(format!("bare {with_chunks}")), &records, with_chunks);
+        let store_time = write_store(&dir.join(format!("indexed {with_chunks}")), &records, with_chunks);
         let rate = |time: Duration| count as f64 / time.as_secs_f64();
         println!(
             "writes{}: store {:.0} messages/s, bare RocksDB {:.0} messages/s, ratio {:.2}",
@@ -184,6 +174,112 @@ fn writes(dir: &Path, count: u64) {
             bare_time.as_secs_f64() / store_time.as_secs_f64(),
         );
     }
+}
+
+/// Prints a line for each ratio: its name and its samples.
+fn print_ratios() {
+    const PAIRS: u64 = 9;
+    const ROWS: u64 = 30_000;
+    let print = |name: &str, samples: Vec<f64>| {
+        let samples: Vec<String> = samples.iter().map(|sample| format!("{sample:.5}")).collect();
+        println!("store/{name} {}", samples.join(" "));
+    };
+    for (name, with_chunks) in [("rows", false), ("rows_and_chunks", true)] {
+        let records = records(ROWS, with_chunks);
+        let samples = (0..PAIRS).map(|_| {
+            let dir = tempfile::tempdir().expect("a directory");
+            // Processor time of the process: other load affects it least, and that of the disk not at all.
+            let start = process_cpu_time();
+            write_bare(&dir.path().join("bare"), &records, with_chunks);
+            let between = process_cpu_time();
+            write_store(&dir.path().join("store"), &records, with_chunks);
+            (between - start).as_secs_f64() / (process_cpu_time() - between).as_secs_f64()
+        });
+        print(name, samples.collect());
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let records = records(2 * ROWS, false);
+    write_bare(&dir.path().join("bare"), &records, false);
+    write_store(&dir.path().join("store"), &records, false);
+    let bare = DB::open(&bare_options(), dir.path().join("bare")).expect("opens");
+    let store = Store::open(dir.path().join("store"), StoreOptions::default()).expect("opens");
+    settle();
+    let mut rng = SmallRng::seed_from_u64(3);
+    let samples = (0..2 * PAIRS).map(|_| {
+        let times: [Duration; 2] = (0..20).fold([Duration::ZERO; 2], |[gets, pages], _| {
+            let began = cpu_time();
+            for _ in 0..60 {
+                let row = bare.get(bare_key(rng.random_range(0..2 * ROWS))).expect("reads").expect("a row");
+                black_box(Record::decode(&*row).expect("a record"));
+            }
+            let between = cpu_time();
+            let query = MessageQuery { kinds: vec!["protocol".to_owned()], limit: 60, ..MessageQuery::default() };
+            black_box(store.messages(NODE, &query).expect("answers"));
+            [gets + (between - began), pages + (cpu_time() - between)]
+        });
+        times[0].as_secs_f64() / times[1].as_secs_f64()
+    });
+    print("rare_page", samples.collect());
+}
+
+fn records(count: u64, with_chunks: bool) -> Vec<Record> {
+    let mut rng = SmallRng::seed_from_u64(1);
+    (0..count)
+        .flat_map(|id| {
+            let message = message(id, &mut rng);
+            with_chunks.then(|| chunk(id, &message, &mut rng)).into_iter().chain([message])
+        })
+        .collect()
+}
+
+/// Records of a batch: a thousand messages, with their chunks.
+fn per_batch(with_chunks: bool) -> usize {
+    BATCH as usize * if with_chunks { 2 } else { 1 }
+}
+
+fn bare_options() -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_compression_type(rocksdb::DBCompressionType::Lz4);
+    options.set_write_buffer_size(8 << 20);
+    options
+}
+
+fn bare_key(number: u64) -> [u8; 17] {
+    let mut key = [0; 17];
+    key[9..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Time that RocksDB alone takes for the rows; its log is synced after each batch.
+fn write_bare(dir: &Path, records: &[Record], with_chunks: bool) -> Duration {
+    let encoded: Vec<Vec<u8>> = records.iter().map(Record::encode_to_vec).collect();
+    let bare = DB::open(&bare_options(), dir).expect("opens");
+    let mut synced = WriteOptions::default();
+    synced.set_sync(true);
+    let started = Instant::now();
+    let mut number = 0;
+    for rows in encoded.chunks(per_batch(with_chunks)) {
+        let mut batch = WriteBatch::default();
+        for row in rows {
+            batch.put(bare_key(number), row);
+            number += 1;
+        }
+        bare.write_opt(batch, &synced).expect("writes");
+    }
+    started.elapsed()
+}
+
+/// Time that the store takes for the records, each batch synced.
+fn write_store(dir: &Path, records: &[Record], with_chunks: bool) -> Duration {
+    let store = Store::open(dir, StoreOptions::default()).expect("opens");
+    let started = Instant::now();
+    let mut mark = 0;
+    for rows in records.chunks(per_batch(with_chunks)) {
+        mark = store.append(NODE, "host", b"epoch", mark, rows).expect("appends");
+        store.sync().expect("syncs");
+    }
+    started.elapsed()
 }
 
 /// p50 and p99 of a page for each filter.

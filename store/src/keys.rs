@@ -37,6 +37,8 @@
 //!
 //!  144 latency blocks, 145 zones, 146 by run, 147 that describe their run, 148 by target
 //!
+//!  160 transactions, 161 zones, 162 by run, 163 by id, 164 by type, 165 by result, 166 by octave of the duration, 167 by target
+//!
 //!   96 memory snapshot                                                          -> MemorySnapshot
 //!   97 part of it            | part u32                                         -> MemoryState
 //! ```

@@ -70,7 +70,7 @@ mod writer;
 pub use engine::Memory;
 pub use error::Error;
 pub use evict::Evicted;
-pub use latency::LatencyQuery;
+pub use latency::{LatencyQuery, TransactionQuery};
 pub use logs::LogQuery;
 pub use memory::SnapshotLimits;
 pub use meta::{MemorySnapshot, Totals};

@@ -83,6 +83,9 @@ pub struct Totals {
     /// Blocks of the latency of functions stored.
     #[prost(uint64, tag = "15")]
     pub latency_blocks: u64,
+    /// Transactions of runs of the latency of functions stored.
+    #[prost(uint64, tag = "16")]
+    pub latency_transactions: u64,
 }
 
 /// A segment: a run of records, or a memory snapshot.

@@ -10,6 +10,9 @@ use crate::{
 /// An id and the value of its row.
 type Row = (u64, Vec<u8>);
 
+/// Fewest rows that are read by a cursor.
+const MIN_SCANNED: usize = 4;
+
 /// The rows of a kind in one segment.
 pub(crate) struct Rows<'a> {
     snapshot: &'a dyn Snapshot,
@@ -30,8 +33,9 @@ impl<'a> Rows<'a> {
         let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(Vec::new()) };
         let mut ascending = ids.to_vec();
         ascending.sort_unstable();
-        // Neighbours lie in the same block of a file: passing over a few is cheaper than a search for each.
-        let is_dense = first.abs_diff(last) < 2 * ids.len() as u64;
+        // Neighbours lie in the same block of a file: passing over a few is cheaper than a search for each. The search of a
+        // cursor, which looks into every level without a Bloom filter, has to be shared by several of them.
+        let is_dense = ids.len() >= MIN_SCANNED && first.abs_diff(last) < 2 * ids.len() as u64;
         let mut rows = if is_dense { self.scan(&ascending)? } else { self.get(&ascending)? };
         if first > last {
             rows.reverse();

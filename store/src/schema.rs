@@ -24,6 +24,7 @@ pub(crate) static KINDS: Schema = &[
     &logs::LOG_MESSAGES,
     &trace::TRACE_EVENTS,
     &latency::LATENCY_BLOCKS,
+    &latency::LATENCY_TRANSACTIONS,
 ];
 
 /// The position in the schema of the kind of a record.

@@ -10,7 +10,11 @@
 #include <string.h>
 #include <time.h>
 
+#ifdef __clang__
+#define PROBED __attribute__((noinline))
+#else
 #define PROBED __attribute__((noinline, noclone, noipa))
+#endif
 #define MAX_RECORDS 100000
 
 static uint64_t records[MAX_RECORDS];

@@ -18,7 +18,11 @@
 #include <ucontext.h>
 #include <vector>
 
+#ifdef __clang__
+#define PROBED __attribute__((noinline))
+#else
 #define PROBED __attribute__((noinline, noclone, noipa))
+#endif
 
 namespace {
 

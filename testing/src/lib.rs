@@ -1,14 +1,16 @@
 //! Test support shared by several crates: waiting for conditions, free ports, a simulated agent's memory states, a
 //! workload program with known memory use, the invariants of a memory tree, log lines, traced system calls, nodes with
-//! tracepoints, and PostgreSQL.
+//! tracepoints, control groups, PostgreSQL, and the regression gate of benchmarks.
 
 #![forbid(unsafe_code)]
 
+pub mod cgroup;
 pub mod fakenode;
 pub mod logs;
 pub mod memory;
 pub mod postgres;
 pub mod program;
+pub mod ratios;
 pub mod syscalls;
 pub mod tree;
 pub mod wait;

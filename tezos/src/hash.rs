@@ -7,6 +7,8 @@ use blake2::{
 };
 use serde::{Serialize, Serializer};
 
+use crate::base58::{MAX_DIGITS, encode_check};
+
 /// Kind of a hash; determines its base58check prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashKind {
@@ -66,21 +68,10 @@ pub struct Base58<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Maximum length before encoding: prefix 3, hash 32, checksum 4.
-const MAX_BYTES: usize = 39;
-/// Buffer length for the encoded text: 39 bytes have at most 54 digits of base 58.
-const MAX_DIGITS: usize = 56;
-
 impl Base58<'_> {
     /// Encodes into `out` and returns the text; `None` if there are too many bytes.
     fn text<'o>(&self, out: &'o mut [u8; MAX_DIGITS]) -> Option<&'o str> {
-        let prefix = self.kind.prefix();
-        let length = prefix.len() + self.bytes.len();
-        let mut whole = [0; MAX_BYTES];
-        whole.get_mut(..prefix.len())?.copy_from_slice(prefix);
-        whole.get_mut(prefix.len()..length)?.copy_from_slice(self.bytes);
-        let used = bs58::encode(whole.get(..length)?).with_check().onto(&mut out[..]).ok()?;
-        std::str::from_utf8(out.get(..used)?).ok()
+        encode_check([self.kind.prefix(), self.bytes], out)
     }
 }
 

@@ -14,6 +14,7 @@
 //! demo nodes and tests.
 #![forbid(unsafe_code)]
 
+mod base58;
 pub mod cipher;
 mod conversation;
 pub mod framer;

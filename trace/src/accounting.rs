@@ -22,6 +22,8 @@ pub struct Counts {
     pub hits: u64,
     /// Events that the source has returned.
     pub delivered: u64,
+    /// Events, of those delivered, of which the end of a payload was lost because there was no room for it.
+    pub incomplete: u64,
     /// Events that were lost, by reason in `snake_case`, such as `ring_full`.
     pub dropped: BTreeMap<Cow<'static, str>, u64>,
 }
@@ -34,6 +36,7 @@ impl Accounting {
         for counts in self.tracepoints.values() {
             total.hits += counts.hits;
             total.delivered += counts.delivered;
+            total.incomplete += counts.incomplete;
             for (reason, count) in &counts.dropped {
                 *total.dropped.entry(reason.clone()).or_default() += count;
             }

@@ -19,6 +19,8 @@ pub struct Attachment {
     pub contract: Option<String>,
     /// Arguments in order.
     pub arguments: Vec<AttachedArgument>,
+    /// The id that the linker gave to this build of the file, in hexadecimal digits.
+    pub build_id: Option<String>,
 }
 
 /// An argument of an attached tracepoint.
@@ -56,6 +58,7 @@ impl Attachment {
             location: location.address,
             contract: known.map(|(contract, _)| contract.to_owned()),
             arguments: arguments.collect(),
+            build_id: None,
         }
     }
 

@@ -106,6 +106,7 @@ pub fn accounting(accounting: &Accounting) -> Json {
         json!({
             "hits": counts.hits,
             "delivered": counts.delivered,
+            "incomplete": counts.incomplete,
             "dropped": counts.dropped,
             "residual": counts.residual(),
         })

@@ -27,4 +27,4 @@ pub use event::{Event, Incomplete, Timestamp, Value};
 pub use pattern::{Condition, Pattern};
 pub use session::{Selection, Session};
 pub use show::{Shown, reversed_hex};
-pub use source::{Polled, Source};
+pub use source::{Polled, Process, Source};

@@ -111,6 +111,7 @@ impl From<&Attachment> for TraceAttachment {
             location: from.location,
             contract: from.contract.clone(),
             arguments: from.arguments.iter().map(Into::into).collect(),
+            build_id: from.build_id.clone(),
         }
     }
 }
@@ -182,6 +183,7 @@ pub(crate) fn read_attachment(from: TraceAttachment) -> Result<Attachment, Strin
         location: from.location,
         contract: from.contract,
         arguments: arguments.collect::<Result<_, _>>()?,
+        build_id: from.build_id,
     })
 }
 

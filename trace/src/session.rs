@@ -10,6 +10,7 @@ use crate::{
     event::{Event, Timestamp},
     json,
     pattern::{Condition, Pattern},
+    source::Process,
     view::{Lines, View, accounting_line},
 };
 
@@ -88,6 +89,11 @@ impl<'a> Session<'a> {
             self.view.annotate(event, &mut object);
             self.json(&Json::Object(object));
         }
+    }
+
+    /// Passes when the process of events that follow was started.
+    pub fn process(&mut self, process: Process) {
+        self.view.process(process);
     }
 
     /// All events before this time (`CLOCK_MONOTONIC`) have been passed.

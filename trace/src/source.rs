@@ -25,8 +25,22 @@ pub trait Source {
     /// Detaches. Events that were captured by then can still be polled, and after them [`Polled::End`].
     fn stop(&mut self);
 
+    /// What the user has to know since the last time, each a sentence, such as a part that cannot be attached.
+    fn notices(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What was hit, delivered and lost so far. After [`Polled::End`] nothing is on its way any more.
     fn accounting(&mut self) -> Accounting;
+}
+
+/// A process that hits tracepoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its id, as events have it.
+    pub pid: u32,
+    /// When it was started: `CLOCK_MONOTONIC` nanoseconds.
+    pub start_ns: u64,
 }
 
 /// What a source returns when it is polled.
@@ -34,6 +48,8 @@ pub trait Source {
 pub enum Polled {
     /// An event.
     Event(Event),
+    /// When the process of the next event was started, if it is known; once for a process.
+    Process(Process),
     /// The time is up. Events up to this time (`CLOCK_MONOTONIC`, in nanoseconds) have all been delivered.
     Idle {
         /// The time.

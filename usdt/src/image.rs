@@ -1,6 +1,6 @@
 //! The tracepoints of an ELF image.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{cell::RefCell, collections::BTreeMap, fmt::Write as _};
 
 use object::{
     Endianness, FileKind, ReadRef,
@@ -23,6 +23,8 @@ pub struct Image {
     pub tracepoints: Vec<Tracepoint>,
     /// Notes that cannot be read.
     pub errors: Vec<NoteError>,
+    /// The id that the linker gave to this build, if it did.
+    pub build_id: Option<Vec<u8>>,
 }
 
 /// A tracepoint.
@@ -44,6 +46,9 @@ pub struct Location {
     pub address: u64,
     /// Offset in the file; `None` if the address is in no executable segment, so that nothing can be attached.
     pub offset: Option<u64>,
+    /// Address of the section `.stapsdt.base` when the file was linked: what [`address`](Self::address) is corrected by, if the
+    /// file was moved afterwards.
+    pub base: u64,
     /// The counter of attached tracers, if there is one.
     pub semaphore: Option<Semaphore>,
     /// Arguments in order.
@@ -60,6 +65,17 @@ pub struct Semaphore {
 }
 
 impl Image {
+    /// The build id in hexadecimal digits, as `readelf -n` shows it.
+    #[must_use]
+    pub fn build_id_hex(&self) -> Option<String> {
+        let mut text = String::new();
+        for byte in self.build_id.as_ref()? {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        Some(text)
+    }
+
     /// Reads an ELF file.
     ///
     /// # Errors
@@ -84,7 +100,7 @@ impl Tracepoint {
 fn read<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(data: R) -> Result<Image, Error> {
     let elf = Elf::<H, R>::parse(data)?;
     let segments = elf.segments()?;
-    let (notes, errors) = notes(&elf)?;
+    let Notes { notes, errors, build_id } = notes(&elf)?;
     let symbols = symbols(&elf, &notes)?;
     let mut tracepoints: BTreeMap<(String, String), Vec<Location>> = BTreeMap::new();
     for note in notes {
@@ -93,14 +109,19 @@ fn read<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(data: R) -
     }
     let tracepoints =
         tracepoints.into_iter().map(|((provider, name), locations)| Tracepoint { provider, name, locations }).collect();
-    Ok(Image { tracepoints, errors })
+    Ok(Image { tracepoints, errors, build_id })
 }
 
-fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
-    elf: &Elf<'data, H, R>,
-) -> Result<(Vec<Note>, Vec<NoteError>), Error> {
+/// What note sections have.
+struct Notes {
+    notes: Vec<Note>,
+    errors: Vec<NoteError>,
+    build_id: Option<Vec<u8>>,
+}
+
+fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(elf: &Elf<'data, H, R>) -> Result<Notes, Error> {
     let base = elf.stapsdt_base();
-    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    let (mut found, mut errors, mut build_id) = (Vec::new(), Vec::new(), None);
     for (section, notes) in elf.note_sections()? {
         let mut fail = |index, name, cause| errors.push(NoteError { section: section.clone(), index, name, cause });
         let notes = match notes {
@@ -111,6 +132,11 @@ fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
             }
         };
         for (index, note) in (1..).zip(notes) {
+            if let Ok(note) = &note
+                && build_id.is_none()
+            {
+                build_id = note::build_id(elf, note);
+            }
             match note.map(|note| note::read(elf, base, &note)) {
                 Ok(None) => {}
                 Ok(Some(Ok(note))) => found.push(note),
@@ -119,7 +145,7 @@ fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
             }
         }
     }
-    Ok((found, errors))
+    Ok(Notes { notes: found, errors, build_id })
 }
 
 /// The symbols that the arguments of the notes name.
@@ -161,6 +187,7 @@ fn location<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     Location {
         address: note.location,
         offset: offset(segments, note.location, PF_X),
+        base: note.base,
         semaphore: note.semaphore.map(|address| Semaphore { address, offset: offset(segments, address, PF_W) }),
         arguments: Argument::parse_all(&note.arguments, scope(elf, note, &resolve)),
     }

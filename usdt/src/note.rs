@@ -7,6 +7,9 @@ use crate::{
     elf::Elf,
 };
 
+/// Owner and type of the note with the build id: `NT_GNU_BUILD_ID`.
+const GNU: &[u8] = b"GNU";
+const BUILD_ID: u32 = 3;
 /// Owner and type of the notes.
 const OWNER: &[u8] = b"stapsdt";
 const TYPE: u32 = 3;
@@ -17,6 +20,8 @@ pub(crate) struct Note {
     pub(crate) provider: String,
     pub(crate) name: String,
     pub(crate) location: u64,
+    /// Address of `.stapsdt.base` when the file was linked, as the note has it.
+    pub(crate) base: u64,
     /// Address of the semaphore, if there is one.
     pub(crate) semaphore: Option<u64>,
     pub(crate) arguments: String,
@@ -24,6 +29,14 @@ pub(crate) struct Note {
 
 /// A note that cannot be read: its name as far as it is known, and the cause.
 pub(crate) type Unreadable = (Option<String>, String);
+
+/// The build id, if a note has it.
+pub(crate) fn build_id<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
+    elf: &Elf<'data, H, R>,
+    note: &object::read::elf::Note<'data, H>,
+) -> Option<Vec<u8>> {
+    (note.name() == GNU && note.n_type(elf.endian()) == BUILD_ID).then(|| note.desc().to_vec())
+}
 
 /// Reads a note. `None` if it is not one of SystemTap.
 pub(crate) fn read<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
@@ -66,5 +79,5 @@ fn descriptor<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
         Elf::<H, R>::wrap(base.map_or(address, |base| address.wrapping_add(base.wrapping_sub(linked_base))))
     };
     let semaphore = (semaphore != 0).then(|| moved(semaphore));
-    Ok(Note { provider, name, location: moved(location), semaphore, arguments })
+    Ok(Note { provider, name, location: moved(location), base: linked_base, semaphore, arguments })
 }

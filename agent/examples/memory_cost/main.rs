@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! cargo run --release -p chainscope-agent --example memory_cost -- [pairs] [pages] [rounds]
+//! memory_cost ratios
 //! ```
 //!
 //! Runs with and without a tool alternate, so that other load affects both. The output is the median (and minimum) of the
 //! ratios of the best rounds. Requires root and g++. heaptrack traces `malloc` instead of pages, so it is compared on a
 //! program that calls `malloc` for each page. bpftrace counts allocated pages by stack: it unwinds by frame pointers,
-//! which are absent here, and does not count freed pages.
+//! which are absent here, and does not count freed pages. `ratios` prints samples for the regression gate.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::{
@@ -63,6 +64,10 @@ fn main() -> anyhow::Result<()> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/memory_cost/faults.cc");
     let status = Command::new("g++").args(["-O2", "-fomit-frame-pointer", "-o"]).arg(&program).arg(source).status()?;
     ensure!(status.success(), "g++ {status}");
+    let is_quick = arguments.get(1).is_some_and(|argument| argument == "ratios");
+    if is_quick {
+        return Bench { program, directory, pages: 8192, rounds: 5 }.print_ratios();
+    }
     let bench = Bench { program, directory, pages, rounds };
 
     println!("Time of a page with the profiler to without, {pairs} pairs, median (least):\n");
@@ -73,7 +78,7 @@ fn main() -> anyhow::Result<()> {
             let run = Workload { depth, pattern, allocator: "mmap" };
             let table = bench.compare(run, &[Tool::Profiler, Tool::Elsewhere], pairs)?;
             let complete = table.complete.map_or("-".to_owned(), |share| format!("{share:.3} %"));
-            let [profiled, elsewhere] = &table.ratios[..] else { continue };
+            let [profiled, elsewhere] = &table.shown()[..] else { continue };
             println!("| {depth} | {pattern} | {:.0} | {profiled} | {elsewhere} | {complete} |", table.without);
         }
     }
@@ -89,7 +94,7 @@ fn main() -> anyhow::Result<()> {
         for depth in DEPTHS {
             let run = Workload { depth, pattern: "same", allocator };
             let table = bench.compare(run, &[tool, Tool::Profiler], pairs.min(5))?;
-            let [other, profiled] = &table.ratios[..] else { continue };
+            let [other, profiled] = &table.shown()[..] else { continue };
             println!("| {depth} | same | {:.0} | {other} | {profiled} |", table.without);
         }
     }
@@ -100,9 +105,22 @@ fn main() -> anyhow::Result<()> {
 struct Row {
     /// Median of the best rounds without a tool, in nanoseconds per page.
     without: f64,
-    ratios: Vec<String>,
+    /// Of each tool and pair.
+    ratios: Vec<Vec<f64>>,
     /// Share of complete stacks, in percent.
     complete: Option<f64>,
+}
+
+impl Row {
+    /// Median and least ratio of each tool.
+    fn shown(&self) -> Vec<String> {
+        let shown = |ratios: &Vec<f64>| {
+            let mut ratios = ratios.clone();
+            let middle = median(&mut ratios);
+            format!("{middle:.2} ({:.2})", ratios.first().copied().unwrap_or(f64::NAN))
+        };
+        self.ratios.iter().map(shown).collect()
+    }
 }
 
 impl Bench {
@@ -121,12 +139,23 @@ impl Bench {
                 }
             }
         }
-        let format_ratios = |ratios: &mut Vec<f64>| {
-            let middle = median(ratios);
-            format!("{middle:.2} ({:.2})", ratios.first().copied().unwrap_or(f64::NAN))
-        };
         let complete = (stacks.1 > 0).then(|| stacks.0 as f64 * 100.0 / stacks.1 as f64);
-        Ok(Row { without: median(&mut without), ratios: ratios.iter_mut().map(format_ratios).collect(), complete })
+        Ok(Row { without: median(&mut without), ratios, complete })
+    }
+
+    /// Prints a line for each ratio: its name and its samples.
+    fn print_ratios(&self) -> anyhow::Result<()> {
+        const PAIRS: u64 = 7;
+        for (pattern, tools) in [("same", &[Tool::Profiler, Tool::Elsewhere][..]), ("vary", &[Tool::Profiler])] {
+            let run = Workload { depth: 15, pattern, allocator: "mmap" };
+            let row = self.compare(run, tools, PAIRS)?;
+            for (tool, ratios) in tools.iter().zip(row.ratios) {
+                let name = if *tool == Tool::Elsewhere { "elsewhere" } else { pattern };
+                let samples: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.5}")).collect();
+                println!("memory/{name} {}", samples.join(" "));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the nanoseconds per page of the best round, and the numbers of complete stacks and of all stacks.

@@ -25,7 +25,7 @@ pub(super) fn difference(
     let known: BTreeMap<u16, u64> = old.buckets.iter().copied().collect();
     let added = |index: u16, count: u64| count.saturating_sub(known.get(&index).copied().unwrap_or(0));
     let buckets = new.buckets.iter().map(|(index, count)| (*index, added(*index, *count)));
-    // The extremes are those of the whole recording: within the first and the last bucket of the block they are exact.
+    // The extremes are those of the recording so far, and are moved into the first and last bucket of the block: exact for the run.
     let sum = new.sum_ns.saturating_sub(old.sum_ns);
     let histogram = Histogram::from_parts(buckets, sum, new.min_ns, new.max_ns)?;
     let mut returns = BTreeMap::new();

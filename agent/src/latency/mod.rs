@@ -3,14 +3,17 @@
 //! processes.
 
 mod blocks;
+mod describe;
 mod error;
+mod mappings;
 pub(crate) mod pillar;
 mod plan;
 mod program;
 mod recorder;
+mod search;
 mod transactions;
 
-pub use chainscope_functions::{Pattern, ReadySet, built_in as ready_sets};
+pub use chainscope_functions::{FindError, Hazard, Pattern, ReadySet, built_in as ready_sets};
 pub use error::RecordError;
 pub use plan::{Exits, Plan, PlannedFunction, RecordOptions, Skipped, SpanRequest};
 pub use program::Program;

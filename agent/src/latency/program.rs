@@ -9,11 +9,11 @@ use std::{
 
 use chainscope_functions::{Functions, Hazard, ReadCache};
 
-use super::RecordError;
+use super::{
+    RecordError,
+    mappings::{hazard_of, open_mapped},
+};
 use crate::{symbols, targets::proc::Proc, trace::open};
-
-/// Libraries of the run-time that unwinds exceptions.
-const UNWINDERS: [&str; 2] = ["libgcc_s.so", "libunwind.so"];
 
 /// A program that can be observed.
 #[derive(Debug)]
@@ -29,10 +29,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Opens the executable of a process, or another file that it has mapped, or a file for all processes that run it.
+    /// Opens the executable of a process, or another file whose code it has mapped, or a file for all processes that run it.
     ///
     /// # Errors
-    /// [`RecordError`]: there is no such process, or the file cannot be read.
+    /// [`RecordError`]: there is no such process, it has not mapped the file, or the file cannot be read.
     pub fn open(pid: Option<u32>, path: Option<&Path>) -> Result<Self, RecordError> {
         let proc = Proc::default();
         if let Some(pid) = pid
@@ -41,7 +41,11 @@ impl Program {
             return Err(RecordError::NoProcess(pid));
         }
         let (path, opened) = match (path, pid) {
-            (Some(path), _) => (path.to_owned(), open(path)),
+            (Some(path), Some(pid)) => {
+                let (path, file) = open_mapped(&proc, pid, path)?;
+                (path, Ok(file))
+            }
+            (Some(path), None) => (path.to_owned(), open(path)),
             (None, Some(pid)) => {
                 let link = proc.path(pid, "exe");
                 let path = fs::read_link(&link).unwrap_or_else(|_| link.clone());
@@ -59,8 +63,12 @@ impl Program {
         };
         let functions = Functions::read(&data, debug_data.as_ref())
             .map_err(|cause| RecordError::Symbols { path: path.clone(), cause })?;
-        let hazard =
-            functions.hazard().or_else(|| pid.filter(|pid| has_unwinder(&proc, *pid)).map(|_| Hazard::Unwinding));
+        let of_process = match pid {
+            Some(pid) => hazard_of(&proc, pid),
+            // Any process may load it, with any other file.
+            None => functions.is_dynamic().then_some(Hazard::Unexamined),
+        };
+        let hazard = functions.hazard().max(of_process);
         let (build_id, debug) = (found.build_id, found.debug);
         Ok(Self { pid, path, file, debug, functions, build_id, hazard })
     }
@@ -81,10 +89,4 @@ impl Program {
     pub(super) fn identity(&self) -> Option<(u64, u64)> {
         self.file.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
     }
-}
-
-/// Whether a process has loaded what unwinds exceptions: another part of it may throw through functions of this file.
-fn has_unwinder(proc: &Proc, pid: u32) -> bool {
-    let maps = fs::read_to_string(proc.path(pid, "maps")).unwrap_or_default();
-    maps.lines().any(|line| UNWINDERS.iter().any(|name| line.contains(name)))
 }

@@ -15,11 +15,14 @@ use rustix::{
 };
 
 use super::{
-    Plan, RecordError, RecordOptions,
+    Plan, RecordError, RecordOptions, Skipped,
     blocks::{Total, difference},
     transactions::Transactions,
 };
 use crate::{clock::realtime_ns, targets::proc::Proc};
+
+/// Functions that are attached to at once: few enough to show progress, many enough that detaching is one wait for all of them.
+const PART: usize = 250;
 
 /// What became of the observed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,7 @@ pub enum ProcessState {
 pub struct Recorder {
     probe: LatencyProbe,
     spans: Vec<SpanId>,
+    skipped: Vec<Skipped>,
     info: RunInfo,
     functions: Vec<Function>,
     totals: Vec<Total>,
@@ -54,17 +58,50 @@ impl Recorder {
     /// Attaches to the functions of a plan.
     ///
     /// # Errors
-    /// [`RecordError::Probe`]: the probe cannot be loaded, an instruction cannot be probed, or the process has ended.
+    /// [`RecordError`]: the probe cannot be loaded, the kernel refuses to probe any of the functions, or the process has ended.
     pub fn attach(plan: &Plan, options: &RecordOptions) -> Result<Self, RecordError> {
-        let spans: Vec<Span> = plan.functions.iter().map(|function| function.span.clone()).collect();
-        let max_spans = u32::try_from(spans.len()).unwrap_or(u32::MAX);
+        Self::attach_with(plan, options, &mut |_, _| {})
+    }
+
+    /// Attaches like [`Self::attach`], and reports after each part how many functions of how many are done.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_with(
+        plan: &Plan,
+        options: &RecordOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, RecordError> {
+        let planned: Vec<Span> = plan.functions.iter().map(|function| function.span.clone()).collect();
+        let max_spans = u32::try_from(planned.len()).unwrap_or(u32::MAX);
         let mut probe = LatencyProbe::load(&LatencyOptions { max_spans, pairing: None })?;
         let program = &plan.program;
         let process = match program.pid {
             Some(pid) => Some((pid, pidfd(pid).ok_or(RecordError::NoProcess(pid))?)),
             None => None,
         };
-        let (_, spans) = probe.attach(&program.file, program.pid, &spans)?;
+        let (mut spans, mut timed, mut skipped, mut done) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        progress(0, planned.len());
+        for part in planned.chunks(PART) {
+            let attached = probe.attach_accepted(&program.file, program.pid, part)?;
+            for (span, function) in attached.spans.into_iter().zip(plan.functions.iter().skip(done)) {
+                match span {
+                    Ok(span) => {
+                        spans.push(span);
+                        timed.push(&function.timed);
+                    }
+                    Err(error) => {
+                        let function = function.timed.name.clone();
+                        skipped.push(Skipped { function, reason: error.to_string() });
+                    }
+                }
+            }
+            done += part.len();
+            progress(done, planned.len());
+        }
+        if spans.is_empty() {
+            return Err(RecordError::Nothing(skipped));
+        }
         let transactions = match &plan.transactions {
             Some(planned) => Some(Transactions::attach(planned, &program.file, program.pid)?),
             None => None,
@@ -90,11 +127,12 @@ impl Recorder {
         };
         Ok(Self {
             totals: vec![Total::default(); spans.len()],
-            functions: plan.functions.iter().map(|function| &function.timed).chain(transacted).cloned().collect(),
+            functions: timed.into_iter().chain(transacted).cloned().collect(),
             executable: program.identity().filter(|file| executable_of(program.pid) == Some(*file)),
             since: (start, Instant::now()),
             probe,
             spans,
+            skipped,
             info,
             process,
             transactions,
@@ -111,6 +149,12 @@ impl Recorder {
     #[must_use]
     pub fn functions(&self) -> &[Function] {
         &self.functions
+    }
+
+    /// What of the plan is not timed, because the kernel refuses to probe it.
+    #[must_use]
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
     }
 
     /// How calls are followed that end by return probes.

@@ -26,6 +26,8 @@ pub(crate) struct MemoryMetrics {
     pub(crate) calls_capacity: u64,
     /// Files whose unwind table could not be built, or not of all functions.
     pub(crate) refused_files: u64,
+    /// Number of times that a file was not opened or read in time for its symbols.
+    pub(crate) late_files: u64,
     /// Memory used by copies of symbols, in bytes.
     pub(crate) symbol_bytes: u64,
     /// Error that prevents profiling.
@@ -64,6 +66,7 @@ pub(super) fn snapshot<'a>(
         calls: u64::from(health.nodes_used).max(tree_calls as u64),
         calls_capacity: u64::from(health.nodes_max),
         refused_files: health.refused.len() as u64,
+        late_files: 0,
         symbol_bytes,
         error: error.cloned(),
     }

@@ -31,14 +31,16 @@ mod watcher;
 
 use std::{collections::BTreeSet, fmt, sync::Arc, thread::JoinHandle};
 
-use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe};
+use chainscope_ebpf::memory::{ForeignCalls, MemoryOptions, MemoryProbe};
 use crossbeam_channel::{Sender, bounded, unbounded};
 pub(crate) use profile_store::ProfileStore;
 use watcher::{Command, Watcher};
 
 use crate::{
     Error,
+    blocking::BlockingPool,
     pillar::{Pillar, PillarStatus},
+    symbols::Symbols,
     targets::{Assignment, Inbox, TargetChange, proc::Proc},
     thread::spawn,
 };
@@ -52,7 +54,12 @@ pub(crate) struct MemoryPillar {
 impl MemoryPillar {
     /// Starts the threads. The BPF programs are loaded when the first process is watched.
     pub(crate) fn start(proc: &Proc) -> Result<(Self, Box<dyn Inbox>), Error> {
-        let store = ProfileStore::default();
+        // Symbols of a file may take seconds: the code of the same process does not wait for them.
+        let (code_pool, symbol_pool) = (
+            BlockingPool::new("chainscope-code", "memory code"),
+            BlockingPool::new("chainscope-elf", "memory symbols"),
+        );
+        let store = ProfileStore::with_heartbeats(vec![code_pool.heartbeat(), symbol_pool.heartbeat()]);
         #[expect(
             clippy::disallowed_methods,
             reason = "one command per change of a target; discovery must not wait for a pillar"
@@ -60,15 +67,16 @@ impl MemoryPillar {
         let (commands, received) = unbounded();
         // Capacity of one: one update is being symbolized while another waits.
         let (updates, pending) = bounded(1);
-        let options = MemoryOptions { proc: proc.root().to_owned(), ..MemoryOptions::default() };
+        let calls = calls_on(code_pool);
+        let options = MemoryOptions { proc: proc.root().to_owned(), calls, ..MemoryOptions::default() };
         let load = Box::new(move || MemoryProbe::load(&options));
         let watcher = Watcher::new(load, proc.clone(), store.clone(), received, updates);
         let watcher_thread = spawn("chainscope-memory", move || watcher.run())?;
-        let (profiles, symbol_proc) = (store.clone(), proc.clone());
+        let (profiles, proc) = (store.clone(), proc.clone());
         let symbolizer = spawn("chainscope-symbols", move || {
             // Closes the store on a panic too, since the uplink waits for it.
             let store = CloseOnDrop(profiles);
-            symbolizer::run(&pending, &store.0, symbol_proc);
+            symbolizer::run(&pending, &store.0, Symbols::new(proc, calls_on(symbol_pool)));
         })?;
         let inbox = MemoryInbox { commands, watched: BTreeSet::new() };
         Ok((Self { store, threads: vec![watcher_thread, symbolizer] }, Box::new(inbox)))
@@ -78,6 +86,11 @@ impl MemoryPillar {
     pub(crate) fn store(&self) -> &ProfileStore {
         &self.store
     }
+}
+
+/// Foreign calls that run on a pool.
+fn calls_on(pool: BlockingPool) -> ForeignCalls {
+    ForeignCalls::new(move |key, call| pool.submit(key, call, |()| ()).is_ok())
 }
 
 impl Pillar for MemoryPillar {

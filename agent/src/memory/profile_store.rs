@@ -44,6 +44,8 @@ struct Shared {
 pub(super) struct Heartbeats {
     pub(super) watcher: Heartbeat,
     pub(super) symbolizer: Heartbeat,
+    /// Those of the pools that read files and memory of the processes.
+    pub(super) calls: Vec<Heartbeat>,
 }
 
 impl Default for Heartbeats {
@@ -51,6 +53,7 @@ impl Default for Heartbeats {
         Self {
             watcher: Heartbeat::of_foreign_calls("memory watcher"),
             symbolizer: Heartbeat::of_foreign_calls("memory symbolizer"),
+            calls: Vec::new(),
         }
     }
 }
@@ -68,6 +71,7 @@ struct Inner {
     /// Error that prevents profiling.
     error: Option<String>,
     copied_bytes: u64,
+    late_files: u64,
 }
 
 /// Changes to apply to the store. Calls are symbolized before the lock is taken, since that takes long.
@@ -80,9 +84,17 @@ pub(super) struct SymbolizedUpdate {
     pub(super) ended: Vec<(u32, &'static str)>,
     pub(super) reading: Option<Reading>,
     pub(super) copied_bytes: u64,
+    /// Number of times that a file was not opened or read in time.
+    pub(super) late_files: u64,
 }
 
 impl ProfileStore {
+    /// A store that shows the heartbeats of these pools, too.
+    pub(super) fn with_heartbeats(calls: Vec<Heartbeat>) -> Self {
+        let heartbeats = Heartbeats { calls, ..Heartbeats::default() };
+        Self(Arc::new(Shared { heartbeats, ..Shared::default() }))
+    }
+
     pub(super) fn heartbeats(&self) -> &Heartbeats {
         &self.0.heartbeats
     }
@@ -159,6 +171,7 @@ impl ProfileStore {
         let mut inner = self.0.inner.lock();
         inner.tree.add(update.calls);
         inner.copied_bytes = update.copied_bytes;
+        inner.late_files = update.late_files;
         for (id, subject) in update.started {
             inner.start(id, subject, clock);
         }
@@ -190,13 +203,14 @@ impl ProfileStore {
     /// Returns a snapshot for metrics.
     pub(crate) fn metrics(&self) -> MemoryMetrics {
         let inner = self.0.inner.lock();
-        metrics::snapshot(
+        let snapshot = metrics::snapshot(
             inner.profiles.values(),
             &inner.health,
             inner.tree.len(),
             inner.copied_bytes,
             inner.error.as_ref(),
-        )
+        );
+        MemoryMetrics { late_files: inner.late_files, ..snapshot }
     }
 }
 

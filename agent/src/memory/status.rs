@@ -53,6 +53,8 @@ impl PillarStatus for ProfileStore {
         gauges(registry, "memory_stacks", help, nodes.iter().flat_map(stacks));
         let lost = metrics.lost.iter().map(|(reason, count)| (vec![("reason", (*reason).to_owned())], *count));
         counters(registry, "memory_lost", "Events that the memory profiler could not account for, by reason", lost);
+        let late = [(Vec::new(), metrics.late_files)];
+        counters(registry, "memory_late_files", "Files that were not opened or read in time for their symbols", late);
         for (name, help, value) in [
             ("memory_tree_calls", "Calls in the tree of all stacks", metrics.calls),
             ("memory_tree_capacity", "Calls that fit into the tree", metrics.calls_capacity),
@@ -74,7 +76,7 @@ impl PillarStatus for ProfileStore {
 
     fn heartbeats(&self) -> Vec<Heartbeat> {
         let heartbeats = self.heartbeats();
-        vec![heartbeats.watcher.clone(), heartbeats.symbolizer.clone()]
+        [&heartbeats.watcher, &heartbeats.symbolizer].into_iter().chain(&heartbeats.calls).cloned().collect()
     }
 
     fn error(&self) -> Option<String> {

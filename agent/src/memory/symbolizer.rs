@@ -12,15 +12,13 @@ use super::{
 use crate::{
     clock::Clock,
     symbols::{MappedFile, Symbols},
-    targets::proc::Proc,
 };
 
 /// Time after the last symbolized call at which copies of symbols are dropped.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs until the watcher ends, then ends all profiles.
-pub(super) fn run(updates: &Receiver<ProfileUpdate>, store: &ProfileStore, proc: Proc) {
-    let mut symbols = Symbols::new(proc);
+pub(super) fn run(updates: &Receiver<ProfileUpdate>, store: &ProfileStore, mut symbols: Symbols) {
     let mut clock = Clock::sampled();
     let mut last_used = Instant::now();
     loop {
@@ -65,6 +63,7 @@ pub(super) fn run(updates: &Receiver<ProfileUpdate>, store: &ProfileStore, proc:
             symbols.drop_copies();
         }
         update.copied_bytes = symbols.bytes();
+        update.late_files = symbols.late();
         store.update(update, &clock);
     }
     store.end_all("agent stopped", &clock);

@@ -570,3 +570,6 @@ impl<S: RecordSink> Worker<S> {
         let _ = self.channels.commands.send(command);
     }
 }
+
+#[cfg(test)]
+mod tests;

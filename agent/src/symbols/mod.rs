@@ -11,6 +11,7 @@
 //! cached locations are bounded, with LRU eviction of files and copies. Damaged or crafted files yield no names and
 //! cannot end the process.
 
+mod access;
 mod category;
 mod copy;
 mod elf;
@@ -27,11 +28,14 @@ use std::{
     sync::Arc,
 };
 
+use access::{FileAccess, HeldFile};
 pub(crate) use category::Category;
 use category::Owner;
+use chainscope_ebpf::memory::{Answer, ForeignCalls, LateAnswer};
 use chainscope_functions::Demangled;
 use chainscope_hygiene::{Escaped, EscapedTruncated, warn_limited};
-use module::FileSymbolizer;
+use elf::ElfError;
+use module::{FileSymbolizer, SymbolFiles};
 
 use crate::targets::proc::Proc;
 
@@ -95,6 +99,8 @@ struct Module {
 enum FileState {
     /// Not opened yet, or evicted.
     Closed,
+    /// Its file system has not answered yet.
+    Opening(LateAnswer<Option<HeldFile>>),
     /// Not found through the process `pid`.
     Missing {
         pid: u32,
@@ -103,31 +109,47 @@ enum FileState {
 }
 
 struct OpenModule {
-    file: File,
-    is_same_file: bool,
+    file: HeldFile,
     symbols: SymbolState,
 }
 
 enum SymbolState {
     NotLoaded,
+    /// Not read in time.
+    Loading(LateAnswer<Result<SymbolFiles, ElfError>>),
     Loaded(Box<FileSymbolizer>),
     Unreadable,
 }
 
 /// Symbolizer of all modules.
 pub(crate) struct Symbols {
-    proc: Proc,
+    access: FileAccess,
     modules: BTreeMap<ModuleId, Module>,
     locations: HashMap<(ModuleId, u64, bool), Arc<Location>>,
     /// Observed processes, through whose roots a file may be found.
     processes: Vec<u32>,
     /// Logical clock for LRU eviction.
     clock: u64,
+    /// Number of times that a file was not opened or read in time.
+    late: u64,
 }
 
 impl Symbols {
-    pub(crate) fn new(proc: Proc) -> Self {
-        Self { proc, modules: BTreeMap::new(), locations: HashMap::new(), processes: Vec::new(), clock: 0 }
+    /// `calls` runs what accesses files of processes.
+    pub(crate) fn new(proc: Proc, calls: ForeignCalls) -> Self {
+        Self {
+            access: FileAccess::new(proc, calls),
+            modules: BTreeMap::new(),
+            locations: HashMap::new(),
+            processes: Vec::new(),
+            clock: 0,
+            late: 0,
+        }
+    }
+
+    /// Number of times that a file was not opened or read in time.
+    pub(crate) fn late(&self) -> u64 {
+        self.late
     }
 
     /// Adds or updates a module and opens its file, so that it stays readable after deletion. A reused id replaces the
@@ -148,7 +170,7 @@ impl Symbols {
     }
 
     fn insert(&mut self, id: ModuleId, mapped: MappedFile) {
-        let owner = Owner::of(&mapped.path, files::is_executable(&self.proc, &mapped));
+        let owner = Owner::of(&mapped.path, self.access.is_executable(&mapped));
         let executable = base_name(&mapped.path);
         let last_used = self.clock;
         self.modules.insert(id, Module { mapped, executable, owner, state: FileState::Closed, last_used });
@@ -193,7 +215,11 @@ impl Symbols {
         let module = self.modules.get_mut(&id)?;
         module.last_used = self.clock;
         let was_loaded = module.is_loaded();
-        let location = Arc::new(module.symbolize(&self.proc, offset, is_return_address));
+        self.late += u64::from(module.load(&self.access));
+        let location = Arc::new(module.symbolize(offset, is_return_address));
+        if module.is_late() {
+            return Some(location);
+        }
         if !was_loaded {
             self.evict_copies(id);
         }
@@ -208,24 +234,33 @@ impl Symbols {
         let is_full =
             self.modules.values().filter(|module| matches!(module.state, FileState::Open(_))).count() >= MAX_OPEN_FILES;
         let Some(module) = self.modules.get_mut(&id) else { return };
-        let is_tried = match module.state {
-            FileState::Open(_) => true,
+        let was_opening = matches!(module.state, FileState::Opening(_));
+        let answer = match std::mem::replace(&mut module.state, FileState::Closed) {
+            FileState::Opening(late) => late.take(),
             // A different process may have the file in its root.
-            FileState::Missing { pid } => pid == module.mapped.pid,
-            FileState::Closed => false,
+            FileState::Missing { pid } if pid != module.mapped.pid => self.access.open(&module.mapped, &self.processes),
+            FileState::Closed => self.access.open(&module.mapped, &self.processes),
+            tried => {
+                module.state = tried;
+                return;
+            }
         };
-        if is_tried {
+        module.state = match answer {
+            Answer::Ready(Some(file)) => FileState::Open(OpenModule { file, symbols: SymbolState::NotLoaded }),
+            Answer::Ready(None) | Answer::Refused => FileState::Missing { pid: module.mapped.pid },
+            Answer::Late(late) => {
+                if !was_opening {
+                    self.late += 1;
+                    let path = module.mapped.path.to_string_lossy();
+                    let path = EscapedTruncated(&path);
+                    warn_limited!(%path, "a file is not symbolized yet: its file system does not answer");
+                }
+                FileState::Opening(late)
+            }
+        };
+        if !matches!(module.state, FileState::Open(_)) {
             return;
         }
-        let Some(found) = find(&self.proc, &module.mapped, &self.processes) else {
-            module.state = FileState::Missing { pid: module.mapped.pid };
-            return;
-        };
-        module.state = FileState::Open(OpenModule {
-            file: found.file,
-            is_same_file: found.is_same_file,
-            symbols: SymbolState::NotLoaded,
-        });
         if is_full {
             self.evict_file(id);
         }
@@ -283,10 +318,53 @@ impl Module {
         )
     }
 
-    fn symbolize(&mut self, proc: &Proc, offset: u64, is_return_address: bool) -> Location {
+    /// Whether names may still be found: its file system has not answered yet.
+    fn is_late(&self) -> bool {
+        matches!(
+            self.state,
+            FileState::Opening(_) | FileState::Open(OpenModule { symbols: SymbolState::Loading(_), .. })
+        )
+    }
+
+    /// Loads the symbols, if they are not loaded. Returns whether they have become late.
+    fn load(&mut self, access: &FileAccess) -> bool {
+        let FileState::Open(open) = &mut self.state else { return false };
+        let (answer, is_first) = match std::mem::replace(&mut open.symbols, SymbolState::Unreadable) {
+            SymbolState::NotLoaded => (access.read(&self.mapped, &open.file), true),
+            SymbolState::Loading(late) => (late.take(), false),
+            loaded => {
+                open.symbols = loaded;
+                return false;
+            }
+        };
+        let path = self.mapped.path.to_string_lossy();
+        let path = EscapedTruncated(&path);
+        open.symbols = match answer {
+            Answer::Ready(Ok(files)) => SymbolState::Loaded(Box::new(files.into())),
+            Answer::Ready(Err(cause)) => {
+                warn_limited!(%path, %cause, "a file cannot be symbolized");
+                SymbolState::Unreadable
+            }
+            Answer::Refused => {
+                warn_limited!(%path, "a file is not symbolized: too many reads of files do not return");
+                SymbolState::Unreadable
+            }
+            Answer::Late(late) => {
+                if is_first {
+                    warn_limited!(%path, "a file is not symbolized yet: its file system does not answer");
+                }
+                SymbolState::Loading(late)
+            }
+        };
+        is_first && matches!(open.symbols, SymbolState::Loading(_))
+    }
+
+    fn symbolize(&mut self, offset: u64, is_return_address: bool) -> Location {
         let (functions, is_same_file) = match &mut self.state {
-            FileState::Open(open) => (open.functions(proc, &self.mapped, offset, is_return_address), open.is_same_file),
-            FileState::Closed | FileState::Missing { .. } => (Vec::new(), !self.mapped.is_deleted),
+            FileState::Open(open) => (open.functions(offset, is_return_address), open.file.is_same_file),
+            FileState::Closed | FileState::Opening(_) | FileState::Missing { .. } => {
+                (Vec::new(), !self.mapped.is_deleted)
+            }
         };
         let mut is_rust = false;
         let function = |function: Demangled| {
@@ -305,20 +383,10 @@ impl Module {
 }
 
 impl OpenModule {
-    fn functions(&mut self, proc: &Proc, mapped: &MappedFile, offset: u64, is_return_address: bool) -> Vec<Demangled> {
-        if matches!(self.symbols, SymbolState::NotLoaded) {
-            self.symbols = match FileSymbolizer::read(proc, mapped, &self.file) {
-                Ok(names) => SymbolState::Loaded(Box::new(names)),
-                Err(cause) => {
-                    let path = mapped.path.to_string_lossy();
-                    warn_limited!(path = %EscapedTruncated(&path), %cause, "a file cannot be symbolized");
-                    SymbolState::Unreadable
-                }
-            };
-        }
+    fn functions(&mut self, offset: u64, is_return_address: bool) -> Vec<Demangled> {
         match &mut self.symbols {
             SymbolState::Loaded(names) => names.symbolize(offset, is_return_address),
-            SymbolState::NotLoaded | SymbolState::Unreadable => Vec::new(),
+            SymbolState::NotLoaded | SymbolState::Loading(_) | SymbolState::Unreadable => Vec::new(),
         }
     }
 }

@@ -56,8 +56,14 @@ struct RawSymbols {
     start: u64,
 }
 
-impl FileSymbolizer {
-    /// Loads the symbols of a file, and of its debug file if there is one.
+/// What [`FileSymbolizer`] is made of, which may be read on another thread.
+pub(super) struct SymbolFiles {
+    elf: Elf,
+    files: Vec<SymbolFile>,
+}
+
+impl SymbolFiles {
+    /// Reads the symbols of a file, and of its debug file if there is one.
     pub(super) fn read(proc: &Proc, mapped: &MappedFile, file: &File) -> Result<Self, ElfError> {
         let elf = Elf::read(file)?;
         let mut files = Vec::new();
@@ -68,11 +74,19 @@ impl FileSymbolizer {
             }
         }
         files.push(SymbolFile::of(file, &elf)?);
+        Ok(Self { elf, files })
+    }
+}
+
+impl From<SymbolFiles> for FileSymbolizer {
+    fn from(SymbolFiles { elf, files }: SymbolFiles) -> Self {
         let bytes = files.iter().map(|file| file.bytes).sum();
         let sources = files.into_iter().map(SymbolSource::new).collect();
-        Ok(Self { elf, sources, bytes })
+        Self { elf, sources, bytes }
     }
+}
 
+impl FileSymbolizer {
     /// Returns the functions at a file offset, outermost first, each inlined into its predecessor; empty if no symbol
     /// covers the offset. `is_return_address`: the offset follows the call whose function is wanted.
     pub(super) fn symbolize(&mut self, offset: u64, is_return_address: bool) -> Vec<Demangled> {

@@ -9,8 +9,13 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::{Category, Location, MappedFile, Symbols, base_name, elf::Elf, module::FileSymbolizer};
+use super::{
+    Category, Location, MappedFile, Symbols, base_name,
+    elf::Elf,
+    module::{FileSymbolizer, SymbolFiles},
+};
 use crate::targets::proc::Proc;
+use chainscope_ebpf::memory::ForeignCalls;
 
 const SOURCE: &str = r#"
 extern "C" int outside(int);
@@ -73,7 +78,7 @@ fn mapped(path: PathBuf) -> MappedFile {
 }
 
 fn symbols_of(file: &str) -> Symbols {
-    let mut symbols = Symbols::new(Proc::default());
+    let mut symbols = Symbols::new(Proc::default(), ForeignCalls::threads());
     symbols.add_module(1, mapped(path(file)));
     symbols
 }
@@ -120,7 +125,7 @@ fn a_deleted_file_is_still_symbolized() {
     let copy = path("library.so");
     fs::copy(path("program"), &copy).unwrap();
     let before = mapped(copy.clone());
-    let mut symbols = Symbols::new(Proc::default());
+    let mut symbols = Symbols::new(Proc::default(), ForeignCalls::threads());
     symbols.add_module(1, before.clone());
     fs::remove_file(&copy).unwrap();
     let after = MappedFile { is_deleted: true, ..before };
@@ -139,7 +144,7 @@ fn a_deleted_file_is_still_symbolized() {
 fn a_replaced_file_is_marked_deleted() {
     let mut other = mapped(path("program"));
     other.inode += 1;
-    let mut symbols = Symbols::new(Proc::default());
+    let mut symbols = Symbols::new(Proc::default(), ForeignCalls::threads());
     symbols.add_module(1, other);
     let location = symbols.symbolize(1, offset_of("outside"), false).unwrap();
     assert_eq!((names(&location), location.is_deleted), (vec!["outside"], true));
@@ -151,7 +156,7 @@ fn a_deleted_executable_is_read_through_its_process() {
     let me = std::env::current_exe().unwrap();
     let deleted = MappedFile { is_deleted: true, path: "/gone/node".into(), ..mapped(me.clone()) };
     let elf = Elf::read(&fs::File::open(&me).unwrap()).unwrap();
-    let mut symbols = Symbols::new(Proc::default());
+    let mut symbols = Symbols::new(Proc::default(), ForeignCalls::threads());
     symbols.add_module(1, deleted);
     // The code section contains at least one Rust function.
     let rust = elf.sections.iter().find(|section| section.name == ".text").unwrap();
@@ -167,7 +172,7 @@ fn a_deleted_executable_is_read_through_its_process() {
 
 #[test]
 fn pseudo_files_are_named_by_their_mapping() {
-    let mut symbols = Symbols::new(Proc::default());
+    let mut symbols = Symbols::new(Proc::default(), ForeignCalls::threads());
     let vdso = MappedFile { path: "[vdso]".into(), inode: 0, pid: std::process::id(), is_deleted: false };
     symbols.add_module(1, vdso);
     let location = symbols.symbolize(1, 0, false).unwrap();
@@ -183,7 +188,8 @@ fn read_all(bytes: &[u8], offsets: &[u64]) {
     let path = dir.path().join("hostile");
     fs::write(&path, bytes).unwrap();
     let file = fs::File::open(&path).unwrap();
-    if let Ok(mut names) = FileSymbolizer::read(&Proc::default(), &mapped(path), &file) {
+    if let Ok(files) = SymbolFiles::read(&Proc::default(), &mapped(path), &file) {
+        let mut names = FileSymbolizer::from(files);
         for offset in offsets {
             let found = names.symbolize(*offset, true);
             assert!(found.iter().all(|function| function.name.len() <= 8 * chainscope_functions::MAX_NAME));

@@ -312,6 +312,7 @@ fn latency(options: &LatencyOptions) -> Latency {
         block: options.block_ms.map_or(default.block, Duration::from_millis),
         tags: options.tags.clone(),
         commit: Some(options.commit.clone()).filter(|commit| !commit.is_empty()),
+        version: Some(options.version.clone()).filter(|version| !version.is_empty()),
     }
 }
 

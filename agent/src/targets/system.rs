@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     io::ErrorKind,
     os::fd::{AsRawFd as _, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -50,12 +50,14 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Machine {
     proc: Proc,
+    /// Docker's socket.
+    docker: PathBuf,
     pool: BlockingPool,
 }
 
 impl Machine {
     pub(crate) fn new(proc: Proc) -> Self {
-        Self { proc, pool: BlockingPool::new("chainscope-process", "processes") }
+        Self { proc, docker: docker::SOCKET.into(), pool: BlockingPool::new("chainscope-process", "processes") }
     }
 
     /// Shows calls that do not return.
@@ -93,8 +95,8 @@ impl System for Machine {
     }
 
     fn containers(&self, name: &str) -> Vec<ContainerId> {
-        let wanted = name.to_owned();
-        let request = move || docker::containers_named(Path::new(docker::SOCKET), &wanted);
+        let (socket, wanted) = (self.docker.clone(), name.to_owned());
+        let request = move || docker::containers_named(&socket, &wanted);
         let answer = self.pool.call(docker::SOCKET, REQUEST_TIMEOUT, request);
         answer.unwrap_or_else(|| Err(ErrorKind::TimedOut.into())).unwrap_or_else(|cause| {
             warn_limited!(name, %cause, "cannot ask Docker for the container of this name");
@@ -183,6 +185,11 @@ impl ExitWatch for StartTimeWatch {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use chainscope_testing::wait::until_true;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+
     use super::*;
 
     #[test]
@@ -197,5 +204,27 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!check.is_reused(), "the last sockets of a process may be reported after its exit");
+    }
+
+    /// Its queue of connections is full, so that not even the connection is accepted.
+    #[test]
+    fn a_docker_daemon_that_does_not_answer_delays_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let docker = dir.path().join("docker.sock");
+        let daemon = UnixListener::bind(&docker).unwrap();
+        let address = SocketAddrUnix::new(&docker).unwrap();
+        let connect = || {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            rustix::net::connect(&socket, &address).map(|()| socket)
+        };
+        let queue: Vec<OwnedFd> = std::iter::from_fn(|| connect().ok()).collect();
+        assert!(!queue.is_empty());
+        let machine = Machine { docker, ..Machine::new(Proc::default()) };
+        assert!(machine.containers("node").is_empty());
+        assert!(machine.heartbeat().age() > Duration::ZERO, "the request is still waiting");
+        assert!(machine.containers("node").is_empty(), "at once");
+        assert_eq!(machine.facts(std::process::id()).unwrap().pid, std::process::id());
+        drop(daemon);
+        until_true("the request ends", || machine.heartbeat().age() == Duration::ZERO);
     }
 }

@@ -1,16 +1,19 @@
-//! Chooses what to attach to: tracepoints by name, of a file, a process or a container.
+//! Chooses what to attach to: tracepoints by name. `follow` has the files.
 
-use std::{fs::File, io, path::PathBuf, sync::Arc};
+use std::{fmt, io, path::PathBuf, sync::Arc};
 
 use chainscope_ebpf::{
     Error as ProbeError,
     trace::{self, LocationId, MAX_ARGUMENTS, TraceProbe},
 };
+use chainscope_hygiene::{Escaped, EscapedTruncated};
 use chainscope_trace::{Attachment, Pattern};
-use chainscope_usdt::{Argument, Contract, Image, Location, ReadCache, best_match};
+use chainscope_usdt::{Argument, Contract, Location, best_match};
+use parking_lot::Mutex;
 
 use super::{
-    process::{KnownImages, ProcessError, new_images_of, processes_of_container},
+    follow::Mapped,
+    process::{self, ProcessError},
     values::fetch_of,
 };
 
@@ -21,11 +24,22 @@ pub enum Observed {
     File(PathBuf),
     /// A process, with the libraries that it has loaded.
     Process(u32),
-    /// The processes that run in a container: by its id, or its name in Docker.
+    /// The processes that run in a container, those that start later as well: by its id, or its name in Docker.
     Container(String),
 }
 
-/// A tracepoint location that is selected, and cannot be attached.
+/// What is wanted of it.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Tracepoints of any of the patterns; all if there are none.
+    pub patterns: Vec<Pattern>,
+    /// The one that fits a file best names the arguments and gives their types.
+    pub contracts: Vec<Contract>,
+    /// Whether the user named them. Otherwise one has to have most tracepoints in common with the file.
+    pub is_contract_named: bool,
+}
+
+/// A tracepoint location that is selected, and cannot be attached, or is attached in vain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// `provider:name`
@@ -38,6 +52,14 @@ pub struct Skipped {
     pub reason: String,
 }
 
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tracepoint, file, location, reason } = self;
+        let (tracepoint, file, reason) = (Escaped(tracepoint), EscapedTruncated(file), Escaped(reason));
+        write!(f, "{tracepoint} at {location:#x} of {file} is not traced: {reason}")
+    }
+}
+
 /// Nothing can be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -45,6 +67,9 @@ pub enum AttachError {
     /// The probe cannot be loaded, or not be attached.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The thread that reads events cannot be started.
+    #[error(transparent)]
+    Reader(#[from] crate::Error),
     /// The file cannot be read.
     #[error("{}: {cause}", .path.display())]
     File {
@@ -74,6 +99,14 @@ pub enum AttachError {
     },
 }
 
+impl AttachError {
+    /// Whether there is not enough memory for the ring.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Probe(ProbeError::NoMemory { .. }))
+    }
+}
+
 fn reasons(skipped: &[Skipped]) -> String {
     let reasons = skipped
         .iter()
@@ -90,31 +123,12 @@ pub(super) struct Attached {
     pub(super) arguments: Vec<Argument>,
 }
 
-/// A file to attach to.
-struct Mapped {
-    path: PathBuf,
-    file: File,
-    image: Image,
-    pid: Option<u32>,
-}
-
 /// What is to be attached.
 #[derive(Debug)]
 pub(super) struct Selected {
-    /// Tracepoints of any of the patterns, or all if there are none.
-    pub(super) patterns: Vec<Pattern>,
-    /// The one that fits an image best names its arguments.
-    pub(super) contracts: Vec<Contract>,
+    pub(super) wanted: Wanted,
     /// Longest payload.
     pub(super) max_payload: u64,
-}
-
-/// A process that is observed.
-#[derive(Debug)]
-pub(super) struct Process {
-    pub(super) pid: u32,
-    /// The files that it has, or had, mapped as code.
-    known: KnownImages,
 }
 
 /// What was attached, and what was not.
@@ -122,36 +136,28 @@ pub(super) struct Process {
 pub(super) struct Outcome {
     pub(super) attached: Vec<Attached>,
     pub(super) skipped: Vec<Skipped>,
-    /// The processes that are observed, unless it is every one of a file.
-    pub(super) processes: Vec<Process>,
 }
 
-/// Attaches the probe to what is selected.
-pub(super) fn attach(
-    probe: &mut TraceProbe,
-    observed: &Observed,
-    selection: &Selected,
-) -> Result<Outcome, AttachError> {
+/// Attaches the probe to what is selected of files.
+pub(super) fn attach(probe: &Mutex<TraceProbe>, files: &[Mapped], selected: &Selected) -> Result<Outcome, AttachError> {
     let mut outcome = Outcome::default();
-    for mapped in files(observed, &mut outcome.processes)? {
-        attach_file(probe, &mapped, selection, &mut outcome)?;
+    for mapped in files {
+        attach_file(probe, mapped, selected, &mut outcome)?;
     }
     if outcome.attached.is_empty() {
         return Err(AttachError::Nothing {
-            patterns: selection.patterns.iter().map(Pattern::to_string).collect(),
+            patterns: selected.wanted.patterns.iter().map(Pattern::to_string).collect(),
             skipped: outcome.skipped,
         });
     }
     Ok(outcome)
 }
 
-/// Attaches to the files that a process has mapped since the last time: libraries that it has loaded, a program that it
-/// executes. What cannot be attached is skipped.
-pub(super) fn attach_new(probe: &mut TraceProbe, process: &mut Process, selection: &Selected) -> Outcome {
+/// Attaches to files that were added. What cannot be attached is skipped.
+pub(super) fn attach_added(probe: &Mutex<TraceProbe>, files: &[Mapped], selected: &Selected) -> Outcome {
     let mut outcome = Outcome::default();
-    // Of a process that ends there is nothing new.
-    for mapped in of_process(process).unwrap_or_default() {
-        if let Err(error) = attach_file(probe, &mapped, selection, &mut outcome) {
+    for mapped in files {
+        if let Err(error) = attach_file(probe, mapped, selected, &mut outcome) {
             let (tracepoint, file) = ("*:*".to_owned(), mapped.path.display().to_string());
             outcome.skipped.push(Skipped { tracepoint, file, location: 0, reason: error.to_string() });
         }
@@ -159,59 +165,18 @@ pub(super) fn attach_new(probe: &mut TraceProbe, process: &mut Process, selectio
     outcome
 }
 
-fn files(observed: &Observed, processes: &mut Vec<Process>) -> Result<Vec<Mapped>, AttachError> {
-    match observed {
-        Observed::File(path) => {
-            let fail = |cause| AttachError::File { path: path.clone(), cause };
-            let file = super::open(path).map_err(fail)?;
-            let copy = file.try_clone().map_err(fail)?;
-            let image = Image::read(&ReadCache::new(copy)).map_err(io::Error::other).map_err(fail)?;
-            Ok(vec![Mapped { path: path.clone(), file, image, pid: None }])
-        }
-        Observed::Process(pid) => {
-            let mut process = Process { pid: *pid, known: KnownImages::default() };
-            let files = of_process(&mut process)?;
-            processes.push(process);
-            Ok(files)
-        }
-        Observed::Container(name) => {
-            let found = processes_of_container(name);
-            let found = found.map_err(|cause| AttachError::Container { name: name.clone(), cause })?;
-            let mut files = Vec::new();
-            for pid in found {
-                let mut process = Process { pid, known: KnownImages::default() };
-                match of_process(&mut process) {
-                    Ok(mapped) => {
-                        processes.push(process);
-                        files.extend(mapped);
-                    }
-                    // The others of the container are still there.
-                    Err(ProcessError::Missing(_) | ProcessError::Ended(_)) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Ok(files)
-        }
-    }
-}
-
-fn of_process(process: &mut Process) -> Result<Vec<Mapped>, ProcessError> {
-    let pid = process.pid;
-    let images = new_images_of(pid, &mut process.known)?.into_iter();
-    let readable = images.filter_map(|mapped| Some((mapped.path, mapped.file?, mapped.image.ok()?)));
-    Ok(readable.map(|(path, file, image)| Mapped { path, file, image, pid: Some(pid) }).collect())
-}
-
 fn attach_file(
-    probe: &mut TraceProbe,
+    probe: &Mutex<TraceProbe>,
     mapped: &Mapped,
-    Selected { patterns, contracts, max_payload }: &Selected,
+    Selected { wanted, max_payload }: &Selected,
     outcome: &mut Outcome,
 ) -> Result<(), AttachError> {
+    let Wanted { patterns, contracts, is_contract_named } = wanted;
     let file = mapped.path.display().to_string();
     let program = mapped.path.file_name().and_then(|name| name.to_str());
-    let contract = best_match(contracts, &mapped.image, program).map(|found| found.contract);
-    let (mut points, mut described) = (Vec::new(), Vec::new());
+    let found = best_match(contracts, &mapped.image, program);
+    let contract = found.filter(|found| *is_contract_named || found.is_likely()).map(|found| found.contract);
+    let (build_id, mut points, mut described) = (mapped.image.build_id_hex(), Vec::new(), Vec::new());
     for tracepoint in &mapped.image.tracepoints {
         let name = tracepoint.full_name();
         let is_match = |pattern: &Pattern| pattern.matches(&tracepoint.provider, &tracepoint.name);
@@ -223,10 +188,11 @@ fn attach_file(
         for location in &tracepoint.locations {
             let expected = expected.as_ref().map(|(contract, expected)| (contract.as_str(), *expected));
             let attachment = Attachment::new(&tracepoint.provider, &tracepoint.name, &file, location, expected);
+            let attachment = Attachment { build_id: build_id.clone(), ..attachment };
             match point(location, &attachment, *max_payload) {
                 Ok(point) => {
                     points.push(point);
-                    described.push((Arc::new(attachment), location.arguments.clone()));
+                    described.push((Arc::new(attachment), location));
                 }
                 Err(reason) => {
                     let (tracepoint, file) = (name.clone(), file.clone());
@@ -238,10 +204,25 @@ fn attach_file(
     if points.is_empty() {
         return Ok(());
     }
-    let (_, ids) = probe.attach(&mapped.file, mapped.pid, &points)?;
-    let attached = ids.into_iter().zip(described);
-    outcome.attached.extend(attached.map(|(id, (attachment, arguments))| Attached { id, attachment, arguments }));
+    let (_, ids) = probe.lock().attach(&mapped.file, mapped.pid, &points)?;
+    for (id, (attachment, location)) in ids.into_iter().zip(described) {
+        if let Some(reason) = silence(mapped, location) {
+            let (tracepoint, file) = (attachment.full_name(), file.clone());
+            outcome.skipped.push(Skipped { tracepoint, file, location: location.address, reason });
+        }
+        outcome.attached.push(Attached { id, attachment, arguments: location.arguments.clone() });
+    }
     Ok(())
+}
+
+/// Why the program does not hit a location that is attached: the kernel increments semaphores in writable mappings only, and passes
+/// over others in silence.
+fn silence(mapped: &Mapped, location: &Location) -> Option<String> {
+    let address = location.semaphore?.address.wrapping_add(mapped.bias?);
+    // One that cannot be read may be right.
+    let value = process::semaphore(mapped.pid?, address).ok()?;
+    (value == 0)
+        .then(|| format!("its semaphore is 0 all the same: the memory at {address:#x} of the process is read-only"))
 }
 
 /// How the probe captures a location.

@@ -2,8 +2,10 @@
 //! semaphores in its memory, and the events of tracepoints that a probe is attached to ([`ProbeSource`]). `pillar` records them.
 
 mod attach;
+mod follow;
 pub(crate) mod pillar;
 mod process;
+mod reader;
 mod source;
 mod values;
 
@@ -12,8 +14,8 @@ use std::{fs::File, io, path::Path};
 use chainscope_usdt::{Image, ReadCache};
 use rustix::fs::{Mode, OFlags};
 
-pub use attach::{AttachError, Observed, Skipped};
-pub use chainscope_ebpf::trace::TraceOptions;
+pub use attach::{AttachError, Observed, Skipped, Wanted};
+pub use chainscope_ebpf::trace::{MAX_PAYLOAD, MAX_STRING, TraceOptions};
 pub use process::{MappedImage, ProcessError, images_of, processes_of_container, semaphore};
 pub use source::ProbeSource;
 

@@ -12,7 +12,7 @@ use chainscope_ebpf::memory::{CodeMapping, code_of, open_mapped_file};
 use chainscope_unwind::ElfSegments;
 use chainscope_usdt::{Image, ReadCache};
 
-use crate::targets::{docker, proc::Proc};
+use crate::targets::{ContainerId, docker, proc::Proc};
 
 /// Where process ids come from.
 const PROC: &str = "/proc";
@@ -120,19 +120,37 @@ pub fn semaphore(pid: u32, address: u64) -> io::Result<u16> {
 /// # Errors
 /// There is none, or Docker cannot be asked.
 pub fn processes_of_container(wanted: &str) -> io::Result<Vec<u32>> {
-    let processes = Proc::default().scan(&BTreeSet::new(), &|_, _| String::new());
-    let mut contained: Vec<_> =
-        processes.into_iter().filter_map(|process| Some((process.start, process.pid, process.container?))).collect();
-    contained.sort_by_key(|(start, pid, _)| (*start, *pid));
-    let mut pids: Vec<u32> =
-        contained.iter().filter(|(_, _, container)| container.is_named(wanted)).map(|(_, pid, _)| *pid).collect();
-    if pids.is_empty() {
-        let named = docker::containers_named(Path::new(docker::SOCKET), wanted)
-            .map_err(|cause| io::Error::new(cause.kind(), format!("no such container id, and Docker: {cause}")))?;
-        pids.extend(contained.iter().filter(|(_, _, container)| named.contains(container)).map(|(_, pid, _)| *pid));
-    }
+    let pids = processes_of(&containers_named(wanted)?);
     if pids.is_empty() {
         return Err(io::Error::new(ErrorKind::NotFound, "no process runs in such a container"));
     }
     Ok(pids)
+}
+
+/// The containers with this id, or this name in Docker.
+pub(super) fn containers_named(wanted: &str) -> io::Result<Vec<ContainerId>> {
+    let mut running: Vec<ContainerId> = contained().into_iter().map(|(_, _, container)| container).collect();
+    running.retain(|container| container.is_named(wanted));
+    running.sort_unstable();
+    running.dedup();
+    if !running.is_empty() {
+        return Ok(running);
+    }
+    docker::containers_named(Path::new(docker::SOCKET), wanted)
+        .map_err(|cause| io::Error::new(cause.kind(), format!("no such container id, and Docker: {cause}")))
+}
+
+/// The processes of containers; the oldest first.
+pub(super) fn processes_of(containers: &[ContainerId]) -> Vec<u32> {
+    let of_them = contained().into_iter().filter(|(_, _, container)| containers.contains(container));
+    of_them.map(|(_, pid, _)| pid).collect()
+}
+
+/// Every process in a container, with its start; the oldest first.
+fn contained() -> Vec<(u64, u32, ContainerId)> {
+    let processes = Proc::default().scan(&BTreeSet::new(), &|_, _| String::new());
+    let mut contained: Vec<_> =
+        processes.into_iter().filter_map(|process| Some((process.start, process.pid, process.container?))).collect();
+    contained.sort_unstable();
+    contained
 }

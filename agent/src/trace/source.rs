@@ -1,42 +1,49 @@
-//! Events of the tracepoint probe as a [`Source`].
+//! Events of the tracepoint probe as a [`Source`]. `reader` reads them.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use chainscope_ebpf::trace::{Event as Hit, LocationId, TraceOptions, TraceProbe, Value as Captured};
-use chainscope_trace::{Accounting, Attachment, Event, Pattern, Polled, Source, Timestamp, Value};
-use chainscope_usdt::Contract;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec},
-    process::{Pid, PidfdFlags, pidfd_open},
-};
+use chainscope_trace::{Accounting, Attachment, Event, Polled, Process, Source, Timestamp, Value};
+use parking_lot::Mutex;
 
 use super::{
-    attach::{self, AttachError, Attached, Observed, Outcome, Process, Selected, Skipped},
+    attach::{AttachError, Attached, Observed, Outcome, Selected, Skipped, Wanted, attach, attach_added},
+    follow::{Added, Followed},
+    reader::{Next, Reader},
     values::value_of,
 };
-use crate::clock::{Clock, monotonic_ns};
+use crate::{
+    clock::{Clock, monotonic_ns, monotonic_of_ticks},
+    targets::proc::Proc,
+};
 
-/// Interval at which the offset of the clocks is measured, and the observed processes are looked at: whether they still run, and
-/// which libraries they have loaded.
+/// Interval at which the offset of the clocks is measured, and what is observed is looked at: which processes run, and which files
+/// they have mapped.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Processes whose starts are looked up.
+const MAX_SEEN: usize = 65_536;
 
 /// A probe that is attached to tracepoints. Dropping it detaches.
 #[derive(Debug)]
 pub struct ProbeSource {
-    probe: TraceProbe,
+    reader: Reader,
     attached: BTreeMap<LocationId, Attached>,
     skipped: Vec<Skipped>,
-    /// The processes that are observed; empty if they are all of a file.
-    processes: Vec<(Process, OwnedFd)>,
+    notices: Vec<String>,
+    followed: Followed,
     selected: Selected,
-    is_every_process: bool,
+    /// Hits that were read, and are not returned.
     waiting: VecDeque<Hit>,
+    /// An event that follows what was returned last.
+    following: Option<Event>,
+    /// Processes of which there was an event.
+    seen: BTreeSet<u32>,
     next: u64,
     /// Events returned by location.
     returned: BTreeMap<LocationId, u64>,
@@ -47,35 +54,35 @@ pub struct ProbeSource {
 }
 
 impl ProbeSource {
-    /// Loads a probe and attaches it to the tracepoints of any of the patterns, or to all if there are none. Contracts name the
-    /// arguments and give their types. Libraries that an observed process loads later are attached within a second.
+    /// Loads a probe and attaches it. Libraries that an observed process loads later, processes that start later in a container, and
+    /// a file that replaces the observed one are attached within a second.
+    ///
+    /// At most `queue_bytes` of events, and what the ring has, wait to be polled; beyond that they are lost and counted.
     ///
     /// # Errors
     /// See [`AttachError`]. Single locations that cannot be attached are not an error: see [`skipped`](Self::skipped).
     pub fn attach(
         observed: &Observed,
-        patterns: &[Pattern],
-        contracts: &[Contract],
+        wanted: Wanted,
         options: &TraceOptions,
+        queue_bytes: u64,
     ) -> Result<Self, AttachError> {
-        let mut probe = TraceProbe::load(options)?;
+        let probe = Arc::new(Mutex::new(TraceProbe::load(options)?));
         let clock = Clock::sampled();
         let start = timestamp(&clock, monotonic_ns());
-        let (patterns, contracts) = (patterns.to_vec(), contracts.to_vec());
-        let selected = Selected { patterns, contracts, max_payload: options.max_payload };
-        let Outcome { attached, skipped, processes } = attach::attach(&mut probe, observed, &selected)?;
-        let pidfd = |process: Process| {
-            let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
-            Some((process, pidfd_open(pid, PidfdFlags::empty()).ok()?))
-        };
+        let selected = Selected { wanted, max_payload: options.max_payload };
+        let (followed, files) = Followed::begin(observed)?;
+        let Outcome { attached, skipped } = attach(&probe, &files, &selected)?;
         Ok(Self {
-            probe,
+            reader: Reader::start(probe, queue_bytes)?,
             attached: attached.into_iter().map(|attached| (attached.id, attached)).collect(),
             skipped,
-            processes: processes.into_iter().filter_map(pidfd).collect(),
+            notices: Vec::new(),
+            followed,
             selected,
-            is_every_process: matches!(observed, Observed::File(_)),
             waiting: VecDeque::new(),
+            following: None,
+            seen: BTreeSet::new(),
             next: 0,
             returned: BTreeMap::new(),
             clock,
@@ -85,37 +92,41 @@ impl ProbeSource {
         })
     }
 
-    /// Locations that are selected, and cannot be attached.
+    /// Locations that are selected, and cannot be attached, or are attached in vain.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
         &self.skipped
     }
 
-    /// The probe, for what it says about the kernel.
-    #[must_use]
-    pub fn probe(&self) -> &TraceProbe {
-        &self.probe
-    }
-
-    /// Measures the clocks, attaches to libraries that were loaded, and stops when the last observed process has ended.
+    /// Measures the clocks, attaches to what was added, and stops when the last observed process has ended.
     fn check(&mut self) {
         if self.checked.elapsed() < CHECK_INTERVAL {
             return;
         }
         self.checked = Instant::now();
         self.clock.resample();
-        self.processes.retain(|(_, handle)| !has_ended(handle));
         if self.stopped.is_some() {
             return;
         }
-        for (process, _) in &mut self.processes {
-            let Outcome { attached, skipped, .. } = attach::attach_new(&mut self.probe, process, &self.selected);
-            self.attached.extend(attached.into_iter().map(|attached| (attached.id, attached)));
-            self.skipped.extend(skipped);
-        }
-        if !self.is_every_process && self.processes.is_empty() {
+        let Added { files, notices } = self.followed.rescan();
+        let Outcome { attached, skipped } = attach_added(self.reader.probe(), &files, &self.selected);
+        self.attached.extend(attached.into_iter().map(|attached| (attached.id, attached)));
+        self.notices.extend(notices);
+        self.notices.extend(skipped.iter().map(Skipped::to_string));
+        self.skipped.extend(skipped);
+        if self.followed.has_ended() {
             self.stop();
         }
+    }
+
+    /// When a process was started, at its first event.
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        if self.seen.contains(&pid) || self.seen.len() >= MAX_SEEN {
+            return None;
+        }
+        self.seen.insert(pid);
+        let start_ns = monotonic_of_ticks(Proc::default().start_of(pid)?);
+        Some(Process { pid, start_ns })
     }
 
     fn event(&mut self, hit: Hit) -> Option<Event> {
@@ -149,11 +160,6 @@ fn timestamp(clock: &Clock, monotonic_ns: u64) -> Timestamp {
     Timestamp { monotonic_ns, wall_ns: clock.real(monotonic_ns) }
 }
 
-fn has_ended(process: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(process, PollFlags::IN)];
-    rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-}
-
 impl Source for ProbeSource {
     fn start(&self) -> Timestamp {
         self.start
@@ -164,46 +170,53 @@ impl Source for ProbeSource {
     }
 
     fn poll(&mut self, timeout: Duration) -> io::Result<Polled> {
+        if let Some(event) = self.following.take() {
+            return Ok(Polled::Event(event));
+        }
         loop {
             while let Some(hit) = self.waiting.pop_front() {
-                if let Some(event) = self.event(hit) {
-                    return Ok(Polled::Event(event));
+                self.reader.release(hit.bytes());
+                let Some(event) = self.event(hit) else { continue };
+                if let Some(process) = self.process(event.pid) {
+                    self.following = Some(event);
+                    return Ok(Polled::Process(process));
                 }
+                return Ok(Polled::Event(event));
             }
             self.check();
-            // Before the ring is read: what comes later is not on its way any more.
-            let is_ending = self.stopped.is_some() && !self.probe.has_events_waiting();
-            let waiting = &mut self.waiting;
-            let timeout = if is_ending { Duration::ZERO } else { timeout };
-            self.probe.poll(timeout, &mut |hit| waiting.push_back(hit)).map_err(io::Error::other)?;
-            if !self.waiting.is_empty() {
-                continue;
-            }
-            if self.stopped.is_none() {
-                return Ok(Polled::Idle { monotonic_ns: self.probe.complete_until_ns() });
-            }
-            if is_ending && !self.probe.has_events_waiting() {
-                return Ok(Polled::End);
+            match self.reader.next(timeout).map_err(io::Error::other)? {
+                Next::Hits(hits) => self.waiting = hits.into(),
+                Next::Idle(complete_ns) => {
+                    // Before it was attached there was nothing.
+                    return Ok(Polled::Idle { monotonic_ns: complete_ns.max(self.start.monotonic_ns) });
+                }
+                Next::End => return Ok(Polled::End),
             }
         }
     }
 
     fn stop(&mut self) {
         if self.stopped.is_none() {
-            self.probe.detach_all();
+            self.reader.detach();
             self.stopped = Some(timestamp(&self.clock, monotonic_ns()));
         }
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
     }
 
     fn accounting(&mut self) -> Accounting {
         let until = self.stopped.unwrap_or_else(|| timestamp(&self.clock, monotonic_ns()));
         let mut accounting = Accounting { from: self.start, until, ..Accounting::default() };
+        let probe = self.reader.probe().lock();
         for (id, attached) in &self.attached {
             let counts = accounting.tracepoints.entry(attached.attachment.full_name()).or_default();
             counts.delivered += self.returned.get(id).copied().unwrap_or(0);
             // Only a failing system call: then the difference to what was delivered shows.
-            let Ok(kernel) = self.probe.counts(*id) else { continue };
+            let Ok(kernel) = probe.counts(*id) else { continue };
             counts.hits += kernel.hits;
+            counts.incomplete += kernel.incomplete;
             for (reason, count) in [("ring_full", kernel.ring_full), ("no_slot", kernel.no_slot)] {
                 if count > 0 {
                     *counts.dropped.entry(reason.into()).or_default() += count;

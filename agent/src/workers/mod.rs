@@ -185,7 +185,8 @@ impl<W: Work> WorkerInbox<W> {
         let (own, host) = (PidNamespace::of_proc(Path::new("/proc")), PidNamespace::of_proc(&self.host_proc));
         match (own, host) {
             (Ok(own), Ok(host)) if own == host => None,
-            (Ok(_), Ok(_)) => Some("the agent is not in the host's pid namespace".to_owned()),
+            // The kernel attaches to a process by its id in the namespace of the caller.
+            (Ok(_), Ok(_)) => Some("the agent is not in the host's pid namespace (hostPID)".to_owned()),
             (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use chainscope_agent::{Agent, Config, NodeConfig};
 use chainscope_proto::v1::connection_event::Event;
-use chainscope_testing::wait::until_true;
+use chainscope_testing::{free_port, wait::until_true};
 
 use crate::{
     cluster::make_group,
@@ -26,6 +26,17 @@ impl Silent {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
         Self(child)
+    }
+
+    /// Starts in a cgroup from its first instruction.
+    fn start_in(group: &Path, program: &Path, mode: &str, dir: &Path) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(group).arg(program);
+        Self::start(command.arg(mode).arg(dir))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
     }
 }
 
@@ -61,11 +72,8 @@ fn what_is_next_to_a_file_system_and_a_process_that_do_not_answer_is_recorded() 
     let (agent, locked, mut by_path, mut by_directory);
     let file_system = Silent::start(Command::new(&program).arg("mount").arg(&dir));
 
-    let container = "5".repeat(64);
-    let group = make_group(&format!("docker/{container}"));
-    let mut command = Command::new("sh");
-    command.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]).arg(&group).arg(&program);
-    locked = Silent::start(command.arg("lock").arg(&dir));
+    let group = make_group(&format!("docker/{}", "5".repeat(64)));
+    locked = Silent::start_in(&group, &program, "lock", &dir);
 
     // One whose identity is configured to be there, and one that works there.
     by_path = TestProcess::start();
@@ -122,5 +130,63 @@ fn what_is_next_to_a_file_system_and_a_process_that_do_not_answer_is_recorded() 
     check_account(&stage.collector.now());
     drop(file_system);
     drop(locked);
+    until_true("the control group to be empty", || fs::remove_dir(&group).is_ok());
+}
+
+#[test]
+fn memory_next_to_code_of_a_file_system_that_does_not_answer_is_profiled() {
+    let stage = Stage::new();
+    let program = build(stage.dir.path());
+    let dir = stage.dir.path().join("silent");
+    fs::create_dir(&dir).unwrap();
+    // The agent and the process are dropped after the file system that they wait for, also when an assertion fails.
+    let (agent, mapped);
+    let file_system = Silent::start(Command::new(&program).arg("mount").arg(&dir));
+    let group = make_group(&format!("docker/{}", "6".repeat(64)));
+    mapped = Silent::start_in(&group, &program, "map", &dir);
+    let port = free_port();
+    let silent = NodeConfig {
+        name: "silent".to_owned(),
+        pid: Some(mapped.pid()),
+        is_network_disabled: true,
+        memory: true,
+        ..NodeConfig::default()
+    };
+    let nodes = vec![silent, NodeConfig { memory: true, ..stage.on_port(port) }];
+    let config =
+        Config { capture: capture(), ring_bytes: 8 << 20, ..Config::new(stage.dir.path().join("data"), nodes) };
+    agent = Agent::start(config, stage.collector.link()).unwrap();
+    let monitor = agent.monitor();
+    until_true("the age of what is stuck", || age_of(&monitor.metrics(), "memory code") > 3.0);
+
+    // Processes that start now are profiled until they end.
+    for _ in 0..2 {
+        let mut node = TestProcess::start();
+        assert_eq!(node.listen(port), port);
+        session_out(&mut node);
+        let pid = node.pid();
+        let wait = |what: &str, runs: bool| {
+            stage.collector.wait(what, |delivered| {
+                let data = delivered.profiles("node").rev().find(|data| data.process.pid == pid)?;
+                (data.runs() == runs && (!runs || data.totals.control_anon > 0)).then_some(())
+            });
+        };
+        wait("the node's memory", true);
+        node.stop();
+        wait("the end of the node", false);
+    }
+    // The other one is profiled as far as it answers, and the file is named.
+    stage.collector.wait("the memory of the other", |delivered| {
+        delivered.profiles("silent").any(|data| data.process.pid == mapped.pid()).then_some(())
+    });
+    let metrics = monitor.metrics();
+    assert!(!metrics.contains("chainscope_agent_memory_refused_files 0\n"), "{metrics}");
+    for stage in ["discovery", "memory watcher", "memory symbolizer"] {
+        assert!(age_of(&metrics, stage) < 5.0, "{metrics}");
+    }
+    assert_eq!(monitor.live(), Ok(()));
+    agent.shutdown(TIMEOUT).unwrap();
+    drop(file_system);
+    drop(mapped);
     until_true("the control group to be empty", || fs::remove_dir(&group).is_ok());
 }

@@ -80,6 +80,9 @@ impl Validator {
             Some(Kind::LogMessage(message)) => log_message(message),
             Some(Kind::TraceEvent(event)) => trace_event(event),
             Some(Kind::LatencyBlock(block)) => latency_block(block),
+            Some(Kind::LatencyTransaction(transaction)) => {
+                chainscope_latency::record::decode_transaction(0, transaction).map(drop)
+            }
             None => Ok(()),
         }
     }
@@ -144,7 +147,7 @@ fn trace_event(event: &TraceEvent) -> Result<(), Defect> {
 fn latency_block(block: &LatencyBlock) -> Result<(), Defect> {
     chainscope_latency::record::check(block)?;
     let Some(run) = &block.run else { return Ok(()) };
-    let optional = [&run.build_id, &run.commit].into_iter().flatten();
+    let optional = [&run.build_id, &run.commit, &run.version].into_iter().flatten();
     optional.chain([&run.executable, &run.host, &run.kernel]).try_for_each(|part| text("a run", part))?;
     require("tags of a run", run.tags.len() <= MAX_TAGS)?;
     run.tags.iter().try_for_each(|tag| name("tags of a run", tag))?;

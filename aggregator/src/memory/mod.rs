@@ -10,7 +10,11 @@
 //!
 //! An agent that connects begins a new *session*. Processes that it does not report within a minute are dropped: they ended
 //! while it was disconnected. The last states of a disconnected agent are kept and shown as `silent`.
+//!
+//! The bytes of all profiles are bounded, unfinished states included, and those of one agent are, too. Profiles of ended
+//! processes are evicted for others; a state that does not fit all the same is refused.
 
+mod budget;
 mod sessions;
 pub(crate) mod snapshots;
 
@@ -21,12 +25,17 @@ use std::{
 };
 
 use chainscope_hygiene::warn_limited;
-use chainscope_profile::{Limits, MergeError, MergeOutcome, Profile, ProfileData};
+use chainscope_profile::{Limits, MergeError, MergeOutcome, Profile, ProfileData, state_bytes};
 use chainscope_proto::v1::{MemoryAck, MemoryState};
 use parking_lot::{Mutex, RwLock};
+use prometheus_client::metrics::{counter::Counter, family::Family};
 
-use self::sessions::Sessions;
 pub(crate) use self::snapshots::restore;
+use self::{
+    budget::{Budget, BudgetExceeded, Share},
+    sessions::Sessions,
+};
+use crate::metrics::ReasonLabels;
 
 /// Maximum number of processes of a node.
 const MAX_TARGETS: usize = 256;
@@ -79,13 +88,23 @@ pub(crate) struct Memory {
     nodes: RwLock<BTreeMap<String, Arc<Mutex<Profiles>>>>,
     sessions: Sessions,
     limits: Limits,
+    budget: Arc<Budget>,
+    /// States that were refused.
+    refused: Family<ReasonLabels, Counter>,
 }
 
 /// A process whose states are merged.
 #[derive(Debug)]
 struct TrackedProcess {
-    profile: Mutex<Profile>,
+    profile: Mutex<TrackedProfile>,
     last_report: Mutex<LastReport>,
+}
+
+/// A profile and its share of the budget.
+#[derive(Debug)]
+struct TrackedProfile {
+    profile: Profile,
+    share: Share,
 }
 
 /// The last report of a process.
@@ -106,11 +125,17 @@ pub(crate) struct AgentSession {
 
 impl Drop for AgentSession {
     fn drop(&mut self) {
-        self.memory.sessions.end(&self.agent, self.number);
+        if self.memory.sessions.end(&self.agent, self.number) {
+            self.memory.drop_pending(&self.agent);
+        }
     }
 }
 
 impl Memory {
+    pub(crate) fn new(refused: Family<ReasonLabels, Counter>) -> Self {
+        Self { refused, ..Self::default() }
+    }
+
     /// Begins the session of an agent that connected.
     pub(crate) fn begin(self: &Arc<Self>, agent: &Arc<str>) -> AgentSession {
         AgentSession { memory: Arc::clone(self), agent: Arc::clone(agent), number: self.sessions.begin(agent) }
@@ -126,7 +151,7 @@ impl Memory {
         };
         let target = |((agent, _), tracked): (Key, Arc<TrackedProcess>)| {
             let (data, sequence) = {
-                let profile = tracked.profile.lock();
+                let profile = &tracked.profile.lock().profile;
                 (Arc::new(profile.data()?.clone()), profile.sequence())
             };
             let state = self.state(&agent, &tracked);
@@ -197,7 +222,8 @@ impl Memory {
             profiles.remove(&oldest?);
         }
         let last_report = LastReport { session, at: Instant::now(), ended: false };
-        let tracked = Arc::new(TrackedProcess { profile: Mutex::default(), last_report: Mutex::new(last_report) });
+        let profile = TrackedProfile { profile: Profile::default(), share: self.budget.share(&key.0) };
+        let tracked = Arc::new(TrackedProcess { profile: Mutex::new(profile), last_report: Mutex::new(last_report) });
         profiles.insert(key.clone(), Arc::clone(&tracked));
         Some(tracked)
     }
@@ -211,10 +237,60 @@ impl Memory {
             profiles.iter().filter(|(other, _)| same(other)).map(|(_, tracked)| Arc::clone(tracked)).collect()
         };
         for tracked in older {
-            if tracked.profile.lock().data().is_some_and(|data| data.process.pid == pid) {
+            if tracked.profile.lock().profile.data().is_some_and(|data| data.process.pid == pid) {
                 tracked.last_report.lock().ended = true;
             }
         }
+    }
+
+    /// Drops the unfinished states of an agent.
+    fn drop_pending(&self, agent: &Arc<str>) {
+        let nodes: Vec<Arc<Mutex<Profiles>>> = self.nodes.read().values().cloned().collect();
+        for profiles in nodes {
+            let of_agent: Vec<Arc<TrackedProcess>> = {
+                let profiles = profiles.lock();
+                let of_agent = profiles.range((Arc::clone(agent), 0)..=(Arc::clone(agent), u64::MAX));
+                of_agent.map(|(_, tracked)| Arc::clone(tracked)).collect()
+            };
+            for tracked in of_agent {
+                let TrackedProfile { profile, share } = &mut *tracked.profile.lock();
+                profile.drop_pending();
+                share.shrink_to(profile.bytes());
+            }
+        }
+    }
+
+    /// Adds bytes to a profile. Removes profiles of ended processes, the oldest first, if there is no room.
+    fn grow(&self, agent: &str, share: &mut Share, bytes: usize) -> Result<(), BudgetExceeded> {
+        loop {
+            let Err(exceeded) = share.grow(bytes) else { return Ok(()) };
+            let is_removed = match exceeded {
+                BudgetExceeded::Agent => self.remove_ended(|other| other == agent),
+                BudgetExceeded::Total => self.remove_ended(|_| true),
+            };
+            if !is_removed {
+                return Err(exceeded);
+            }
+        }
+    }
+
+    /// Removes the profile that ended first of agents that `is_of` accepts; returns whether there was one.
+    fn remove_ended(&self, is_of: impl Fn(&str) -> bool) -> bool {
+        let nodes: Vec<Arc<Mutex<Profiles>>> = self.nodes.read().values().cloned().collect();
+        let ended = nodes.iter().flat_map(|profiles| {
+            let profiles_now = profiles.lock();
+            let ended = |(key, tracked): (&Key, &Arc<TrackedProcess>)| {
+                let last_report = *tracked.last_report.lock();
+                (last_report.ended && is_of(&key.0)).then(|| (last_report.at, key.clone(), Arc::clone(profiles)))
+            };
+            profiles_now.iter().filter_map(ended).collect::<Vec<_>>()
+        });
+        let Some((_, key, profiles)) = ended.min_by_key(|(at, ..)| *at) else { return false };
+        profiles.lock().remove(&key).is_some()
+    }
+
+    fn refuse(&self, reason: &'static str) {
+        self.refused.get_or_create(&ReasonLabels { reason }).inc();
     }
 }
 
@@ -228,16 +304,30 @@ impl AgentSession {
         let Some(tracked) = self.memory.process(&node, &key, self.number) else {
             let refused = format!("there are {MAX_TARGETS} observed processes of this node already");
             warn_limited!(node, agent = %self.agent, "the memory of a further process is refused: {refused}");
+            self.memory.refuse("processes");
             return Some(MemoryAck { refused, ..ack(0) });
         };
-        let mut profile = tracked.profile.lock();
+        let mut locked = tracked.profile.lock();
+        let TrackedProfile { profile, share } = &mut *locked;
         let is_first = profile.sequence() == 0;
-        match profile.merge(state, &self.memory.limits) {
+        if let Err(exceeded) = self.memory.grow(&self.agent, share, state_bytes(&state)) {
+            // The other parts of the state are of no use.
+            profile.drop_pending();
+            share.shrink_to(profile.bytes());
+            let sequence = profile.sequence();
+            drop(locked);
+            warn_limited!(node, agent = %self.agent, %exceeded, "a memory state is refused");
+            self.memory.refuse(exceeded.reason());
+            return Some(MemoryAck { refused: exceeded.to_string(), ..ack(sequence) });
+        }
+        let outcome = profile.merge(state, &self.memory.limits);
+        share.shrink_to(profile.bytes());
+        match outcome {
             MergeOutcome::Incomplete => None,
             MergeOutcome::Merged(sequence) => {
                 let ended = profile.data().is_some_and(|data| !data.runs());
                 let pid = profile.data().map(|data| data.process.pid);
-                drop(profile);
+                drop(locked);
                 *tracked.last_report.lock() = LastReport { session: self.number, at: Instant::now(), ended };
                 if let Some(pid) = pid.filter(|_| is_first) {
                     self.memory.replace(&node, &key, pid);
@@ -246,10 +336,11 @@ impl AgentSession {
             }
             MergeOutcome::KeyframeRequired(fault) => {
                 let sequence = profile.sequence();
-                drop(profile);
+                drop(locked);
                 // A keyframe of a profile that is too large is too large, too.
                 let keyframe_wanted = !matches!(fault, MergeError::LimitExceeded { .. });
                 warn_limited!(node, agent = %self.agent, %fault, keyframe_wanted, "a memory state is refused");
+                self.memory.refuse(if keyframe_wanted { "invalid" } else { "profile_limit" });
                 Some(MemoryAck { keyframe_wanted, refused: fault.to_string(), ..ack(sequence) })
             }
         }

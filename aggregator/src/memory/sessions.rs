@@ -43,11 +43,11 @@ impl Sessions {
         number
     }
 
-    /// Ends a session; without effect if a later one has begun.
-    pub(super) fn end(&self, agent: &str, number: u64) {
-        if let Some(latest) = self.0.lock().agents.get_mut(agent).filter(|latest| latest.number == number) {
-            latest.is_open = false;
-        }
+    /// Ends a session. Returns false, without effect, if a later one has begun.
+    pub(super) fn end(&self, agent: &str, number: u64) -> bool {
+        let mut state = self.0.lock();
+        let latest = state.agents.get_mut(agent).filter(|latest| latest.number == number);
+        latest.map(|latest| latest.is_open = false).is_some()
     }
 
     /// The latest session of an agent.

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
+use chainscope_proto::v1::MemoryState;
 use chainscope_testing::memory::{FrameName, Recorder, in_parts};
 
 use super::{MAX_TARGETS, Memory, ProcessState};
+use crate::metrics::ReasonLabels;
 
 fn recorder(pid: u32, profile: u64, pages: u64) -> Recorder {
     let mut recorder = Recorder::new("9732", pid, profile);
@@ -89,4 +91,57 @@ fn processes_are_bounded_and_the_oldest_is_first() {
     session.merge(gone.keyframe()).unwrap();
     assert_eq!(session.merge(recorder(9999, 9999, 1).keyframe()).unwrap().refused, "");
     assert_eq!(pids(&memory).len(), MAX_TARGETS);
+}
+
+/// The first part of a state that goes on, of about 95 MiB.
+fn unfinished(profile: u64) -> MemoryState {
+    let nodes = 90 << 15;
+    MemoryState {
+        node: "9732".to_owned(),
+        profile,
+        sequence: 1,
+        more: true,
+        first_node: 1,
+        node_parents: vec![0; nodes],
+        node_frames: vec![0; nodes],
+        ..MemoryState::default()
+    }
+}
+
+#[test]
+fn unfinished_states_of_one_agent_are_bounded_and_another_agent_is_merged() {
+    let memory = Arc::new(Memory::default());
+    let (liar, accomplice, honest) =
+        (memory.begin(&"host-1".into()), memory.begin(&"host-2".into()), memory.begin(&"host-3".into()));
+    let refused = |reason| memory.refused.get_or_create(&ReasonLabels { reason }).get();
+    assert_eq!((0..8).filter(|profile| liar.merge(unfinished(*profile)).is_none()).count(), 2);
+    assert_eq!(refused("agent_bytes"), 6);
+    let ack = liar.merge(unfinished(9)).unwrap();
+    assert!(!ack.keyframe_wanted && ack.refused.contains("of this agent"), "{ack:?}");
+    let mut process = recorder(1, 10, 5);
+    let ack = honest.merge(process.keyframe()).unwrap();
+    assert_eq!((ack.sequence, ack.refused.as_str()), (1, ""));
+
+    // A process that ended makes room.
+    process.process.ended_ns = 99;
+    honest.merge(process.delta(1)).unwrap();
+    for profile in 0..2 {
+        assert_eq!(accomplice.merge(unfinished(profile)), None);
+    }
+    assert_eq!(honest.merge(unfinished(11)), None);
+    assert_eq!(memory.targets("9732").len(), 1);
+    let ack = honest.merge(unfinished(12)).unwrap();
+    assert!(ack.refused.contains("of all agents"), "{ack:?}");
+    assert_eq!((refused("agent_bytes"), refused("total_bytes")), (7, 1));
+    assert!(memory.targets("9732").is_empty());
+
+    // The end of a session returns what is unfinished.
+    drop(liar);
+    assert_eq!(honest.merge(unfinished(12)), None);
+    let kept = recorder(1, 20, 5).keyframe();
+    assert_eq!(honest.merge(kept).unwrap().refused, "");
+    drop((accomplice, honest));
+    assert!(memory.budget.used() < 4 << 10, "{}", memory.budget.used());
+    memory.remove("9732");
+    assert_eq!(memory.budget.used(), 0);
 }

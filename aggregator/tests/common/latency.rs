@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use chainscope_latency::{
     Block, DEFAULT_BLOCK, Function, Histogram, Location, LossReason, Resolution, Run, RunId, RunInfo, Time,
-    record::{encode_counts, encode_run, nanoseconds},
+    Transaction, TransactionId,
+    record::{encode_counts, encode_run, encode_transaction, nanoseconds},
 };
 use chainscope_proto::v1::{LatencyBlock, Record, record::Kind};
 
@@ -82,4 +83,25 @@ pub(crate) fn records(run: &Run) -> Vec<Record> {
         records.push(record(end.0, LatencyBlock { end_ns: Some(end.0), ..described }));
     }
     records
+}
+
+/// Transactions that a run applied, one a second: five ids, two types and three results in turn.
+pub(crate) fn applied(run: &Run) -> Vec<Transaction> {
+    let of = |number: u8| Transaction {
+        id: TransactionId([number % 5 * 0x2a; 32]),
+        kind: if number.is_multiple_of(2) { 0 } else { 7 },
+        result: [0, 125, -99][usize::from(number) % 3],
+        duration_ns: (u64::from(number) * 7_919 + u64::from(run.info.id.0[0])) % 1_000 * 1_000,
+        time: Time(run.info.start.0 + i64::from(number) * 1_000_000_000),
+    };
+    (0..60).map(of).collect()
+}
+
+/// The records of the transactions of a run.
+pub(crate) fn transaction_records(run: &Run) -> impl Iterator<Item = Record> {
+    run.transactions.iter().map(|transaction| Record {
+        time_ns: transaction.time.0,
+        target: format!("pid {}", run.info.pid),
+        kind: Some(Kind::LatencyTransaction(encode_transaction(run.info.id, transaction))),
+    })
 }

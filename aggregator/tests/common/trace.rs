@@ -24,7 +24,7 @@ pub(crate) fn attachment(tracepoint: &str) -> Arc<Attachment> {
         Argument { raw: format!("{}@%rax", shape.size), shape: Some(shape), operand: Ok(Operand::Constant(0)) }
     };
     let arguments = known.arguments.iter().map(note).collect();
-    let location = Location { address: 0x1000, offset: Some(0x1000), semaphore: None, arguments };
+    let location = Location { address: 0x1000, offset: Some(0x1000), base: 0, semaphore: None, arguments };
     Arc::new(Attachment::new(provider, name, "/usr/bin/bitcoind", &location, Some((&contract.name(), known))))
 }
 

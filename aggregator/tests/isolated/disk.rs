@@ -8,7 +8,6 @@ use std::{
     process::Command,
     sync::mpsc,
     thread,
-    time::{Duration, Instant},
 };
 
 use chainscope_proto::v1::Record;
@@ -23,8 +22,8 @@ const MB: u64 = 1 << 20;
 /// Bytes that the store leaves free, and the bytes of its ballast.
 const MIN_FREE: u64 = 32 * MB;
 const RESERVE: u64 = 8 * MB;
-/// An engine that has freed no space for this time is idle.
-const AT_REST: Duration = Duration::from_secs(2);
+/// Polls after which the engine is idle, of 20 ms: all without free space that changes; one without a compaction counts as 20.
+const IDLE_POLLS: u32 = 100;
 
 /// A file system in memory, unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);
@@ -86,14 +85,21 @@ fn feed(server: &Server, count: u64) {
 fn fill(server: &Server, disk: &SmallDisk, left: u64) {
     let mut file = File::create(disk.path().join("foreign")).unwrap();
     let zeros = vec![0; 64 << 10];
-    let mut filled = Instant::now();
-    while filled.elapsed() < AT_REST {
-        if server.store.disk().unwrap().free_bytes > left && file.write_all(&zeros).is_ok() {
-            filled = Instant::now();
-        } else {
-            thread::park_timeout(Duration::from_millis(50));
+    let (mut idle, mut last) = (0, 0);
+    until_true("the disk to be filled and the engine to be idle", || {
+        while server.store.disk().unwrap().free_bytes > left && file.write_all(&zeros).is_ok() {
+            idle = 0;
         }
-    }
+        // A compaction that fails for want of space is tried again and again: it takes none.
+        let disk = server.store.disk().unwrap();
+        idle = match (disk.compacting, disk.free_bytes == last) {
+            (false, _) => idle + IDLE_POLLS / 5,
+            (true, true) => idle + 1,
+            (true, false) => 0,
+        };
+        last = disk.free_bytes;
+        idle >= IDLE_POLLS
+    });
 }
 
 /// Delivers messages `next` to `next` + 20 while the disk is full: they are stored once the other program's file is removed.

@@ -35,8 +35,12 @@ fn serve(change: impl FnOnce(&mut Config)) -> Server {
 
 /// Requests all chunks, and never reads.
 fn slow_reader(server: &Server) -> TcpStream {
+    slow_reader_of(server, &format!("/v3/chunks?limit={CHUNKS}"))
+}
+
+fn slow_reader_of(server: &Server, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.http()).unwrap();
-    write!(stream, "GET /v3/chunks?limit={CHUNKS} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     stream
 }
 
@@ -86,5 +90,26 @@ fn a_slow_reader_is_disconnected() {
     let readers: Vec<TcpStream> = (0..3).map(|_| slow_reader(&server)).collect();
     until_true("they wait", || responses(&server) == [3, 0] && metric(&server, "chainscope_http_in_flight_bytes") > 0);
     until_true("they are given up", || metric(&server, "chainscope_http_in_flight_bytes") == 0);
+    drop(readers);
+}
+
+/// A message that is larger than a response in memory holds a thread for such messages while it is sent.
+#[test]
+fn slow_readers_of_large_messages_are_given_up_and_another_gets_one_whole() {
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.limits.client_timeout = Duration::from_secs(1);
+    });
+    let plain = vec![0x5a; 4 << 20];
+    server.feed("9732", with_chunks(message("operation"), &plain, 3, 65_519));
+    let started = || metric(&server, "chainscope_http_requests_total{route=\"/v2/p2p/{id}\",code=\"200\"}");
+    // More than there are threads.
+    let readers: Vec<TcpStream> = (0..3).map(|_| slow_reader_of(&server, "/v2/p2p/0")).collect();
+    until_true("they hold all threads", || started() >= 2);
+    // Waits for one of the threads, which are free once their clients are given up.
+    let answer = server.get("/v2/p2p/0");
+    assert_eq!(answer.status, 200);
+    let detail: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(detail["decrypted_bytes"].as_array().unwrap().len(), plain.len());
     drop(readers);
 }

@@ -395,6 +395,19 @@ fn a_summary_of_many_nodes_ends_at_the_deadline() {
     }
 }
 
+/// Summaries have threads of their own, so that they do not delay other requests.
+#[test]
+fn summaries_are_read_on_threads_of_their_own() {
+    let server = Server::with(|config| {
+        config.nodes.push(NodeConfig::new("9732"));
+        config.limits.query_threads = 0;
+    });
+    for path in ["/nodes", "/v2/stats", "/metrics"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    assert_eq!(server.get("/v2/p2p").status, 500, "it has no thread");
+}
+
 #[test]
 fn documents_are_embedded() {
     let server = Server::with(|config| config.build = "39690b8fe4c7a526bf790e370dc61cb4fa636a90".into());

@@ -1,17 +1,18 @@
-//! `/v2/latency/runs`, `/v2/latency/report` and `/v2/latency/compare` over real sockets on a real database, compared with the
-//! reports that `chainscope latency` computes of the same runs.
+//! `/v2/latency/…` over real sockets on a real database, compared with the reports that `chainscope latency` computes of the same runs.
 
 use chainscope_latency::{
     Run,
-    report::{Report, RunSummary},
+    report::{Report, RunSummary, TransactionRow},
     verdict::{Options, Side, compare},
 };
-use chainscope_proto::v1::{LatencyBlock, LatencyCounts, LatencyFunction, LatencyRun, Record, record::Kind};
+use chainscope_proto::v1::{
+    LatencyBlock, LatencyCounts, LatencyFunction, LatencyRun, LatencyTransaction, Record, record::Kind,
+};
 use serde_json::{Value, json};
 
 use crate::common::{
     Server, TIME,
-    latency::{records, run},
+    latency::{applied, records, run, transaction_records},
     record,
 };
 
@@ -25,6 +26,11 @@ fn runs() -> [Run; 4] {
 }
 
 fn server(runs: &[Run]) -> Server {
+    server_with(runs, Vec::new())
+}
+
+/// With these records after the blocks.
+fn server_with(runs: &[Run], more: Vec<Record>) -> Server {
     let server = Server::start();
     // Blocks of all runs in turn, as agents of several hosts send them.
     let mut sent: Vec<_> = runs.iter().map(|run| records(run).into_iter()).collect();
@@ -32,6 +38,7 @@ fn server(runs: &[Run]) -> Server {
     while all.len() < runs.iter().map(|run| records(run).len()).sum() {
         all.extend(sent.iter_mut().filter_map(Iterator::next));
     }
+    all.extend(more);
     server.feed("9732", all);
     server
 }
@@ -56,6 +63,9 @@ fn runs_are_listed_by_time_and_tag() {
     for (query, expected) in [
         ("tag=v1".to_owned(), vec!["01", "02"]),
         ("tag=v".to_owned(), vec![]),
+        ("host=host-1&kernel=6.18".to_owned(), vec!["01", "02", "03", "04"]),
+        ("host=host".to_owned(), vec![]),
+        ("kernel=6.12".to_owned(), vec![]),
         ("limit=2".to_owned(), vec!["03", "04"]),
         ("limit=0".to_owned(), vec![]),
         ("tag=v1&limit=1".to_owned(), vec!["02"]),
@@ -85,6 +95,8 @@ fn a_report_has_the_numbers_of_the_runs() {
         ("run=v1", vec![first, second]),
         ("run=latest", vec![killed]),
         ("run=c0ffee3", vec![third]),
+        ("run=v1/host=host-1,c0ffee3/kernel=6", vec![first, second, third]),
+        ("run=host=host-1/kernel=6.18.5", vec![first, second, third, killed]),
         ("run=03030303,v1", vec![first, second, third]),
     ] {
         assert_eq!(server.json(&format!("/v2/latency/report?{query}")), expected(&chosen), "{query}");
@@ -95,6 +107,97 @@ fn a_report_has_the_numbers_of_the_runs() {
     let query = format!("run=0101&from={begin}&to={}", begin + 89_000);
     assert_eq!(server.json(&format!("/v2/latency/report?{query}")), expected(&[&part]));
     assert_eq!(expected(&[&part])["functions"][0]["sides"][0]["spans"], 3000);
+}
+
+fn transaction_server(runs: &mut [Run]) -> Server {
+    let mut sent = Vec::new();
+    for run in runs.iter_mut() {
+        run.transactions = applied(run);
+        sent.extend(transaction_records(run));
+    }
+    server_with(runs, sent)
+}
+
+#[test]
+fn transactions_are_found_by_what_they_are() {
+    let mut runs = runs();
+    let server = transaction_server(&mut runs);
+    let all: Vec<(u64, TransactionRow)> = (0..)
+        .zip(runs.iter().flat_map(|run| run.transactions.iter().map(|of| TransactionRow::new(run.info.id, of))))
+        .collect();
+    type Filter<'a> = &'a dyn Fn(&TransactionRow) -> bool;
+    let expected = |is_wanted: Filter<'_>| {
+        let rows = all.iter().filter(|(_, row)| is_wanted(row)).map(|(cursor, row)| {
+            let mut row = value(row);
+            row["cursor"] = (*cursor).into();
+            row
+        });
+        rows.collect::<Vec<Value>>()
+    };
+    let (second, id) = (TIME / SECOND, "2A".repeat(32));
+    let run = |row: &TransactionRow| row.run[..2].to_owned();
+    let filters: [(String, Filter<'_>); 9] = [
+        (String::new(), &|_| true),
+        (format!("id={id}"), &|row| row.id == id),
+        ("id=2a2".to_owned(), &|row| row.id == id),
+        ("id=7e&type=7".to_owned(), &|row| row.id.starts_with("7E") && row.r#type == 7),
+        ("result=-99,125&type=0".to_owned(), &|row| row.result != 0 && row.r#type == 0),
+        ("run=v1".to_owned(), &|row| ["01", "02"].contains(&run(row).as_str())),
+        (format!("from={second}&to={}", second + 9), &|row| {
+            run(row) == "01" && row.time.as_str() < "2021-07-14T12:02:12"
+        }),
+        ("target=pid+4711".to_owned(), &|_| true),
+        ("target=pid+1".to_owned(), &|_| false),
+    ];
+    for (query, is_wanted) in filters {
+        let mut rows = expected(is_wanted);
+        let list = |more: &str| server.json(&format!("/v2/latency/transactions?limit=1000&{query}{more}"));
+        assert_eq!(list("&direction=forward"), Value::from(rows.clone()), "{query}");
+        rows.sort_by_key(|row| (std::cmp::Reverse(row["duration_ns"].as_u64()), row["cursor"].as_u64()));
+        assert_eq!(list("&slowest=true"), Value::from(rows.clone()), "{query}");
+        rows.sort_by_key(|row| std::cmp::Reverse(row["cursor"].as_u64()));
+        assert_eq!(list(""), Value::from(rows), "{query}");
+    }
+    let newest = server.json("/v2/latency/transactions?limit=2&cursor=100&type=0");
+    assert_eq!(
+        newest.as_array().unwrap().iter().map(|row| row["cursor"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [100, 98]
+    );
+    let slowest = server.json("/v2/latency/transactions?limit=3&slowest=true");
+    assert_eq!(slowest.as_array().unwrap().len(), 3);
+    assert_eq!(server.json("/v2/latency/transactions?limit=0"), json!([]));
+    assert_eq!(server.json("/v2/latency/transactions?slowest=true&limit=0"), json!([]));
+}
+
+#[test]
+fn reports_have_the_transactions_of_their_runs() {
+    let mut runs = runs();
+    let server = transaction_server(&mut runs);
+    let options = Options::default();
+    let report = server.json("/v2/latency/report");
+    assert_eq!(report, value(&Report::of_runs(&runs, &options)));
+    assert_eq!(report["slowest_transactions"].as_array().map(Vec::len), Some(20));
+    assert_eq!(report["transaction_types"][0]["spans"], 120);
+    let both = server.json("/v2/latency/compare/report?a=v1&b=v2");
+    assert_eq!(both, value(&Report::of_comparison(&runs[..2], &runs[2..3], &options)));
+    // Those of a part of the time.
+    let begin = runs[0].info.start.0 / SECOND;
+    let part = server.json(&format!("/v2/latency/report?run=0101&from={begin}&to={}", begin + 9));
+    assert_eq!(part["transaction_types"][0]["spans"], 5);
+}
+
+#[test]
+fn transactions_that_are_not_valid_are_losses() {
+    let server = Server::start();
+    let of = |run_id: Vec<u8>, id: Vec<u8>| {
+        record(TIME, Kind::LatencyTransaction(LatencyTransaction { run_id, id, ..LatencyTransaction::default() }))
+    };
+    server.feed("9732", vec![of(vec![1; 16], vec![2; 32]), of(vec![1; 15], vec![2; 32]), of(vec![1; 16], vec![2; 31])]);
+    assert_eq!(server.json("/v2/latency/transactions").as_array().unwrap().len(), 1);
+    let losses = server.json("/v2/stats")["nodes"][0]["losses"].clone();
+    let mut reasons: Vec<&str> = losses.as_array().unwrap().iter().filter_map(|loss| loss["reason"].as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["invalid record: id of a run", "invalid record: id of a transaction"]);
 }
 
 #[test]
@@ -111,6 +214,10 @@ fn a_comparison_has_the_verdict_of_the_command() {
     assert_eq!(faster["functions"][0]["verdict"], "same");
     assert_eq!(server.json("/v2/latency/compare?a=v1&b=latest")["verdict"], "inconclusive");
     assert_eq!(server.problem("/v2/latency/compare?a=v1&b=0101", 400)["parameter"], "b");
+    let report = server.json("/v2/latency/compare/report?a=v1&b=v2");
+    assert_eq!(report, value(&Report::of_comparison(&runs[..2], &runs[2..3], &options(0.05))));
+    assert_eq!(report["comparison"], slower);
+    assert_eq!(report["sides"][1][0]["tags"], json!(["v2"]));
 }
 
 #[test]
@@ -122,11 +229,19 @@ fn malformed_parameters_and_unknown_runs_are_named() {
         ("report?to=x", 400, "to"),
         ("report?run=a&run=b", 400, "run"),
         ("report?run=v9", 404, "run"),
+        ("report?run=v1/host=host-2", 404, "run"),
+        ("transactions?run=v9", 404, "run"),
+        ("transactions?id=xyz", 400, "id"),
+        ("transactions?type=x", 400, "type"),
+        ("transactions?slowest=true&cursor=1", 400, "cursor"),
+        ("transactions?slowest=true&limit=1001", 400, "limit"),
         ("compare", 400, "a"),
         ("compare?a=v1&b=", 400, "b"),
         ("compare?a=v1&b=v2&margin=-5", 400, "margin"),
         ("compare?a=v1&b=v9", 404, "b"),
         ("compare?a=v9&b=v8", 404, "a"),
+        ("compare/report?a=v1&b=v1", 400, "b"),
+        ("compare/report?a=v1", 400, "b"),
     ] {
         assert_eq!(server.problem(&format!("/v2/latency/{path}"), status)["parameter"], parameter, "{path}");
     }

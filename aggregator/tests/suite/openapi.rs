@@ -14,7 +14,7 @@ use crate::{
         CONNECTION, Server, TIME, event,
         fake::Reviews,
         identified,
-        latency::{records as latency_records, run},
+        latency::{applied, records as latency_records, run, transaction_records},
         logs::lines,
         message, opened, record,
         trace::{added, message as trace_message},
@@ -44,7 +44,7 @@ fn documents() -> [Value; 3] {
 fn every_path_is_described_once() {
     let [full, recorder, profiler] =
         documents().map(|document| document["paths"].as_object().unwrap().keys().cloned().collect::<Vec<_>>());
-    assert_eq!(full.len(), 30);
+    assert_eq!(full.len(), 32);
     assert!(recorder.iter().chain(&profiler).all(|path| full.contains(path)));
 }
 
@@ -218,7 +218,9 @@ fn with_records(change: impl FnOnce(&mut Config)) -> Server {
     ]));
     records.extend([added(0, 7, 250), trace_message(1, 7, "inbound", 3, "inv", vec![0])]);
     for (id, tag) in [(1, "v1"), (2, "v2")] {
-        records.extend(latency_records(&run(id, tag, 0, 12, 1_000_000 * u64::from(id))));
+        let mut run = run(id, tag, 0, 12, 1_000_000 * u64::from(id));
+        run.transactions = applied(&run);
+        records.extend(latency_records(&run).into_iter().chain(transaction_records(&run)));
     }
     server.feed("9732", records);
     let mut agent = server.agent(&[]);
@@ -239,6 +241,8 @@ fn responses_are_as_described() {
         "/v1/tree?kind=all&reverse=true",
         "/v2/latency/report?run=v1",
         "/v2/latency/compare?a=v1&b=v2",
+        "/v2/latency/compare/report?a=v1&b=v2",
+        "/v2/latency/transactions?slowest=true&limit=3",
     ];
     let wrong = [
         "/v2/p2p?limit=x",
@@ -250,6 +254,8 @@ fn responses_are_as_described() {
         "/v2/trace?filter=x",
         "/v2/latency/report?run=none",
         "/v2/latency/compare?a=v1&b=v1",
+        "/v2/latency/compare/report?a=v1&b=v1",
+        "/v2/latency/transactions?id=x",
     ];
     let described = document["paths"].as_object().unwrap().keys().filter(|path| !path.ends_with("/stream"));
     let described = described.map(|path| path.replace("{id}", "0").replace("{key}", &key));

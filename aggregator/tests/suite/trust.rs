@@ -1,8 +1,8 @@
 //! Authentication of agents over gRPC, and which nodes they may deliver: tokens, hosts, the operator's catalog.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::Write as _, net::TcpStream, sync::Arc, time::Duration};
 
-use chainscope_aggregator::{CatalogConfig, Config, ingest::IngestTrust};
+use chainscope_aggregator::{CatalogConfig, Config, access::AccessConfig, ingest::IngestTrust};
 use chainscope_proto::v1::{
     Batch, Hello, Record, RecordReply, RecordRequest, ingest_client::IngestClient, record::Kind, record_reply::Reply,
     record_request::Request,
@@ -170,6 +170,30 @@ fn an_agent_is_authenticated_by_the_token_of_its_host() {
     reviews.away(false);
     cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
     assert_eq!(cluster.operator().authorizations.lock().unwrap()[0], "Bearer own-token");
+}
+
+#[test]
+fn an_agent_logs_in_while_reviews_of_readers_are_held() {
+    let mut cluster = Cluster::start(&[node("a/x", &[], &["h1"])]);
+    cluster.server = None;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let access = AccessConfig::Kubernetes(Arc::clone(&cluster.reviews) as _);
+    cluster.serve(dir, store, |config| config.access = access);
+    until_true("the catalog is known", || cluster.ready() == 200);
+    cluster.reviews.is_holding.send_replace(true);
+    let readers: Vec<TcpStream> = (0..40)
+        .map(|number| {
+            let mut stream = TcpStream::connect(cluster.server().http()).unwrap();
+            write!(stream, "GET /nodes HTTP/1.1\r\nhost: a\r\nauthorization: Bearer held-{number}\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    until_true("reviews are under way", || cluster.reviews.requests() >= 4);
+    let mut agent = cluster.agent(Some("h1-token"), of_host("h1")).unwrap();
+    assert_eq!(agent.deliver("a/x", 0, 2), Ok(2));
+    cluster.reviews.is_holding.send_replace(false);
+    drop(readers);
 }
 
 #[test]

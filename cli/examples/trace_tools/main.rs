@@ -4,8 +4,8 @@
 //! cargo run --example trace_tools -- CHAINSCOPE [seconds] [messages of 4 MB]
 //! ```
 //!
-//! Each tool prints a line for each message of a fake Bitcoin Core to a pipe. Start-up is the time until its semaphores are raised;
-//! processor time, that of the tool and what the node needs more than without one, is measured at 20,000 messages/s. The tools
+//! Each tool prints a line for each message of a fake Bitcoin Core to a pipe. Start-up is the time until its first lines; processor
+//! time, that of the tool and what the node needs more than without one, is measured at 20,000 messages/s. The tools
 //! alternate, three times; the output has the medians.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
@@ -23,6 +23,14 @@ const ROUNDS: usize = 3;
 /// Messages in a second.
 const RATE: u64 = 20_000;
 const MESSAGE: &str = "net:inbound_message";
+/// Part of a line about a message of [`traffic`].
+const MEASURED: &str = "'inv'";
+/// Bytes of a line that are looked at: one with a payload has megabytes, and looking at all of it takes longer than the tool.
+const START: usize = 200;
+/// What precedes a payload.
+const PAYLOAD: &str = " bytes: ";
+/// Length of the payloads of [`payloads`]; in a line it has twice as many digits.
+const LARGE: usize = 4_000_000;
 /// Longest wait for a tool.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -87,7 +95,12 @@ struct Measured {
 /// A running tool whose lines about messages are counted.
 struct Tool {
     child: Child,
+    /// Of all messages.
     lines: Arc<AtomicU64>,
+    /// Of those of the measurement.
+    measured: Arc<AtomicU64>,
+    /// Of whole payloads of the greatest length.
+    whole: Arc<AtomicU64>,
     reader: JoinHandle<String>,
 }
 
@@ -100,20 +113,24 @@ impl Tool {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", command[0]));
-        let output = BufReader::with_capacity(1 << 20, child.stdout.take().expect("a pipe"));
-        let lines = Arc::<AtomicU64>::default();
-        let count = Arc::clone(&lines);
+        let mut output = BufReader::with_capacity(1 << 20, child.stdout.take().expect("a pipe"));
+        let [lines, measured, whole] = [(); 3].map(|()| Arc::<AtomicU64>::default());
+        let counts = [&lines, &measured, &whole].map(Arc::clone);
         let reader = std::thread::spawn(move || {
-            let mut last = String::new();
-            for line in output.lines().map_while(Result::ok) {
-                if line.contains("bound ") {
+            let (mut line, mut last) = (Vec::new(), Vec::new());
+            while output.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+                let start = first_of(&line);
+                let digits = start.find(PAYLOAD).map(|at| line.trim_ascii_end().len() - at - PAYLOAD.len());
+                let found = [start.contains("bound "), start.contains(MEASURED), digits == Some(2 * LARGE)];
+                for (count, _) in counts.iter().zip(found).filter(|(_, is_found)| *is_found) {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
-                last = line;
+                std::mem::swap(&mut line, &mut last);
+                line.clear();
             }
-            last
+            first_of(&last).trim_end().to_owned()
         });
-        Self { child, lines, reader }
+        Self { child, lines, measured, whole, reader }
     }
 
     /// Waits until no further line comes for a second, or there are so many.
@@ -140,23 +157,30 @@ impl Tool {
     }
 }
 
+/// The beginning of a line.
+fn first_of(line: &[u8]) -> String {
+    String::from_utf8_lossy(&line[..line.len().min(START)]).into_owned()
+}
+
 fn measure(command: &[&str], node: &mut FakeNode, seconds: u64) -> Measured {
     let began = Instant::now();
     let tool = Tool::start(command);
-    while node.semaphores()[MESSAGE] == 0 {
-        assert!(began.elapsed() < LIMIT, "{} is not attached", command[0]);
-        std::thread::park_timeout(Duration::from_millis(1));
+    while tool.lines.load(Ordering::Relaxed) == 0 {
+        assert!(began.elapsed() < LIMIT, "{} prints nothing", command[0]);
+        // As many lines as fill the buffer of its output.
+        node.execute(&format!("repeat 200 {MESSAGE} message_type=ping size=8 quiet=1"));
+        std::thread::park_timeout(Duration::from_millis(5));
     }
     let startup = began.elapsed().as_secs_f64();
-    // Others read what they have attached to only afterwards.
-    node.execute(&format!("repeat 100 {MESSAGE} rate=100 quiet=1"));
-    let before = tool.settle(100);
+    tool.settle(u64::MAX);
     let pid = tool.child.id();
     let (of_tool, of_node) = (processor_seconds(pid), processor_seconds(node.pid()));
     traffic(node, seconds);
-    let lines = tool.settle(before + RATE * seconds) - before;
+    tool.settle(u64::MAX);
     let (of_tool, of_node) = (processor_seconds(pid) - of_tool, processor_seconds(node.pid()) - of_node);
+    let counted = Arc::clone(&tool.measured);
     tool.end();
+    let lines = counted.load(Ordering::Relaxed);
     // The next one has to raise them itself.
     node.wait_for_semaphores(&[MESSAGE], 0);
     Measured { startup, tool: of_tool / seconds as f64, node: of_node / seconds as f64, lines }
@@ -172,15 +196,23 @@ fn payloads(chainscope: &str, node: &mut FakeNode, messages: u64) {
     let tool = Tool::start(&[chainscope, "trace", "raw", "--pid", &pid]);
     node.wait_for_semaphores(&[MESSAGE], 1);
     let began = Instant::now();
-    let reply = node.execute(&format!("repeat {messages} {MESSAGE} message_type=block size=4000000 quiet=1"));
+    let reply = node.execute(&format!("repeat {messages} {MESSAGE} message_type=block size={LARGE} quiet=1"));
     let fired = Duration::from_nanos(reply.after_ns - reply.before_ns);
     let lines = tool.settle(messages);
     let read = began.elapsed();
+    let whole = Arc::clone(&tool.whole);
     let last = tool.end();
+    let whole = whole.load(Ordering::Relaxed);
+    assert_eq!(
+        (lines, whole),
+        (messages, messages),
+        "lines, and those with a whole payload, of {messages} messages: {last}"
+    );
+    assert!(last.ends_with(" + 0 dropped"), "{last}");
     let each = |of: Duration| of.as_secs_f64() * 1000.0 / messages as f64;
     println!(
         "\n{messages} payloads of 4,000,000 bytes by `chainscope trace raw`: {:.2} ms each in the node, {:.2} ms each until printed in \
-         hexadecimal; {lines} printed; {last}",
+         hexadecimal; {whole} printed whole; {last}",
         each(fired),
         each(read)
     );

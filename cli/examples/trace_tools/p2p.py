@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Prints the P2P messages of a process with bcc: what trace_tools compares with."""
+import signal
 import sys
+import threading
 
 from bcc import BPF, USDT
 
@@ -15,33 +17,34 @@ struct message {
     u64 msg_size;
 };
 
-BPF_PERF_OUTPUT(inbound);
-BPF_PERF_OUTPUT(outbound);
+"""
 
-#define TRACE(direction) \\
-    int trace_##direction(struct pt_regs *ctx) { \\
-        struct message message = {}; \\
-        u64 address = 0, connection_type = 0, type = 0; \\
-        bpf_usdt_readarg(1, ctx, &message.peer_id); \\
-        bpf_usdt_readarg(2, ctx, &address); \\
-        bpf_probe_read_user_str(&message.peer_addr, sizeof(message.peer_addr), (void *)address); \\
-        bpf_usdt_readarg(3, ctx, &connection_type); \\
-        bpf_probe_read_user_str(&message.peer_conn_type, sizeof(message.peer_conn_type), (void *)connection_type); \\
-        bpf_usdt_readarg(4, ctx, &type); \\
-        bpf_probe_read_user_str(&message.msg_type, sizeof(message.msg_type), (void *)type); \\
-        bpf_usdt_readarg(5, ctx, &message.msg_size); \\
-        direction.perf_submit(ctx, &message, sizeof(message)); \\
-        return 0; \\
-    }
-TRACE(inbound)
-TRACE(outbound)
+# Of each direction: bcc expands its functions in no macro.
+FUNCTION = """
+BPF_PERF_OUTPUT(DIRECTION);
+
+int trace_DIRECTION(struct pt_regs *ctx) {
+    struct message message = {};
+    u64 address = 0, connection_type = 0, type = 0;
+    bpf_usdt_readarg(1, ctx, &message.peer_id);
+    bpf_usdt_readarg(2, ctx, &address);
+    bpf_probe_read_user_str(&message.peer_addr, sizeof(message.peer_addr), (void *)address);
+    bpf_usdt_readarg(3, ctx, &connection_type);
+    bpf_probe_read_user_str(&message.peer_conn_type, sizeof(message.peer_conn_type), (void *)connection_type);
+    bpf_usdt_readarg(4, ctx, &type);
+    bpf_probe_read_user_str(&message.msg_type, sizeof(message.msg_type), (void *)type);
+    bpf_usdt_readarg(5, ctx, &message.msg_size);
+    DIRECTION.perf_submit(ctx, &message, sizeof(message));
+    return 0;
+}
 """
 
 usdt = USDT(pid=int(sys.argv[1]))
-bpf_functions = {"inbound": "trace_inbound", "outbound": "trace_outbound"}
-for direction, function in bpf_functions.items():
-    usdt.enable_probe_or_bail(f"net:{direction}_message", function)
-bpf = BPF(text=PROGRAM, usdt_contexts=[usdt])
+directions = ["inbound", "outbound"]
+for direction in directions:
+    usdt.enable_probe_or_bail(f"net:{direction}_message", f"trace_{direction}")
+functions = [FUNCTION.replace("DIRECTION", direction) for direction in directions]
+bpf = BPF(text=PROGRAM + "".join(functions), usdt_contexts=[usdt])
 
 
 def printer(direction):
@@ -55,11 +58,12 @@ def printer(direction):
     return show
 
 
-for direction in bpf_functions:
+for direction in directions:
     # The scripts' default of 8 pages.
     bpf[direction].open_perf_buffer(printer(direction))
-try:
-    while True:
-        bpf.perf_buffer_poll()
-except KeyboardInterrupt:
-    sys.stdout.flush()
+
+# An exception in a callback of bcc would be lost.
+stopped = threading.Event()
+signal.signal(signal.SIGINT, lambda _signal, _frame: stopped.set())
+while not stopped.is_set():
+    bpf.perf_buffer_poll(timeout=100)

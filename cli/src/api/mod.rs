@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use chainscope_hygiene::Escaped;
 use serde_json::Value;
 use ureq::{http::Uri, tls::TlsConfig};
 
@@ -144,16 +145,20 @@ impl Api {
         if let Some(token) = self.token.get()? {
             request = request.header("authorization", format!("Bearer {token}"));
         }
+        let parameters = query.iter().map(|(name, value)| format!(" {name}={value}")).collect::<String>();
+        // Before the response, which may be long in coming.
+        terminal::detail(&format!("GET {url}{parameters}"));
         let start = Instant::now();
         let response = request.call().map_err(|error| unreachable(&url, &error))?;
         let status = response.status();
-        let parameters = query.iter().map(|(name, value)| format!(" {name}={value}")).collect::<String>();
-        terminal::detail(&format!("GET {url}{parameters}: {status} after {} ms", start.elapsed().as_millis()));
+        let id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let named = id.as_ref().map(|id| format!(", request {}", Escaped(id))).unwrap_or_default();
+        terminal::detail(&format!("{status} after {} ms{named}", start.elapsed().as_millis()));
         let mut body = response.into_body().into_reader();
         if !status.is_success() {
             let mut text = String::new();
             body.by_ref().take(64 * 1024).read_to_string(&mut text)?;
-            return Err(Problem::parse(&text).of_response(&url, status).into());
+            return Err(Problem::parse(&text).of_response(&url, status, id.as_deref()).into());
         }
         Ok(body)
     }

@@ -24,9 +24,13 @@ impl Problem {
         serde_json::from_str(body).unwrap_or_else(|_| Self { detail: body.trim().to_owned(), ..Self::default() })
     }
 
-    /// The error of a response with this status to a request for `url`.
-    pub(super) fn of_response(self, url: &str, status: StatusCode) -> Failure {
-        let failure = Failure::response(status.as_u16(), format!("{url}: {status}: {}", Escaped(&self.detail)));
+    /// The error of a response with this status to a request for `url`. A failure of the server names the request as the
+    /// server's log does.
+    pub(super) fn of_response(self, url: &str, status: StatusCode, request_id: Option<&str>) -> Failure {
+        let request = request_id.filter(|_| status.is_server_error());
+        let request = request.map(|id| format!(" (request {})", Escaped(id))).unwrap_or_default();
+        let message = format!("{url}: {status}: {}{request}", Escaped(&self.detail));
+        let failure = Failure::response(status.as_u16(), message);
         match self.hint(status.as_u16()) {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -61,5 +65,23 @@ impl Problem {
             503 => Some("the server is busy or starting: try again in some seconds".to_owned()),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_server_names_the_request() {
+        let shown = |status| {
+            let problem = Problem::parse(r#"{"detail":"the database\nis busy"}"#);
+            problem.of_response("http://a/nodes", status, Some("4711")).to_string()
+        };
+        assert_eq!(
+            shown(StatusCode::SERVICE_UNAVAILABLE),
+            "http://a/nodes: 503 Service Unavailable: the database\\u{a}is busy (request 4711)"
+        );
+        assert_eq!(shown(StatusCode::NOT_FOUND), "http://a/nodes: 404 Not Found: the database\\u{a}is busy");
     }
 }

@@ -76,6 +76,11 @@ impl ApiArgs {
         }
     }
 
+    /// Whether flags give a server, not only a variable.
+    pub(crate) fn is_named(&self) -> bool {
+        self.url.is_some() || self.has_kube_flags()
+    }
+
     /// Whether a server is given.
     pub(crate) fn is_given(&self) -> bool {
         self.url().is_some() || self.is_kube()

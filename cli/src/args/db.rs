@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::OutputArgs;
+
 /// Check, back up, restore or compact the database of a stopped server.
 #[derive(Debug, Args)]
 #[command(after_help = NOTES)]
@@ -21,7 +23,10 @@ pub(crate) struct DbArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DbCommand {
     /// Read all of the database and check that it is complete and agrees with itself; exit code 1 if not
-    Check,
+    Check {
+        #[command(flatten)]
+        output: OutputArgs,
+    },
     /// Write a copy into a directory that does not exist yet
     ///
     /// On the same file system the files are linked, which takes no time and no space; such a copy does not outlive the disk.
@@ -50,6 +55,7 @@ is a backup, with every record that was acknowledged.
 
 Examples:
   chainscope db check
+  chainscope db check -o json | jq .problem_count
   chainscope db backup /mnt/backup/monday
   chainscope db restore /mnt/backup/monday --data-dir /var/lib/chainscope
   chainscope db compact --config /etc/chainscope/chainscope.toml

@@ -2,7 +2,6 @@
 
 mod api;
 mod connection;
-#[cfg_attr(not(feature = "rocksdb"), expect(dead_code, reason = "only `db::maintenance` reads them"))]
 mod db;
 mod demo;
 mod latency;
@@ -29,8 +28,8 @@ pub(crate) use self::{
     db::DbArgs,
     demo::DemoArgs,
     latency::{
-        CompareArgs, FailOn, LatencyArgs, LatencyCommand, ProbedExits, RecordArgs, RecordedProcess, ReportArgs,
-        TransactionsArgs,
+        CompareArgs, ExportArgs, ExportFormat, FailOn, LatencyArgs, LatencyCommand, ListArgs, ProbedExits, RecordArgs,
+        RecordedProcess, ReportArgs, SourceArgs, TransactionsArgs,
     },
     logs::LogsArgs,
     manual::{CompletionsArgs, ExecArgs, ManArgs},

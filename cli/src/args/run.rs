@@ -16,7 +16,7 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "FILE", env = "CHAINSCOPE_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Record the node that listens for peers on this port, without a configuration file
-    #[arg(long, value_name = "PORT", conflicts_with = "config")]
+    #[arg(long, value_name = "PORT", conflicts_with = "config", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) p2p_port: Option<u16>,
     /// The node's identity.json [default: found from the node's arguments]
     #[arg(long, value_name = "FILE", requires = "p2p_port")]

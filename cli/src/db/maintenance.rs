@@ -7,12 +7,13 @@ use std::{
 };
 
 use bytesize::ByteSize;
-use chainscope_hygiene::Escaped;
+use chainscope_hygiene::{Escaped, EscapedJson};
 use chainscope_store::{Error, Offline, Report, Store};
+use serde_json::{Value, json};
 
 use super::progress::report;
 use crate::{
-    args::{DbArgs, DbCommand},
+    args::{DbArgs, DbCommand, Format},
     failure::Failure,
     run::{default_config, read_config},
     terminal,
@@ -26,7 +27,7 @@ pub(crate) fn run(args: DbArgs) -> anyhow::Result<()> {
     };
     let database = database.join("db");
     match command {
-        DbCommand::Check => check(&database),
+        DbCommand::Check { output } => check(&database, output.format()),
         DbCommand::Backup { to } => backup(&database, &to),
         DbCommand::Restore { from } => restore(&from, &database),
         DbCommand::Compact => compact(&database),
@@ -47,15 +48,18 @@ fn open(database: &Path) -> anyhow::Result<Offline> {
     Offline::open(database).map_err(|error| advise(error, database))
 }
 
-fn check(database: &Path) -> anyhow::Result<()> {
+fn check(database: &Path, format: Format) -> anyhow::Result<()> {
     let offline = open(database)?;
     let found = report(&format!("checking {}", database.display()), |progress| {
         offline.check(&mut |report| progress.set(format!("{} rows, {} chunks", report.rows, report.chunks)))
     });
     let found = found.map_err(|error| advise(error, database))?;
-    terminal::write(summary(&found).as_bytes())?;
+    match format {
+        Format::Table => terminal::write(summary(&found).as_bytes())?,
+        Format::Json | Format::Jsonl => terminal::line(&EscapedJson(&document(&found).to_string()).to_string())?,
+    }
     if found.is_sound() {
-        return terminal::line("no problems found");
+        return if format == Format::Table { terminal::line("no problems found") } else { Ok(()) };
     }
     let problems = Failure::new(format!("problems found in {}: {}", database.display(), found.problem_count));
     Err(problems.hint(start_again(database)).into())
@@ -77,6 +81,21 @@ fn summary(report: &Report) -> String {
         text.push_str(&format!("and {unlisted} more problems\n"));
     }
     text
+}
+
+/// The same as JSON. `problems` has the first ones.
+fn document(report: &Report) -> Value {
+    let Report { nodes, segments, rows, postings, chunks, chunks_absent, problems, problem_count } = report;
+    json!({
+        "nodes": nodes,
+        "segments": segments,
+        "rows": rows,
+        "index_entries": postings,
+        "chunks": chunks,
+        "chunks_absent": chunks_absent,
+        "problem_count": problem_count,
+        "problems": problems,
+    })
 }
 
 fn backup(database: &Path, to: &Path) -> anyhow::Result<()> {

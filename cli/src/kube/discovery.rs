@@ -6,8 +6,8 @@ use serde::Deserialize;
 use super::kubectl::Kubectl;
 use crate::failure::{self, Exit, Failure};
 
-/// Labels of the aggregator's Service and StatefulSet.
-const LABELS: &str = "app.kubernetes.io/name=chainscope,app.kubernetes.io/component=aggregator";
+/// Labels of the aggregator's Service and StatefulSet that no value of the chart changes.
+const LABELS: &str = "app.kubernetes.io/part-of=chainscope,app.kubernetes.io/component=aggregator";
 /// Name of the port of the API.
 const API_PORT: &str = "api";
 
@@ -118,7 +118,7 @@ pub(super) fn find(kubectl: &Kubectl, namespace: Option<&str>) -> anyhow::Result
         kubectl.json(&["get", "services,statefulsets", "-l", LABELS, &scope, "-o", "json"]).map_err(|error| {
             if failure::exit(&error) == Exit::Refused && failure::hint(&error).is_none() && namespace.is_none() {
                 let hint = "--namespace NAMESPACE, that of Chainscope, needs the right to list its Services and StatefulSets only";
-                return Failure::refused(format!("{error:#}")).hint(hint).into();
+                return Failure::refused(failure::one_line(&error)).hint(hint).into();
             }
             error
         })?;

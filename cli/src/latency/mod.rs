@@ -1,78 +1,77 @@
-//! `chainscope latency`: runs of a file as text, JSON or a page; comparison for CI.
+//! `chainscope latency`: runs of a file or of an aggregator as text, JSON or a page; comparison for CI.
 
+mod files;
 mod record;
+mod source;
 
 use std::{fs, path::Path};
 
 use anyhow::Context as _;
-use chainscope_hygiene::EscapedJson;
 use chainscope_latency::{
-    Run, Time,
-    database::{Database, TransactionFilter},
     html,
-    report::{self, Report, RunSummary, TransactionRow},
-    text,
-    verdict::{Options, Verdict},
+    report::{self, Report},
+    text::{self, Text},
+    verdict::{FunctionComparison, Verdict},
 };
-use serde::Serialize;
 
+use self::source::{Answer, Source};
 use crate::{
-    args::{CompareArgs, FailOn, LatencyArgs, LatencyCommand, ReportArgs, TransactionsArgs},
+    args::{CompareArgs, FailOn, Format, LatencyArgs, LatencyCommand, ListArgs, ReportArgs, TransactionsArgs},
     failure::Failure,
-    terminal, time,
+    output::{self, JsonRows},
+    rows, terminal,
 };
+
+/// The file of runs, unless another is named.
+const DEFAULT_FILE: &str = "latency.db";
 
 pub(crate) fn run(args: LatencyArgs) -> anyhow::Result<()> {
-    let LatencyArgs { db, json, command } = args;
+    let format = args.format();
+    let LatencyArgs { db, command, .. } = args;
+    let file = db.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+    let db = db.as_deref();
     match command {
-        LatencyCommand::Record(args) => record::run(&db, &args),
-        LatencyCommand::List => {
-            let runs: Vec<RunSummary> = open(&db)?.runs()?.iter().map(RunSummary::from).collect();
-            show(&runs, json, || text::list(&runs))
+        LatencyCommand::Record(args) => record::run(file, &args),
+        LatencyCommand::List(args) => list(db, &args, format),
+        LatencyCommand::Report(args) => report(db, &args, format),
+        LatencyCommand::Compare(args) => compare(db, &args, format),
+        LatencyCommand::Transactions(args) => transactions(db, &args, format),
+        LatencyCommand::Import(args) => files::import(file, &args.from),
+        LatencyCommand::Export(args) => files::export(file, &args),
+    }
+}
+
+/// Prints a list: as text, one document, or an object per line.
+fn show_rows<T>(
+    answer: &Answer<Vec<T>>,
+    format: Format,
+    text: impl FnOnce(&[T], Option<usize>) -> Text,
+) -> anyhow::Result<()> {
+    match format {
+        Format::Table => show_text(&text(&answer.value, terminal::columns())),
+        Format::Json => output::document(&answer.json),
+        Format::Jsonl => {
+            let mut lines = JsonRows::new(format);
+            rows::elements(&answer.json)?.into_iter().try_for_each(|row| lines.row(row))?;
+            lines.end()
         }
-        LatencyCommand::Report(args) => report(&open(&db)?, &args, json),
-        LatencyCommand::Compare(args) => compare(&open(&db)?, &args, json),
-        LatencyCommand::Transactions(args) => transactions(&open(&db)?, args, json),
-        LatencyCommand::Import { from } => import(&db, &from),
-        LatencyCommand::Export { to, runs } => {
-            let database = open(&db)?;
-            let mut selected = Vec::new();
-            for selector in &runs {
-                selected.extend(database.select(selector)?);
-            }
-            let selected = if runs.is_empty() { database.runs()? } else { selected };
-            Ok(database.export(&selected, &to)?)
-        }
     }
 }
 
-fn open(path: &Path) -> anyhow::Result<Database> {
-    if path.exists() {
-        return Ok(Database::open(path)?);
+/// Prints a document: as text or JSON, which has one line.
+fn show(answer: &Answer<Report>, format: Format, text: impl FnOnce(Option<usize>) -> Text) -> anyhow::Result<()> {
+    match format {
+        Format::Table => show_text(&text(terminal::columns())),
+        Format::Json | Format::Jsonl => output::document(&answer.json),
     }
-    let missing = Failure::refused(format!("{}: no such file of runs", path.display()));
-    Err(missing.hint("name it with --db, or add runs with `latency import`").into())
 }
 
-fn show(value: &impl Serialize, json: bool, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-    if json {
-        return terminal::line(&EscapedJson(&serde_json::to_string(value)?).to_string());
+fn show_text(text: &Text) -> anyhow::Result<()> {
+    terminal::write(text.text.as_bytes())?;
+    if !text.omitted.is_empty() {
+        terminal::note(&format!("not shown at this width: {}; -o json has everything", text.omitted.join(", ")));
     }
-    terminal::write(text().as_bytes())
-}
-
-/// The runs that selectors mean, each once, in order of time; all without selectors.
-fn select(database: &Database, selectors: &[String]) -> anyhow::Result<Vec<Run>> {
-    let mut infos = Vec::new();
-    for selector in selectors {
-        infos.extend(database.select(selector)?);
-    }
-    if selectors.is_empty() {
-        infos = database.runs()?;
-    }
-    infos.sort_by_key(|info| (info.start, info.id));
-    infos.dedup_by_key(|info| info.id);
-    infos.iter().map(|info| Ok(database.run(info)?)).collect()
+    Ok(())
 }
 
 fn write_page(report: &Report, path: Option<&Path>) -> anyhow::Result<()> {
@@ -80,23 +79,22 @@ fn write_page(report: &Report, path: Option<&Path>) -> anyhow::Result<()> {
     fs::write(path, html::render(report)).with_context(|| path.display().to_string())
 }
 
-fn report(database: &Database, args: &ReportArgs, json: bool) -> anyhow::Result<()> {
-    let report = Report::of_runs(&select(database, &args.runs)?, &Options::default());
-    write_page(&report, args.html.as_deref())?;
-    show(&report, json, || text::report(&report))
+fn list(db: Option<&Path>, args: &ListArgs, format: Format) -> anyhow::Result<()> {
+    let runs = Source::open(db, &args.source)?.runs(args)?;
+    show_rows(&runs, format, text::list)
 }
 
-fn compare(database: &Database, args: &CompareArgs, json: bool) -> anyhow::Result<()> {
-    let side = |selector: &String| select(database, std::slice::from_ref(selector));
-    let (a, b) = (side(&args.a)?, side(&args.b)?);
-    if let Some(both) = a.iter().find(|run| b.iter().any(|other| other.info.id == run.info.id)) {
-        return Err(Failure::refused(format!("run {} is on both sides", both.info.id)).into());
-    }
-    let options = Options { margin: args.margin / 100.0, ..Options::default() };
-    let report = Report::of_comparison(&a, &b, &options);
-    write_page(&report, args.html.as_deref())?;
-    let Some(comparison) = &report.comparison else { return Ok(()) };
-    show(comparison, json, || text::comparison(comparison))?;
+fn report(db: Option<&Path>, args: &ReportArgs, format: Format) -> anyhow::Result<()> {
+    let report = Source::open(db, &args.source)?.report(&args.runs)?;
+    write_page(&report.value, args.html.as_deref())?;
+    show(&report, format, |width| text::report(&report.value, width))
+}
+
+fn compare(db: Option<&Path>, args: &CompareArgs, format: Format) -> anyhow::Result<()> {
+    let report = Source::open(db, &args.source)?.comparison(args)?;
+    write_page(&report.value, args.html.as_deref())?;
+    let comparison = report.value.comparison.as_ref().context("the server did not return a comparison")?;
+    show(&report, format, |width| text::comparison(comparison, &report.value.differences, width))?;
     let fail_on = match args.fail_on {
         FailOn::Slower => report::FailOn::Slower,
         FailOn::Inconclusive => report::FailOn::Inconclusive,
@@ -104,7 +102,7 @@ fn compare(database: &Database, args: &CompareArgs, json: bool) -> anyhow::Resul
     match report::exit_code(comparison, fail_on) {
         0 => Ok(()),
         code => {
-            let named = |function: &&chainscope_latency::verdict::FunctionComparison| match comparison.verdict {
+            let named = |function: &&FunctionComparison| match comparison.verdict {
                 Verdict::Slower => function.verdict == Verdict::Slower,
                 _ => function.verdict == Verdict::Inconclusive,
             };
@@ -116,32 +114,7 @@ fn compare(database: &Database, args: &CompareArgs, json: bool) -> anyhow::Resul
     }
 }
 
-fn transactions(database: &Database, args: TransactionsArgs, json: bool) -> anyhow::Result<()> {
-    let at = |parameter: u64| Time(i64::try_from(time::nanoseconds(parameter)).unwrap_or(i64::MAX));
-    let filter = TransactionFilter {
-        id_prefix: args.id,
-        kind: args.r#type,
-        result: args.result,
-        from: args.period.since.map(at),
-        to: args.period.until.map(at),
-        run: None,
-        slowest_first: args.slowest,
-        limit: args.limit,
-    };
-    let found = database.transactions(&filter)?;
-    let rows: Vec<TransactionRow> = found.iter().map(|(run, fact)| TransactionRow::new(*run, fact)).collect();
-    show(&rows, json, || text::transactions(&rows))
-}
-
-fn import(db: &Path, from: &Path) -> anyhow::Result<()> {
-    let imported = Database::create_or_open(db)?.import(from)?;
-    terminal::note(&format!(
-        "{} runs, {} blocks, {} transactions; {} rows lie in several collections, {} in none",
-        imported.runs.len(),
-        imported.blocks,
-        imported.transactions,
-        imported.ambiguous,
-        imported.outside
-    ));
-    Ok(())
+fn transactions(db: Option<&Path>, args: &TransactionsArgs, format: Format) -> anyhow::Result<()> {
+    let found = Source::open(db, &args.source)?.transactions(args)?;
+    show_rows(&found, format, text::transactions)
 }

@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::Context as _;
 use chainscope_agent::latency::{
-    Exits, Pattern, Plan, ProcessState, Program, RecordOptions, Recorder, SpanRequest, TransactionRequest, ready_sets,
+    Exits, FindError, Hazard, Pattern, Plan, ProcessState, Program, RecordError, RecordOptions, Recorder, Skipped,
+    SpanRequest, TransactionRequest, ready_sets,
 };
 use chainscope_hygiene::Escaped;
 use chainscope_latency::{Block, RunId, database::Database};
@@ -33,10 +34,11 @@ pub(super) fn run(db: &Path, args: &RecordArgs) -> anyhow::Result<()> {
         let mut options = options(args);
         options.tags.extend(process.and_then(|process| process.tag.clone()));
         let program = Program::open(process.map(|process| process.pid), args.exe.as_deref())?;
-        let mut plan = Plan::new(program, &asked.spans, &options)?;
+        let mut plan = Plan::new(program, &asked.spans, &options).map_err(advise)?;
         if let Some(transactions) = &asked.transactions {
             plan = plan.with_transactions(transactions, &options)?;
         }
+        plan.note_inlined();
         show(&plan);
         planned.push((plan, options));
     }
@@ -68,18 +70,18 @@ struct Asked {
 
 impl Asked {
     fn read(args: &RecordArgs) -> anyhow::Result<Self> {
-        let request = |name: Option<&str>, entry: &str, exit: Option<&str>, counts_returns: bool| {
-            let exit = exit.map(pattern).transpose()?;
-            anyhow::Ok(SpanRequest { name: name.map(str::to_owned), entry: pattern(entry)?, exit, counts_returns })
+        let request = |entry: &str, exit: Option<&str>, counts_returns: bool| {
+            let (entry, exit) = (pattern(entry)?, exit.map(pattern).transpose()?);
+            anyhow::Ok(SpanRequest { name: None, entry, exit, counts_returns, is_optional: false })
         };
         let (mut spans, mut transactions) = (Vec::new(), None);
         for function in &args.function {
-            spans.push(request(None, function, None, args.returns)?);
+            spans.push(request(function, None, args.returns)?);
         }
         for span in &args.span {
             let (entry, exit) =
                 span.split_once("..").ok_or_else(|| Failure::refused(format!("{span}: not ENTRY..EXIT")))?;
-            spans.push(request(None, entry, Some(exit), args.returns)?);
+            spans.push(request(entry, Some(exit), args.returns)?);
         }
         let default = if spans.is_empty() && args.set.is_empty() { vec!["rippled".to_owned()] } else { Vec::new() };
         let sets = ready_sets().context("the ready sets")?;
@@ -88,7 +90,9 @@ impl Asked {
             let set = sets.iter().find(|set| set.name == *name);
             let set = set.ok_or_else(|| Failure::refused(format!("no set {name}: there is {}", known.join(", "))))?;
             for span in &set.spans {
-                spans.push(request(Some(&span.name), &span.entry, span.exit.as_deref(), span.returns)?);
+                // Programs have not all of a set.
+                let request = request(&span.entry, span.exit.as_deref(), span.returns)?;
+                spans.push(SpanRequest { name: Some(span.name.clone()), is_optional: true, ..request });
             }
             if let Some(set) = &set.transactions {
                 let (name, tracepoint) = (set.name.clone(), set.tracepoint.clone());
@@ -103,6 +107,31 @@ fn pattern(text: &str) -> Result<Pattern, Failure> {
     text.parse().map_err(|error| Failure::refused(format!("{text}: {error}")))
 }
 
+/// An error of the plan, with what to do about it.
+fn advise(error: RecordError) -> anyhow::Error {
+    match &error {
+        RecordError::Find(FindError::TooMany { count, .. }) => {
+            let hint = format!("to time all of them: --max-functions {count}");
+            Failure::refused(error.to_string()).hint(hint).into()
+        }
+        RecordError::OcamlReturns(_) => Failure::refused(error.to_string()).hint("leave out --exits return").into(),
+        _ => error.into(),
+    }
+}
+
+/// What a return probe may do to the process.
+fn danger(hazard: Hazard) -> &'static str {
+    match hazard {
+        Hazard::Unexamined => {
+            "if its processes have exceptions or coroutines, one that leaves a timed function will end them"
+        }
+        Hazard::Coroutines => {
+            "the program switches stacks (coroutines, signals); that in a timed function will end the process"
+        }
+        _ => "the program has exceptions; one that leaves a timed function will end the process",
+    }
+}
+
 /// Says what is timed, what that costs, and what is left out.
 fn show(plan: &Plan) {
     let exits = if plan.has_return_probes { "return probes" } else { "instructions" };
@@ -111,28 +140,48 @@ fn show(plan: &Plan) {
         plan.functions.len(),
         plan.program.path().display()
     ));
-    if plan.has_return_probes && plan.hazard.is_some() {
-        terminal::note("warning: the program has exceptions; one that leaves a timed function will end the process");
+    if let Some(hazard) = plan.hazard.filter(|_| plan.has_return_probes) {
+        terminal::note(&format!("warning: {}", danger(hazard)));
+    }
+    for note in &plan.notes {
+        terminal::note(&format!("  {note}"));
     }
     for function in &plan.functions {
         let cost = function.cost.as_nanos() as f64 / 1000.0;
         let notes: String = function.notes.iter().map(|note| format!("; {note}")).collect();
-        terminal::note(&format!("  {}: about {cost:.1} µs a call{notes}", Escaped(&function.timed.name)));
+        let name = Escaped(&function.timed.name);
+        terminal::note(&format!("  {name}: about {cost:.1} µs a call ({}){notes}", function.probes));
     }
     if let Some(transactions) = &plan.transactions {
         let cost = transactions.cost.as_nanos() as f64 / 1000.0;
-        terminal::note(&format!("  {} one by one: about {cost:.1} µs each", Escaped(&transactions.timed.name)));
+        let name = Escaped(&transactions.timed.name);
+        terminal::note(&format!("  {name} one by one: about {cost:.1} µs each ({})", transactions.probes));
     }
-    for skipped in &plan.skipped {
+    show_skipped(&plan.skipped);
+}
+
+fn show_skipped(skipped: &[Skipped]) {
+    for skipped in skipped {
         terminal::note(&format!("  {} is not timed: {}", Escaped(&skipped.function), skipped.reason));
     }
+}
+
+/// Attaches, and shows on a terminal how far that is.
+fn attach(plan: &Plan, options: &RecordOptions) -> Result<Recorder, RecordError> {
+    let recorder = Recorder::attach_with(plan, options, &mut |done, total| {
+        terminal::progress(&format!("attaching to functions: {done} of {total}"));
+    });
+    terminal::progress("");
+    let recorder = recorder?;
+    show_skipped(recorder.skipped());
+    Ok(recorder)
 }
 
 fn record(db: &Path, args: &RecordArgs, planned: &[(Plan, RecordOptions)]) -> anyhow::Result<()> {
     let stop = stop_flag()?;
     let mut database = Database::create_or_open(db)?;
     // All are attached before a run is begun in the file.
-    let attached = planned.iter().map(|(plan, options)| Recorder::attach(plan, options));
+    let attached = planned.iter().map(|(plan, options)| attach(plan, options));
     let attached = attached.collect::<Result<Vec<_>, _>>()?.into_iter();
     let mut recordings =
         attached.map(|recorder| Recording::begin(&mut database, recorder)).collect::<anyhow::Result<Vec<_>>>()?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use chainscope_hygiene::EscapedJson;
 use serde_json::Value;
 
-use crate::{api::Api, hex, message_row::Row, rows::backoff};
+use crate::{api::Api, failure, hex, message_row::Row, rows::backoff};
 
 /// Largest response with a body that is shown: about a mebibyte of message.
 const MAX_BODY_BYTES: u64 = 16 << 20;
@@ -65,7 +65,7 @@ impl Source {
                 if self.next != received {
                     failures = 0;
                 }
-                if updates.send(Update::Lost(format!("{error:#}"))).is_err() {
+                if updates.send(Update::Lost(failure::one_line(&error))).is_err() {
                     return;
                 }
                 thread::sleep(backoff(failures));
@@ -106,7 +106,7 @@ pub(super) fn spawn_loader(
         let query: Vec<_> = node.map(|node| ("node_name", node)).into_iter().collect();
         for id in ids {
             let message = api.json_within(MAX_BODY_BYTES, &format!("/v2/p2p/{id}"), &query);
-            let lines = message.and_then(|message| body(&message)).map_err(|error| format!("{error:#}"));
+            let lines = message.and_then(|message| body(&message)).map_err(|error| failure::one_line(&error));
             if updates.send(Update::Body { id, lines }).is_err() {
                 return;
             }

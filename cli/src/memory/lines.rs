@@ -53,11 +53,19 @@ enum Name {
 
 /// Prints the JSON of a tree; sizes have signs if it is a difference.
 pub(super) fn print(text: String, is_difference: bool) -> anyhow::Result<()> {
+    print_to(text, is_difference, terminal::line)
+}
+
+fn print_to(
+    text: String,
+    is_difference: bool,
+    mut each: impl FnMut(&str) -> anyhow::Result<()> + Send + 'static,
+) -> anyhow::Result<()> {
     let printing = thread::Builder::new().name("tree".to_owned()).stack_size(STACK_BYTES).spawn(move || {
         let mut json = serde_json::Deserializer::from_str(&text);
         json.disable_recursion_limit();
         let root = Node::deserialize(&mut json).context("/v1/tree did not return a tree")?;
-        each_line(&root, is_difference, &mut |line| terminal::line(line))
+        each_line(&root, is_difference, &mut each)
     });
     printing?.join().map_err(|_| anyhow!("the tree could not be printed"))?
 }
@@ -145,7 +153,9 @@ fn size(kib: i64, is_difference: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Node, each_line, print};
+    use std::sync::mpsc;
+
+    use super::{Node, each_line, print_to};
 
     fn lines(json: &str, is_difference: bool) -> Vec<String> {
         let root: Node = serde_json::from_str(json).unwrap();
@@ -200,6 +210,8 @@ mod tests {
         let depth = 30_000;
         let open = r#"{"name":{"offset":"1","executable":"x","functionName":null},"value":1,"cacheValue":0,"frames":["#;
         let text = format!(r#"{{"value":1,"cacheValue":0,"frames":[{}{}]}}"#, open.repeat(depth), "]}".repeat(depth));
-        print(text, false).unwrap();
+        let (printed, lines) = mpsc::sync_channel(depth + 1);
+        print_to(text, false, move |line| Ok(printed.send(line.to_owned())?)).unwrap();
+        assert_eq!(lines.iter().filter(|line| line == "        1 KiB 100.0 %  x@1").count(), depth);
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use bytesize::ByteSize;
 use chainscope_hygiene::{Escaped, EscapedJson};
 use chainscope_trace::{
-    archive::{Ending, Info},
+    archive::{Ending, Info, Program},
     json,
     view::accounting_line,
 };
@@ -34,6 +34,12 @@ fn state(info: &Info) -> String {
     }
 }
 
+/// The time of a reading of the monotonic clock, nanoseconds since 1970.
+fn wall(info: &Info, monotonic_ns: u64) -> i64 {
+    let after = i128::from(monotonic_ns) - i128::from(info.start.monotonic_ns);
+    i64::try_from(i128::from(info.start.wall_ns) + after).unwrap_or(0)
+}
+
 fn seconds(info: &Info) -> f64 {
     let (from, until) = (info.accounting.from.monotonic_ns, info.accounting.until.monotonic_ns);
     until.saturating_sub(from) as f64 / 1e9
@@ -56,11 +62,15 @@ fn text(name: &str, size: u64, info: &Info) -> String {
     }
     line("Duration:", format!("{:.3} s", seconds(info)));
     line("Events:", info.events.to_string());
-    let pids: Vec<String> = info.processes.iter().map(u32::to_string).collect();
-    line("Processes:", pids.join(", "));
-    for (path, contract) in &info.files {
+    let started = |start_ns: &u64| format!(" (started {})", json::rfc3339(wall(info, *start_ns)));
+    let processes = info.processes.iter();
+    let processes: Vec<String> =
+        processes.map(|(pid, start)| format!("{pid}{}", start.as_ref().map(started).unwrap_or_default())).collect();
+    line("Processes:", processes.join(", "));
+    for Program { path, contract, build_id } in &info.files {
         let contract = contract.as_deref().map_or_else(|| "no contract".to_owned(), |name| format!("contract {name}"));
-        line("Program:", format!("{} ({})", Escaped(path), Escaped(&contract)));
+        let build_id = build_id.as_deref().map(|id| format!(", build id {id}")).unwrap_or_default();
+        line("Program:", format!("{} ({}{})", Escaped(path), Escaped(&contract), Escaped(&build_id)));
     }
     let _ =
         writeln!(text, "\n{:>10} {:>10} {:>10} {:>10}  TRACEPOINT", "EVENTS", "INCOMPLETE", "UNREADABLE", "DROPPED");
@@ -86,7 +96,10 @@ fn object(name: &str, size: u64, info: &Info) -> Value {
         });
         (name.clone(), counts)
     });
-    let files = info.files.iter().map(|(path, contract)| json!({ "path": path, "contract": contract }));
+    let program = |Program { path, contract, build_id }: &Program| json!({ "path": path, "contract": contract, "build_id": build_id });
+    let files = info.files.iter().map(program);
+    let process = |(pid, start): (&u32, &Option<u64>)| json!({ "pid": pid, "start": start.map(|start| json::rfc3339(wall(info, start))) });
+    let processes = info.processes.iter().map(process);
     json!({
         "file": name,
         "written_by": info.program,
@@ -98,7 +111,7 @@ fn object(name: &str, size: u64, info: &Info) -> Value {
         "last_event": info.span.map(|(_, last)| json::rfc3339(last.wall_ns)),
         "duration_s": seconds(info),
         "events": info.events,
-        "processes": info.processes,
+        "processes": processes.collect::<Vec<_>>(),
         "programs": files.collect::<Vec<_>>(),
         "tracepoints": tracepoints.collect::<Map<_, _>>(),
         "accounting": json::accounting(&info.accounting),

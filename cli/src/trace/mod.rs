@@ -1,5 +1,6 @@
 //! `chainscope trace`: events of tracepoints, as lines, as JSON, or on the screen.
 
+mod ending;
 mod info;
 mod lines;
 mod live;
@@ -20,13 +21,14 @@ use chainscope_trace::{
 use clap::Args;
 
 use self::{
+    ending::Ending,
     packets::Packets,
     recording::{Recorder, Recording},
     screen::Screen,
 };
 use crate::{
     args::{
-        Period, TraceArgs,
+        Format as OutputFormat, Period, TraceArgs,
         trace::{Options, RawArgs, ViewArgs, What},
     },
     terminal,
@@ -39,34 +41,36 @@ pub(crate) fn run(args: TraceArgs) -> anyhow::Result<()> {
     let TraceArgs { what, options } = args;
     match what {
         What::Live(view) => {
+            let json = options.is_json()?;
             let selection = selection(&options, &Period { since: None, until: None });
-            let mut form = Form::new(&view, options.json)?;
+            let mut form = Form::new(&view, json)?;
             let live = view.source();
-            let mut source = live::attach(live, form.view())?;
-            let reported = source.skipped().len();
+            let ending = Ending::by_signal(DRAIN)?;
+            let mut source = live::attach(live, form.view(), matches!(view, ViewArgs::Raw(_)))?;
             let shown = match live.record.as_deref() {
-                None => form.show(&mut source, selection, options.json, DRAIN),
+                None => form.show(&mut source, selection, json, &ending),
                 Some(path) => {
                     let mut recorder = Recorder::new(&mut source, path)?;
-                    let shown = form.show(&mut recorder, selection, options.json, DRAIN);
+                    let shown = form.show(&mut recorder, selection, json, &ending);
                     // Also after an error, such as a closed pipe: the recording is complete.
                     recorder.finish()?;
                     shown
                 }
             };
-            // Of libraries that were loaded meanwhile.
-            live::report_skipped(&source, reported);
+            // Those that a screen would have hidden.
+            live::show_notices(&mut source);
             shown
         }
         What::Replay(replay) => {
+            let json = options.is_json()?;
             let selection = selection(&options, &replay.period);
             let mut recording = Recording::open(&replay.file)?;
-            let form = Form::new(&replay.view, options.json)?;
-            form.show(&mut recording, selection, options.json, Duration::ZERO)?;
+            let form = Form::new(&replay.view, json)?;
+            form.show(&mut recording, selection, json, &Ending::by_signal(Duration::ZERO)?)?;
             recording.check_ending();
             Ok(())
         }
-        What::Info { file } => info::run(&file, options.json),
+        What::Info { file } => info::run(&file, options.format() != OutputFormat::Table),
         What::Copy(copy) => {
             let selection = Selection { tracepoints: copy.tracepoint, ..selection(&options, &copy.period) };
             recording::copy(&copy.from, &copy.to, &selection)
@@ -118,13 +122,13 @@ impl Form {
         }
     }
 
-    /// Shows a source. `drain`: how long what was captured before a signal is still shown.
-    fn show(self, source: &mut dyn Source, selection: Selection, json: bool, drain: Duration) -> anyhow::Result<()> {
+    /// Shows a source.
+    fn show(self, source: &mut dyn Source, selection: Selection, json: bool, ending: &Ending) -> anyhow::Result<()> {
         match self {
-            Self::Lines(mut view) => lines::run(source, view.as_mut(), selection, json, drain),
-            Self::Screen(mut screen) => screen::run(source, &selection, screen.as_mut(), drain),
+            Self::Lines(mut view) => lines::run(source, view.as_mut(), selection, json, ending),
+            Self::Screen(mut screen) => screen::run(source, &selection, screen.as_mut(), ending),
             Self::Packets(mut packets) => {
-                lines::run(source, &mut packets, selection, false, drain)?;
+                lines::run(source, &mut packets, selection, false, ending)?;
                 packets.end()
             }
         }

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use chainscope_hygiene::EscapedTruncated;
 use chainscope_trace::{
     Accounting, Attachment, Polled, Selection, Source, Timestamp,
-    archive::{Ending, Reader, Writer},
+    archive::{Ending, Item, Reader, Writer},
 };
 
 /// What writes recordings.
@@ -104,8 +104,10 @@ impl Source for Recorder<'_> {
     fn poll(&mut self, timeout: Duration) -> io::Result<Polled> {
         let polled = self.source.poll(timeout)?;
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot write the recording: {error}"));
-        if let Polled::Event(event) = &polled {
-            self.writer.event(event).map_err(failed)?;
+        match &polled {
+            Polled::Event(event) => self.writer.event(event).map_err(failed)?,
+            Polled::Process(process) => self.writer.process(*process).map_err(failed)?,
+            Polled::Idle { .. } | Polled::End => {}
         }
         if self.flushed.elapsed() > FLUSH_INTERVAL {
             self.writer.flush().map_err(failed)?;
@@ -116,6 +118,10 @@ impl Source for Recorder<'_> {
 
     fn stop(&mut self) {
         self.source.stop();
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        self.source.notices()
     }
 
     fn accounting(&mut self) -> Accounting {
@@ -133,8 +139,10 @@ pub(super) fn copy(from: &Path, to: &Path, selection: &Selection) -> anyhow::Res
     let mut writer = Writer::new(BufWriter::new(file), PROGRAM, start, &[]).with_context(writing)?;
     let (mut copied, mut seen) = (0_u64, 0_u64);
     let ended = loop {
-        match recording.reader.event() {
-            Ok(Some(event)) => {
+        match recording.reader.item() {
+            // Also of those of which no event is selected: which ones have some is not known yet.
+            Ok(Some(Item::Process(process))) => writer.process(process).with_context(writing)?,
+            Ok(Some(Item::Event(event))) => {
                 seen += 1;
                 if selection.matches(&event) {
                     writer.event(&event).with_context(writing)?;

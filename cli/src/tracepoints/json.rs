@@ -16,6 +16,7 @@ fn file(file: &Listed) -> Value {
     let processes = file.processes.iter().map(|loaded| json!({ "pid": loaded.pid, "load_bias": hex(loaded.bias) }));
     let mut value = json!({
         "path": file.path,
+        "build_id": file.image.as_ref().ok().and_then(|image| image.build_id_hex()),
         "deleted": file.is_deleted,
         "processes": processes.collect::<Vec<_>>(),
     });
@@ -78,6 +79,7 @@ fn location(file: &Listed, expected: Option<&TracepointContract>, location: &Loc
     json!({
         "address": hex(Some(location.address)),
         "file_offset": hex(location.offset),
+        "base": hex(Some(location.base)),
         "semaphore": semaphore,
         "arguments": arguments.map(|(index, argument)| self::argument(argument, index, names)).collect::<Vec<_>>(),
     })

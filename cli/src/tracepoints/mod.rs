@@ -168,7 +168,7 @@ impl Listed {
     fn agree(&mut self, contracts: &[Contract], is_named: bool) {
         let Ok(image) = &self.image else { return };
         let program = Path::new(&self.path).file_name().and_then(|name| name.to_str());
-        let found = best_match(contracts, image, program).filter(|found| is_named || found.common > found.absent);
+        let found = best_match(contracts, image, program).filter(|found| is_named || found.is_likely());
         self.contract = found.map(|found| Agreed {
             contract: found.contract.clone(),
             others: found.others.into_iter().map(Contract::name).collect(),

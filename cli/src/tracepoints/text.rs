@@ -96,7 +96,7 @@ fn location(out: &mut String, file: &Listed, location: &Location) {
         None => without.to_owned(),
     };
     let at = offset(location.offset, "in no executable segment");
-    let _ = write!(out, "  location {:#x}, {at}", location.address);
+    let _ = write!(out, "  location {:#x}, {at}, base {:#x}", location.address, location.base);
     if let Some(semaphore) = location.semaphore {
         let at = offset(semaphore.offset, "in no writable segment");
         let _ = write!(out, "; semaphore {:#x}, {at}", semaphore.address);

@@ -253,6 +253,7 @@ fn errors_have_the_next_step() {
     run(&["db", "compact", "--data-dir", data]);
     drop(running);
     run(&["db", "check", "--data-dir", data]);
+    run(&["db", "check", "--data-dir", data, "-o", "json"]);
     stdout(&["db", "backup", backup, "--data-dir", data]);
     run(&["db", "backup", backup, "--data-dir", data, "-q"]);
     run(&["db", "restore", backup, "--data-dir", data]);

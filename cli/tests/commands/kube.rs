@@ -130,7 +130,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-const LABELS: &str = "app.kubernetes.io/name=chainscope,app.kubernetes.io/component=aggregator";
+const LABELS: &str = "app.kubernetes.io/part-of=chainscope,app.kubernetes.io/component=aggregator";
 
 #[test]
 fn the_aggregator_of_a_cluster_is_found_and_reached() {

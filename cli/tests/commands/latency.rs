@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{chainscope, stdout};
 
 /// 20 blocks whose medians vary by up to 1 %, times `factor`.
-fn run(number: u8, tag: &str, factor: f64) -> Run {
+pub(crate) fn run(number: u8, tag: &str, factor: f64) -> Run {
     let start = i64::from(number) * 86_400_000_000_000;
     let block = |index: i32| {
         let mut histogram = Histogram::default();
@@ -82,12 +82,44 @@ fn comparison_in_ci() {
     let (code, text, _) =
         output(&["latency", "--db", db, "compare", "old", "equal", "--json", "--fail-on", "inconclusive"]);
     let json: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((code, &json["verdict"]), (0, &Value::from("same")));
+    assert_eq!((code, &json["comparison"]["verdict"]), (0, &Value::from("same")));
     let (code, _, error) = output(&["latency", "--db", db, "compare", "old", "old"]);
-    assert!(code == 2 && error.contains("is on both sides"), "{error}");
+    assert!(code == 2 && error.contains("is on both sides") && error.contains("hint:"), "{error}");
     let (code, _, error) = output(&["latency", "--db", db, "compare", "old", "older"]);
-    assert!(code == 1 && error.contains("no run with tag, commit or id \"older\""), "{error}");
+    let unknown = "no run with tag, commit or id \"older\"";
+    assert!(code == 1 && error.contains(unknown) && error.contains("hint: `chainscope latency list`"), "{error}");
     assert_eq!(stdout(&["latency", "--db", db, "list"]).lines().count(), 4);
+}
+
+/// The numbers of a page with the pointers of what they show.
+fn numbers(page: &str) -> Vec<(f64, &str)> {
+    page.split("<data value=\"").skip(1).map(|data| number(data).expect("a number with its pointer")).collect()
+}
+
+fn number(data: &str) -> Option<(f64, &str)> {
+    let (value, rest) = data.split_once("\" data-pointer=\"")?;
+    Some((value.parse().ok()?, rest.split_once('"')?.0))
+}
+
+#[test]
+fn every_number_of_a_page_is_in_the_json() {
+    let directory = tempfile::tempdir().expect("created");
+    let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    database(Path::new(&path("runs.db")));
+    for command in [&["report"][..], &["report", "old", "new"], &["compare", "old", "new"]] {
+        let page = path("page.html");
+        let (_, json, _) =
+            output(&[&["latency", "--db", &path("runs.db")], command, &["--html", &page, "--json"]].concat());
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        let page = fs::read_to_string(page).expect("written");
+        let shown = numbers(&page);
+        assert!(shown.len() > 30, "{command:?}: {}", shown.len());
+        for (value, pointer) in shown {
+            let exact = json.pointer(pointer).and_then(Value::as_f64);
+            let exact = exact.unwrap_or_else(|| panic!("{command:?}: no number at {pointer}"));
+            assert!((exact - value).abs() <= exact.abs() * 1e-15, "{command:?}: {pointer}: {exact} {value}");
+        }
+    }
 }
 
 #[test]
@@ -117,5 +149,31 @@ fn sample_is_imported_and_exported() {
     let spans: Vec<u64> = functions.iter().filter_map(|function| function["sides"][0]["spans"].as_u64()).collect();
     assert_eq!(spans.iter().sum::<u64>(), 20_000);
     let (code, _, error) = output(&["latency", "--db", &path("runs.db"), "export", &path("probes.db")]);
+    assert!(code == 1 && error.contains("an export does not overwrite"), "{error}");
+}
+
+#[test]
+fn histograms_are_exported_for_other_programs() {
+    let directory = tempfile::tempdir().expect("created");
+    let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    database(Path::new(&path("runs.db")));
+    let export = |name: &str, format: &str| {
+        output(&["latency", "--db", &path("runs.db"), "export", &path(name), "old", "new", "--format", format])
+    };
+    let (code, _, note) = export("metrics.json", "otlp");
+    assert!(code == 0 && note.starts_with("2 runs in "), "{note}");
+    let request: Value = serde_json::from_slice(&fs::read(path("metrics.json")).expect("written")).expect("JSON");
+    let points = |resource: &Value| {
+        let points = &resource["scopeMetrics"][0]["metrics"][0]["exponentialHistogram"]["dataPoints"];
+        let count = |point: &Value| point["count"].as_str()?.parse::<u64>().ok();
+        points.as_array().expect("a list").iter().filter_map(count).sum::<u64>()
+    };
+    let counts: Vec<u64> = request["resourceMetrics"].as_array().expect("a list").iter().map(points).collect();
+    assert_eq!(counts, [20_000, 20_000]);
+    assert_eq!(export("metrics.pb", "prometheus").0, 0);
+    let bytes = fs::read(path("metrics.pb")).expect("written");
+    let name = b"chainscope_function_duration_seconds";
+    assert!(bytes.windows(name.len()).any(|part| part == name));
+    let (code, _, error) = export("metrics.pb", "otlp");
     assert!(code == 1 && error.contains("an export does not overwrite"), "{error}");
 }

@@ -3,7 +3,9 @@
 mod db;
 mod kube;
 mod latency;
+mod latency_snapshots;
 mod live;
+mod local_snapshots;
 mod logs;
 mod messages;
 mod server;

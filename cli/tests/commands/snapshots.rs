@@ -135,11 +135,7 @@ impl Transcript<'_> {
     fn run(&mut self, columns: Option<u16>, arguments: &[&str]) {
         let mut command = chainscope(arguments);
         command.args(["--api", &self.server.url()]);
-        if let Some(columns) = columns {
-            command.env("COLUMNS", columns.to_string());
-        }
-        let width = columns.map(|columns| format!("    # {columns} columns")).unwrap_or_default();
-        self.text += &transcribe(&mut command, &format!("{}{width}", command_line(arguments)));
+        self.text += &transcribe_at(columns, &mut command, arguments);
     }
 
     /// Appends a command at both widths, as JSON, and its error for a node that does not exist.
@@ -167,6 +163,15 @@ pub(crate) fn command_line(arguments: &[&str]) -> String {
         .iter()
         .map(|argument| if argument.contains(' ') { format!("'{argument}'") } else { (*argument).to_owned() });
     format!("$ chainscope {}", quoted.collect::<Vec<_>>().join(" "))
+}
+
+/// The output of a command at a width, in a transcript; `None`: without a terminal.
+pub(crate) fn transcribe_at(columns: Option<u16>, command: &mut Command, arguments: &[&str]) -> String {
+    if let Some(columns) = columns {
+        command.env("COLUMNS", columns.to_string());
+    }
+    let width = columns.map(|columns| format!("    # {columns} columns")).unwrap_or_default();
+    transcribe(command, &format!("{}{width}", command_line(arguments)))
 }
 
 /// The output of a command in a transcript.

@@ -27,7 +27,7 @@ fn attachment(provider: &str, name: &str) -> Arc<Attachment> {
         operand: Ok(Operand::Constant(0)),
     };
     let arguments = known.arguments.iter().map(note).collect();
-    let location = Location { address: 1, offset: Some(1), semaphore: None, arguments };
+    let location = Location { address: 1, offset: Some(1), base: 0, semaphore: None, arguments };
     Arc::new(Attachment::new(provider, name, "/usr/bin/bitcoind", &location, Some((&contract.name(), known))))
 }
 
@@ -67,6 +67,7 @@ fn accounting() -> Accounting {
     let counts = |hits, delivered, dropped: u64| Counts {
         hits,
         delivered,
+        incomplete: 0,
         dropped: BTreeMap::from([("ring_full".into(), dropped)]),
     };
     let until = Timestamp { monotonic_ns: 11_000_000_000, wall_ns: START.wall_ns + 10_000_000_000 };
@@ -81,7 +82,7 @@ fn accounting() -> Accounting {
 
 const LAST_LINE: &str = "7 hits = 6 delivered + 1 dropped (net:outbound_message: ring_full 1)";
 
-fn recording(directory: &TempDir) -> PathBuf {
+pub(crate) fn recording(directory: &TempDir) -> PathBuf {
     let path = directory.path().join("node.trace");
     let mut writer = Writer::new(fs::File::create(&path).expect("valid"), "test", START, &[]).expect("valid");
     for event in events() {

@@ -1,7 +1,7 @@
 //! The screens of `chainscope trace` on a running program.
 
 use chainscope_testing::{
-    fakenode::{FakeNode, Flavour},
+    fakenode::{FakeNode, Flavour, build},
     wait,
 };
 use tempfile::TempDir;
@@ -32,6 +32,33 @@ fn selected(terminal: &Terminal) -> String {
     // The title is, too.
     let line = screen.lines().skip(1).find(|line| line.contains("\u{1b}[7m") || line.contains(";7m"));
     line.unwrap_or_default().to_owned()
+}
+
+/// Peers of two nodes with the same number have rows and messages of their own.
+#[test]
+fn peers_of_two_nodes() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let program = build(folder.path(), Flavour::Core(31));
+    let mut nodes = [FakeNode::start(&program), FakeNode::start(&program)];
+    let tool = env!("CARGO_BIN_EXE_chainscope");
+    let terminal = Terminal::start(120, 30, &format!("{tool} trace p2p-monitor --file {}", program.display()));
+    terminal.wait_for("Monitor");
+    for (number, node) in (1..).zip(&mut nodes) {
+        node.wait_for_semaphores(&["net:inbound_message"], 1);
+        node.fire(&format!(
+            "net:inbound_message peer_id=7 message_type=ping size={number}0 address=10.0.0.{number}:8333"
+        ));
+    }
+    let screen = terminal.wait_for("10.0.0.2:8333");
+    let first = nodes[0].pid().min(nodes[1].pid());
+    for (number, node) in (1..).zip(&nodes) {
+        let row = line(&screen, &format!("10.0.0.{number}:8333"));
+        assert!(row.contains(&format!("      7      0       0 B       1      {number}0 B")), "{screen:#?}");
+        assert!(row.contains(&format!("process {},", node.pid())), "{screen:#?}");
+    }
+    terminal.press(&["Enter"]);
+    let screen = terminal.wait_for(&format!(" of process {first}"));
+    assert_eq!(screen.iter().filter(|line| line.contains("<--- ping")).count(), 1, "{screen:#?}");
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! Every tracepoint as JSON, with the values, the time and the thread that the program says; bursts; bad pointers.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Command, Stdio},
+};
 
 use chainscope_testing::fakenode::{Fired, Flavour};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::{Node, nothing_lost};
@@ -98,6 +103,37 @@ fn a_burst_is_whole_and_in_order() {
     for fired in &many {
         assert_event(by_txid.remove(&fired.show("txid")).expect("delivered once"), fired);
     }
+}
+
+/// With a stopped reader and a ring of a page: the loss is said while it runs, and it is exact.
+#[test]
+fn losses_are_said_and_exact() {
+    const FIRED: usize = 5000;
+    let mut node = Node::start(Flavour::Core(31));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chainscope"));
+    command.args(["trace", "any", "mempool:removed", "--format", "{fee}", "--ring-pages", "1"]);
+    command.args(["--pid", &node.node.pid().to_string()]).stdin(Stdio::null());
+    let mut tool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&tool);
+    node.node.wait_for_semaphores(&["mempool:removed"], 1);
+    kill_process(pid, Signal::STOP).unwrap();
+    node.node.execute(&format!("repeat {FIRED} mempool:removed fee=7 quiet=1"));
+    kill_process(pid, Signal::CONT).unwrap();
+    let mut notes = BufReader::new(tool.stderr.take().unwrap()).lines();
+    let note = notes.next().unwrap().unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let mut output = String::new();
+    tool.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(tool.wait().unwrap().success());
+    let lines: Vec<&str> = output.lines().collect();
+    let (last, events) = lines.split_last().unwrap();
+    assert!(events.iter().all(|line| *line == "7"), "{events:?}");
+    let lost = FIRED - events.len();
+    assert!(lost > FIRED / 2, "{last}");
+    let losses = format!("(mempool:removed: ring_full {lost})");
+    assert_eq!(**last, *format!("{FIRED} hits = {} delivered + {lost} dropped {losses}", events.len()));
+    let rest = "--ring-pages enlarges the ring buffer";
+    assert_eq!(note, format!("{lost} hits were lost, {lost} so far {losses}; {rest}"));
 }
 
 /// Pointers that lead nowhere are listed, and have no value; texts without an end are cut where memory ends.

@@ -106,7 +106,7 @@ fn runs_of_a_process_are_recorded_listed_and_compared() {
     assert_eq!(spans, exact[0], "{report}");
     // Two runs of a second or less have no 8 blocks.
     let comparison = json(latency(&db).args(["compare", "before", "after"]));
-    assert_eq!(comparison["verdict"], "inconclusive", "{comparison}");
+    assert_eq!(comparison["comparison"]["verdict"], "inconclusive", "{comparison}");
     let page = folder.path().join("page.html");
     let written = latency(&db).args(["report", "--html"]).arg(&page).output().unwrap();
     assert!(written.status.success() && std::fs::read_to_string(&page).unwrap().contains("plain_nap"), "{written:?}");
@@ -132,9 +132,10 @@ fn two_processes_are_recorded_at_the_same_time() {
     assert_eq!((&runs[0]["tags"], &runs[1]["tags"]), (&json!(["both", "old"]), &json!(["both", "new"])), "{runs}");
     let compared = latency(&db).args(["compare", "old", "new", "--json"]).output().unwrap();
     let comparison: Value = serde_json::from_slice(&compared.stdout).unwrap();
+    let comparison = &comparison["comparison"];
     assert_eq!((compared.status.code(), &comparison["functions"][0]["design"]), (Some(3), &json!("paired")));
     let back = json(latency(&db).args(["compare", "new", "old"]));
-    assert_eq!(back["verdict"], "faster", "{back}");
+    assert_eq!(back["comparison"]["verdict"], "faster", "{back}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "records have times of the wall clock")]

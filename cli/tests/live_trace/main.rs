@@ -6,6 +6,9 @@
 mod events;
 mod latency;
 mod messages;
+mod processes;
+mod record;
 mod relay;
+mod replays;
 mod scripts;
 mod support;

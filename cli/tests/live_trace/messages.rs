@@ -1,8 +1,14 @@
 //! P2P messages: `log_p2p_traffic`, `log_raw_p2p_msgs`, `p2p_monitor`.
 
-use std::process::{Command, Stdio};
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+};
 
-use chainscope_testing::fakenode::{Fired, Flavour};
+use chainscope_testing::{
+    fakenode::{Fired, Flavour},
+    wait::until_true,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
@@ -96,6 +102,91 @@ fn payloads_are_whole() {
         }
         assert_eq!(output.lines().next_back(), Some(&*nothing_lost(fired.len())));
     }
+}
+
+/// The greatest messages, as fast as the program passes them, while each takes longer to print.
+#[test]
+fn payloads_are_whole_at_full_speed() {
+    const MESSAGES_FIRED: usize = 200;
+    const SIZE: usize = 4_000_000;
+    let mut node = Node::start(Flavour::Core(31));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chainscope"));
+    command.args(["trace", "raw", "--pid", &node.node.pid().to_string()]);
+    let mut tool = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    node.node.wait_for_semaphores(&MESSAGES, 1);
+    let settings = format!("net:inbound_message message_type=block size={SIZE} seed=42");
+    let one = node.node.fire(&settings);
+    node.node.execute(&format!("repeat {MESSAGES_FIRED} {settings} quiet=1"));
+
+    let mut output = BufReader::with_capacity(1 << 20, tool.stdout.take().unwrap());
+    let mut line = Vec::new();
+    output.read_until(b'\n', &mut line).unwrap();
+    assert_eq!(line, b"Logging raw P2P messages.\n");
+    let mut first = Vec::new();
+    output.read_until(b'\n', &mut first).unwrap();
+    let text = str::from_utf8(&first).unwrap();
+    let (start, digits) = text.trim_end().split_once(" bytes: ").unwrap();
+    assert_eq!(format!("{start} bytes"), raw_line(&one));
+    assert_eq!(format!("{:x}", Sha256::digest(hex(digits))), one.sha256());
+    for number in 0..MESSAGES_FIRED {
+        line.clear();
+        output.read_until(b'\n', &mut line).unwrap();
+        assert!(line == first, "line {number} of {} bytes", line.len());
+    }
+    kill_process(Pid::from_child(&tool), Signal::INT).unwrap();
+    line.clear();
+    output.read_until(b'\n', &mut line).unwrap();
+    assert_eq!(String::from_utf8(line).unwrap(), format!("{}\n", nothing_lost(MESSAGES_FIRED + 1)));
+    let ended = tool.wait_with_output().unwrap();
+    assert_eq!((ended.status.success(), String::from_utf8(ended.stderr).unwrap()), (true, String::new()));
+}
+
+/// Ends of payloads for which a small ring has no room are marked, said and counted.
+#[test]
+fn payloads_that_do_not_fit_are_counted() {
+    let mut node = Node::start(Flavour::Core(31));
+    let tool = node.trace(&["raw", "--ring-pages", "64"], &MESSAGES);
+    node.node.fire("net:inbound_message message_type=ping size=8");
+    // The ring is not read meanwhile.
+    tool.signal(Signal::STOP);
+    let cut = node.node.fire("net:inbound_message message_type=block size=4000000 seed=42");
+    tool.signal(Signal::CONT);
+    until_true("a note", || {
+        tool.notes().contains("of 1 events the end of a payload was lost, of 1 so far; --ring-pages")
+    });
+    let output = tool.interrupt();
+    let lines: Vec<&str> = output.lines().collect();
+    let captured = hex(payload(lines[2])).len();
+    assert!(
+        captured < 4_000_000
+            && lines[2].starts_with(&format!("Warning: incomplete message (only {captured} out of 4000000 bytes)!"))
+    );
+    assert!(lines[2].contains(raw_line(&cut).trim_start()), "{:.200}", lines[2]);
+    assert_eq!(lines[3], format!("{}; 1 delivered without the end of a payload", nothing_lost(2)));
+}
+
+/// Limits that cannot be kept are refused, not reduced.
+#[test]
+fn limits_beyond_the_possible_are_refused() {
+    for (arguments, strlen, expected) in [
+        (&["--max-text", "16385"][..], None, "invalid value '16385' for '--max-text <BYTES>'"),
+        (&[], Some("20000"), "invalid value '20000' for '--max-text <BYTES>'"),
+        (&["--max-payload", "1073741825"], None, "invalid value '1073741825' for '--max-payload <BYTES>'"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chainscope"));
+        command.args(["trace", "raw", "--pid", "1"]).args(arguments).env_remove("BPFTRACE_STRLEN");
+        let output = command.envs(strlen.map(|value| ("BPFTRACE_STRLEN", value))).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(expected), "{said}");
+    }
+    // The greatest one is kept.
+    let mut node = Node::start(Flavour::Core(28));
+    let tool =
+        node.trace(&["any", "mempool:rejected", "--format", "{reason}", "--max-text", "16384"], &["mempool:rejected"]);
+    let fired = [16_384, 16_385].map(|length| node.node.fire(&format!("mempool:rejected reason=@length:{length}")));
+    let output = tool.interrupt();
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines[0] == fired[0].show("reason") && lines[1] == format!("{}…", &fired[1].show("reason")[..16_384]));
 }
 
 /// What cannot be read is said to be missing, and nothing of the message before is shown in its place.
@@ -202,13 +293,60 @@ fn hex(digits: &str) -> Vec<u8> {
 /// The scripts take a process, or a file, without an option; their names are names of the views.
 #[test]
 fn arguments_of_the_scripts_are_accepted() {
-    let mut node = Node::start(Flavour::Tapyrus);
+    let scripts: [(&[&str], &str); 9] = [
+        (&["log_p2p_traffic"], "net:inbound_message"),
+        (&["p2p_monitor"], "net:inbound_message"),
+        (&["log_raw_p2p_msgs"], "net:inbound_message"),
+        (&["connectblock_benchmark", "0", "0", "0"], "validation:block_connected"),
+        (&["log_utxocache_flush"], "utxocache:flush"),
+        (&["log_utxos"], "utxocache:add"),
+        (&["mempool_monitor"], "mempool:added"),
+        (&["log_coinselection"], "coin_selection:selected_coins"),
+        (&["log_p2p_connections"], "net:closed_connection"),
+    ];
+    let mut node = Node::start(Flavour::Core(31));
     let (pid, file) = (node.node.pid().to_string(), node.program.to_str().unwrap().to_owned());
     for target in [pid, file] {
-        let tool = node.wait_for(Tool::start(&["log_p2p_traffic", &target]), &MESSAGES);
-        let fired = node.node.fire("net:inbound_message size=5");
-        assert_lines(&tool.interrupt(), &["Logging P2P traffic"], &[line(&fired)], 1);
+        for (script, tracepoint) in scripts {
+            let tool = node.wait_for(Tool::start(&[script, &[&*target][..]].concat()), &[tracepoint]);
+            node.node.wait_for_semaphores(&[tracepoint], 1);
+            node.node.fire(tracepoint);
+            let output = tool.interrupt();
+            assert_eq!(output.lines().next_back(), Some(&*nothing_lost(1)), "{script:?} {target}");
+            node.node.wait_for_semaphores(&[tracepoint], 0);
+        }
     }
+}
+
+/// A contract of the user's own names the arguments, and is taken for any program.
+#[test]
+fn a_contract_file_names_the_arguments() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    let contract = r#"
+name = "own"
+title = "Own Node"
+programs = []
+
+[[tracepoints]]
+provider = "mempool"
+name = "added"
+arguments = [
+  { name = "id", kind = "hash32" },
+  { name = "weight", kind = "i32", values = { 7 = "SEVEN" } },
+  { name = "paid", kind = "i64" },
+]
+"#;
+    std::fs::write(&path, contract).unwrap();
+    let mut node = Node::start(Flavour::Core(31));
+    let arguments = ["any", "mempool:*", "--format", "{weight} {paid} {id}", "--contract", path.to_str().unwrap()];
+    let tool = node.trace(&[&arguments[..], &["--filter", "tracepoint=mempool:added"]].concat(), &["mempool:added"]);
+    let fired = [8, 7].map(|size| node.node.fire(&format!("mempool:added size={size} fee=-5")));
+    node.node.fire("mempool:rejected");
+    let output = tool.interrupt();
+    let shown = |size: &str, fired: &Fired| format!("{size} -5 {}\n", fired.show("txid"));
+    let expected = [shown("8", &fired[0]), shown("SEVEN", &fired[1]), format!("{}\n", nothing_lost(3))].concat();
+    assert_eq!(output, expected);
 }
 
 /// Of each packet with a message: its type, its length, and its comment.

@@ -1,6 +1,9 @@
 //! Blocks, coins, wallets, the mempool and connections, in the formats of the scripts.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    process::Command,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use chainscope_testing::fakenode::{Fired, Flavour};
 
@@ -37,8 +40,8 @@ fn a_benchmark_of_blocks_in_either_unit() {
         let fired: Vec<Fired> = (100..)
             .zip(milliseconds)
             .map(|(height, ms)| {
-                // Time for the block to have been connected in.
-                node.node.execute("pause 20");
+                // Time for the block to have been connected in, and for the last one to be in a second of its own.
+                node.node.execute(if height == 104 { "pause 1100" } else { "pause 20" });
                 let duration = ms * per_ms + per_ms / 2;
                 node.node.fire(&format!(
                     "{BLOCK} hash={height} height={height} transactions=1234 inputs=5678 sigops=9012 duration={duration}"
@@ -74,17 +77,21 @@ fn a_benchmark_of_blocks_in_either_unit() {
         let found: Vec<String> = others.iter().take(expected.len()).map(|line| (*line).to_owned()).collect();
         assert_eq!(found, expected, "{flavour:?}");
         assert_eq!(others.last().copied(), Some(&*nothing_lost(5)));
-        // Each second has a line; here it is usually one.
-        let blocks: u64 =
-            bench.iter().map(|line| line[5..].trim().split(' ').next().unwrap().parse::<u64>().unwrap()).sum();
-        assert!(blocks <= 4, "{bench:?}");
-        if let [only] = &bench[..]
-            && blocks == 4
-        {
-            let expected =
-                format!("BENCH {:4} blk/s {:6} tx/s {:7} inputs/s {:8} sigops/s (height 104)", 4, 4936, 22_712, 36_048);
-            assert_eq!(**only, *expected);
+        // Each second with blocks has a line, if it ended before the last block: in sum those of the others.
+        let numbers: Vec<Vec<u64>> = bench
+            .iter()
+            .map(|line| line.split(|it: char| !it.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect())
+            .collect();
+        let sum = |column: usize| numbers.iter().map(|row| row[column]).sum::<u64>();
+        assert_eq!([sum(0), sum(1), sum(2), sum(3)], [3, 3 * 1234, 3 * 5678, 3 * 9012], "{bench:?}");
+        for (line, row) in bench.iter().zip(&numbers) {
+            let [blocks, transactions, inputs, sigops, height] = row[..] else { panic!("{line}") };
+            let expected = format!(
+                "BENCH {blocks:4} blk/s {transactions:6} tx/s {inputs:7} inputs/s {sigops:8} sigops/s (height {height})"
+            );
+            assert_eq!(**line, *expected);
         }
+        assert_eq!(numbers.last().map(|row| row[4]), Some(103), "{bench:?}");
     }
 }
 
@@ -123,6 +130,38 @@ fn a_benchmark_is_kept_by_its_recording() {
         let other = Tool::start(&["replay", recording, "blocks", "103", "105", "0"]).output();
         assert!(other.lines().any(|line| line.starts_with("3 blocks: min 1.000 ms, p50 5.000 ms")), "{other}");
     }
+}
+
+/// Which unit the first block has is known from when the process was started; the recording has that, and which build it runs.
+#[test]
+fn the_first_block_is_compared_with_the_age_of_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("blocks.trace");
+    let recording = recording.to_str().unwrap();
+    let mut node = Node::start(Flavour::Moneyrocket);
+    let began = now();
+    let tool = node.trace(&["blocks", "0", "0", "0", "--record", recording], &[BLOCK]);
+    // 50 s, or an hour, if it were µs.
+    for duration in [50_000_000, 3_600_000_000_i64] {
+        node.node.fire(&format!("{BLOCK} hash=1 height=7 duration={duration}"));
+    }
+    let output = tool.interrupt();
+    let note = output.lines().find(|line| line.starts_with("Note: ")).unwrap_or_else(|| panic!("{output}"));
+    assert!(note.starts_with("Note: durations are taken as ns: block 7 would have taken 50000 ms, "), "{note}");
+    assert!(note.contains(" ms after the start of the process. "), "{note}");
+    assert!(output.contains("  took   50 ms"), "{output}");
+    let replayed = Tool::start(&["replay", recording, "blocks", "0", "0", "0"]).output();
+    assert_eq!(replayed, output);
+    let info: serde_json::Value = serde_json::from_str(&Tool::start(&["info", recording, "--json"]).output()).unwrap();
+    let image = chainscope_usdt::Image::read(std::fs::read(&node.program).unwrap().as_slice()).unwrap();
+    assert!(image.build_id.is_some());
+    assert_eq!(info["programs"][0]["build_id"], serde_json::json!(image.build_id_hex()), "{info}");
+    let process = &info["processes"][0];
+    assert_eq!(process["pid"], node.node.pid());
+    let date = Command::new("date").args(["-d", process["start"].as_str().unwrap(), "+%s.%N"]).output().unwrap();
+    let start: f64 = String::from_utf8(date.stdout).unwrap().trim().parse().unwrap();
+    let age = began.as_secs_f64() - start;
+    assert!((-1.0..30.0).contains(&age), "{age} s");
 }
 
 #[test]
@@ -241,6 +280,7 @@ fn coin_selection_of_tapyrus() {
     let native = fire("change_info#2 value=12345");
     let fee = fire("fee_info fee_paid=10380 fee_needed=9000");
     let other_fee = fire("fee_info#2 fee_paid=-5 fee_needed=6");
+    let color = requested.show("color");
     let change = |fired: &Fired| format!("Change [{}] : value [{}]", fired.show("color"), fired.show("value"));
     let fees =
         |fired: &Fired| format!("Fee [TPC] : value [{}] need [{}]", fired.show("fee_paid"), fired.show("fee_needed"));
@@ -257,10 +297,86 @@ fn coin_selection_of_tapyrus() {
         change(&colored),
         change(&native),
         fees(&fee),
+        format!(
+            "Transaction : fee [10380] need [9000] color [TPC] change [12345] color [{color}] requested [-1] change [12346] \
+             algorithm [knapsack] target [7] selected [9] coins [2]"
+        ),
         fees(&other_fee),
+        "Transaction : fee [-5] need [6]".to_owned(),
     ];
     assert_eq!((native.location, native.show("value")), (2, "12345".to_owned()));
     assert_lines(&tool.interrupt(), &["Logging Coin selection "], &expected, 6);
+}
+
+/// Attempts of transactions: a normal one, and one that avoids partial spends, which is used or not; of two wallets.
+#[test]
+fn coin_selection_of_bitcoin_core() {
+    let names = ["selected_coins", "normal_create_tx_internal", "attempting_aps_create_tx", "aps_create_tx_internal"]
+        .map(|name| format!("coin_selection:{name}"));
+    for json in [false, true] {
+        let mut node = Node::start(Flavour::Core(31));
+        let flags: &[&str] = if json { &["--json"] } else { &[] };
+        let tool = node.trace(&[&["coins"], flags].concat(), &names.each_ref().map(String::as_str));
+        let fired = [
+            "selected_coins wallet=hot algorithm=bnb target=1000 waste=-7 selected=1500",
+            "normal_create_tx_internal wallet=hot success=true fee=140 change_position=-1",
+            "selected_coins wallet=cold algorithm=srd target=7 waste=1 selected=9",
+            "normal_create_tx_internal wallet=cold success=true fee=141 change_position=1",
+            "attempting_aps_create_tx wallet=cold",
+            "selected_coins wallet=cold algorithm=knapsack target=7 waste=2 selected=8",
+            "aps_create_tx_internal wallet=cold is_used=true success=true fee=142 change_position=0",
+            "selected_coins wallet=hot algorithm=cg target=20 waste=3 selected=21",
+            "normal_create_tx_internal wallet=hot success=true fee=143 change_position=2",
+            "attempting_aps_create_tx wallet=hot",
+            "selected_coins wallet=hot algorithm=manual target=20 waste=3 selected=22",
+            "aps_create_tx_internal wallet=hot is_used=false success=true fee=144 change_position=0",
+            "selected_coins wallet=hot algorithm=bnb target=5 waste=0 selected=0",
+            "normal_create_tx_internal wallet=hot success=false fee=0 change_position=-1",
+        ]
+        .map(|command| node.node.fire(&format!("coin_selection:{command}")));
+        let output = tool.interrupt();
+        if json {
+            let last: serde_json::Value = serde_json::from_str(output.lines().next_back().unwrap()).unwrap();
+            let found = |one: &serde_json::Value| {
+                assert_eq!((&one["pid"], &one["tid"]), (&fired[0].pid.into(), &fired[0].tid.into()));
+                ["wallet", "state", "avoids_partial_spends", "fee", "algorithm"]
+                    .map(|name| one[name].to_string())
+                    .join(" ")
+            };
+            let transactions = last["summary"]["transactions"].as_array().unwrap();
+            let expected = [
+                r#""hot" "created" false 140 "bnb""#,
+                r#""cold" "created" true 142 "knapsack""#,
+                r#""hot" "created" false 143 "cg""#,
+                r#""hot" "failed" false null "bnb""#,
+            ];
+            assert_eq!(transactions.iter().map(found).collect::<Vec<_>>(), expected, "{last:#}");
+            assert_eq!((&last["summary"]["count"], &last["events"]), (&4.into(), &fired.len().into()));
+            continue;
+        }
+        let expected = [
+            "Select [hot]: try to select [1000] total value [1500] waste [-7] algorithm tried is [bnb]",
+            "Create [hot] : success [true] fee [140] change position [-1]",
+            "Transaction [hot] : normal fee [140] change position [-1] algorithm [bnb] target [1000] selected [1500]",
+            "Select [cold]: try to select [7] total value [9] waste [1] algorithm tried is [srd]",
+            "Create [cold] : success [true] fee [141] change position [1]",
+            "Avoid partial spends [cold] : attempt",
+            "Select [cold]: try to select [7] total value [8] waste [2] algorithm tried is [knapsack]",
+            "Avoid partial spends [cold] : used [true] success [true] fee [142] change position [0]",
+            "Transaction [cold] : avoiding partial spends fee [142] change position [0] algorithm [knapsack] target [7] selected [8]",
+            "Select [hot]: try to select [20] total value [21] waste [3] algorithm tried is [cg]",
+            "Create [hot] : success [true] fee [143] change position [2]",
+            "Avoid partial spends [hot] : attempt",
+            "Select [hot]: try to select [20] total value [22] waste [3] algorithm tried is [manual]",
+            "Avoid partial spends [hot] : used [false] success [true] fee [144] change position [0]",
+            "Transaction [hot] : normal fee [143] change position [2] algorithm [cg] target [20] selected [21]",
+            "Select [hot]: try to select [5] total value [0] waste [0] algorithm tried is [bnb]",
+            "Create [hot] : success [false] fee [0] change position [-1]",
+            "Transaction [hot] : failed algorithm [bnb] target [5] selected [0]",
+        ]
+        .map(str::to_owned);
+        assert_lines(&output, &["Logging Coin selection "], &expected, fired.len());
+    }
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::{
     fs::{self, File},
-    io::Read as _,
+    io::{BufRead as _, BufReader, Read as _},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
     thread::JoinHandle,
 };
 
@@ -20,26 +21,43 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) struct Tool {
     child: Child,
     output: Option<JoinHandle<String>>,
+    /// What it said on standard error so far.
+    notes: Arc<Mutex<String>>,
 }
 
 impl Tool {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_chainscope"));
-        let mut child =
-            command.arg("trace").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        command.arg("trace").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut output = child.stdout.take().unwrap();
         let output = std::thread::spawn(move || {
             let mut text = String::new();
             output.read_to_string(&mut text).unwrap();
             text
         });
-        Self { child, output: Some(output) }
+        let notes = Arc::<Mutex<String>>::default();
+        let (said, shared) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&notes));
+        std::thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                shared.lock().unwrap().push_str(&format!("{line}\n"));
+            }
+        });
+        Self { child, output: Some(output), notes }
+    }
+
+    /// What it said on standard error so far.
+    pub(crate) fn notes(&self) -> String {
+        self.notes.lock().unwrap().clone()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Interrupts it and returns what it printed.
     pub(crate) fn interrupt(self) -> String {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::INT).unwrap();
+        self.signal(Signal::INT);
         self.output()
     }
 
@@ -47,7 +65,7 @@ impl Tool {
     pub(crate) fn output(mut self) -> String {
         let text = self.output.take().unwrap().join().unwrap();
         let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {text}");
+        assert!(status.success(), "{status}: {text}{}", self.notes());
         text
     }
 
@@ -92,7 +110,7 @@ impl Node {
     /// Waits until breakpoints are at all locations of these tracepoints.
     pub(crate) fn wait_for(&self, mut tool: Tool, tracepoints: &[&str]) -> Tool {
         wait::until_true(&format!("breakpoints at {tracepoints:?}"), || {
-            assert!(!tool.has_ended(), "the tool has ended");
+            assert!(!tool.has_ended(), "the tool has ended: {}", tool.notes());
             self.breakpoints(tracepoints).iter().all(|is_set| *is_set)
         });
         tool

@@ -9,8 +9,8 @@
 //! | [`Level::Hosts`] | containerd, kubelet, kube-proxy, CoreDNS | pods |
 //!
 //! The first two share this machine's network on free ports and need no root. Each host has its own mount, cgroup, network and UTS
-//! namespaces ([`host`]), so that clusters are isolated and leave nothing behind; [`forward`] forwards ports into them. The PID
-//! namespace is shared, because eBPF reports the pids of the initial one.
+//! namespaces ([`host`]), so that clusters are isolated and leave nothing behind; [`forward`] forwards ports into them. Every host but
+//! the first has a PID namespace of its own, as a host that is a container of kind has.
 //!
 //! A [`Cluster`] kills its processes when it is dropped, also by a failing test; after a killed launcher the next one cleans up
 //! ([`folder`]). A missing prerequisite is a failure with its reason, never a skipped test.
@@ -24,6 +24,7 @@ pub mod pki;
 pub mod rbac;
 pub mod release;
 pub mod scene;
+pub mod traced_pod;
 pub mod worker;
 
 mod command_line;

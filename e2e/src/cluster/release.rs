@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Cluster;
 use super::forward::Forward;
+use super::pki::Pair;
 use crate::harness::api::Api;
 use crate::harness::run;
 use crate::harness::wait::until;
@@ -45,6 +46,17 @@ impl Cluster {
 }
 
 impl Cluster {
+    /// Creates or replaces the Secret `given-COMPONENT`, of a server's certificate.
+    ///
+    /// # Panics
+    /// If it cannot be created.
+    pub fn apply_certificate(&self, component: &str, pair: &Pair) {
+        let files = format!("--cert {} --key {}", pair.certificate.display(), pair.key.display());
+        let command =
+            format!("create secret tls given-{component} --namespace {RELEASE} {files} --dry-run=client -o yaml");
+        self.apply(&self.kubectl(&command));
+    }
+
     /// Runs the chart's tests (`helm test`).
     ///
     /// # Panics

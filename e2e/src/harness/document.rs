@@ -1,6 +1,6 @@
 //! Documents with commands in fenced blocks.
 
-use std::path::Path;
+use std::{cell::Cell, path::Path};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -15,6 +15,8 @@ pub struct Document {
 struct Block {
     language: String,
     text: String,
+    /// Set when [`Document::block`] returns it.
+    is_used: Cell<bool>,
 }
 
 impl Document {
@@ -29,7 +31,9 @@ impl Document {
         for line in text.lines() {
             match (line.strip_prefix("```"), &mut open) {
                 (Some(_), Some(_)) => blocks.extend(open.take()),
-                (Some(language), None) => open = Some(Block { language: language.to_owned(), text: String::new() }),
+                (Some(language), None) => {
+                    open = Some(Block { language: language.to_owned(), text: String::new(), is_used: Cell::new(false) })
+                }
                 (None, Some(block)) => block.text += &format!("{line}\n"),
                 (None, None) => {}
             }
@@ -45,7 +49,15 @@ impl Document {
     #[must_use]
     pub fn block(&self, text: &str) -> &str {
         let block = self.blocks.iter().find(|block| block.text.contains(text));
-        &block.unwrap_or_else(|| panic!("{} has no block with {text}", self.path)).text
+        let block = block.unwrap_or_else(|| panic!("{} has no block with {text}", self.path));
+        block.is_used.set(true);
+        &block.text
+    }
+
+    /// The blocks of shell commands that [`block`](Self::block) has not returned.
+    pub fn unused(&self) -> impl Iterator<Item = &str> {
+        let unused = self.blocks.iter().filter(|block| block.language == "sh" && !block.is_used.get());
+        unused.map(|block| block.text.as_str())
     }
 
     /// The commands, without comments: the lines of blocks of shell commands, and in other blocks those after a prompt (`$ `).
@@ -61,6 +73,15 @@ impl Document {
         }
         commands
     }
+}
+
+/// Asserts that a table of kubectl has the columns that a document shows after the command.
+///
+/// # Panics
+/// If it has others.
+pub fn assert_has_columns(printed: &str, shown: &str) {
+    let columns = |line: Option<&str>| line.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    assert_eq!(columns(printed.lines().next()), columns(shown.lines().nth(1)));
 }
 
 /// The commands of a shell script.

@@ -19,10 +19,12 @@ pub(crate) const OUTCOMES: &[(&str, Outcome)] = &[
     ("chainscope latency record --pid $(pidof rippled) --duration 600 --tags 1.4.0", Interrupted("recording run ")),
     ("chainscope latency compare 1.3.9 1.4.0", Ends(0, "transactor")),
     ("chainscope latency list", Ends(0, "1.4.0-b3")),
+    ("chainscope latency list --tag 1.4.0-b4", Ends(0, "1.4.0-b4")),
     ("chainscope latency report 1.4.0-b4 --html report.html", Ends(0, "payment")),
     ("chainscope latency compare 1.4.0-b3 1.4.0-b4 --margin 3", Ends(0, "transactor")),
     ("chainscope latency transactions --id 9F3C --slowest", Ends(0, "TRANSACTION")),
     ("chainscope latency import probes.db", Ends(0, "")),
+    ("chainscope latency export metrics.json latest --format otlp", Ends(0, "")),
     ("chainscope latency record -p $(pidof rippled) -d 600 -c $(git rev-parse HEAD)", Interrupted("recording run ")),
     ("chainscope latency record -p 1234 -f 'Validator::*' --plan", Ends(0, "")),
     ("chainscope latency record -p 1234=1.4.0-b3 -p 5678=1.4.0-b4 -d 600", Interrupted("recording run ")),
@@ -34,6 +36,11 @@ pub(crate) const OUTCOMES: &[(&str, Outcome)] = &[
 pub(crate) const STORED: &[(&str, Outcome)] = &[
     ("curl 'localhost:17732/v2/latency/report?run=latest'", Ends(0, "\"tags\":[\"v2.4\"]")),
     ("curl 'localhost:17732/v2/latency/compare?a=v2.3&b=v2.4&margin=3' | jq .verdict", Ends(0, "\"inconclusive\"")),
+    ("curl 'localhost:17732/v2/latency/transactions?type=0,7&slowest=true&limit=5'", Ends(0, "[]")),
+    (
+        "chainscope latency compare v2.3 v2.4 --api http://localhost:17732 --html page.html",
+        Ends(0, "inconclusive: margin 5 %"),
+    ),
 ];
 
 /// Calls functions of the documents' names until its standard input ends.

@@ -3,6 +3,7 @@
 
 mod latency;
 mod node;
+mod security;
 mod trace;
 mod user;
 
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use chainscope_e2e::harness::document::Document;
 
 /// The documents.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "docs/terminal.md",
     "docs/api.md",
@@ -20,7 +21,12 @@ const DOCUMENTS: [&str; 7] = [
     "docs/tracepoints.md",
     "docs/latency.md",
     "docs/latency-recording.md",
+    "docs/kubernetes.md",
+    "charts/chainscope/README.md",
 ];
+
+/// Runs all blocks of commands for a cluster, and fails if a document has others.
+const GUIDE: &str = "a cluster: long_cluster_guide";
 
 /// Starts of commands that this test does not run, and the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -29,11 +35,28 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("make images", "a release build of minutes; `make e2e-long` runs its images"),
     ("cargo build --release", "a release build of minutes"),
     ("for name in agent operator aggregator", "needs kind"),
-    ("helm install", "a cluster: long_cluster_guide"),
-    ("kubectl ", "a cluster: long_cluster_guide"),
-    ("ln -s \"$(command -v chainscope)\" ~/.local/bin/kubectl-chainscope", "a cluster: long_cluster_guide"),
-    ("chainscope nodes --kube", "a cluster: long_cluster_guide"),
-    ("chainscope logs tezos/rolling -f --kube", "a cluster: long_cluster_guide"),
+    ("helm install chainscope charts/chainscope --namespace chainscope", GUIDE),
+    ("helm test chainscope --namespace chainscope", GUIDE),
+    ("helm upgrade chainscope charts/chainscope -n chainscope --reset-then-reuse-values", GUIDE),
+    ("helm rollback chainscope -n chainscope", GUIDE),
+    ("helm uninstall chainscope -n chainscope", GUIDE),
+    ("kubectl create namespace chainscope", GUIDE),
+    ("kubectl label namespace chainscope pod-security.kubernetes.io/enforce=privileged", GUIDE),
+    ("kubectl apply -f - <<END", GUIDE),
+    ("kubectl -n tezos create serviceaccount reader", GUIDE),
+    ("kubectl -n tezos create rolebinding reader", GUIDE),
+    ("kubectl -n chainscope get configmap chainscope-ca", GUIDE),
+    ("kubectl -n chainscope port-forward service/chainscope-aggregator 17732 &", GUIDE),
+    ("curl --cacert ca.crt", GUIDE),
+    ("kubectl delete crd tezosnodes.chainscope.dev nodetraces.chainscope.dev", GUIDE),
+    ("kubectl -n chainscope delete pvc -l app.kubernetes.io/instance=chainscope", GUIDE),
+    ("kubectl chainscope messages tezos/rolling", GUIDE),
+    ("kubectl get tezosnodes -n tezos", GUIDE),
+    ("kubectl get nodetraces -n bitcoin", "a cluster: cluster_traces"),
+    ("ln -s \"$(command -v chainscope)\" ~/.local/bin/kubectl-chainscope", GUIDE),
+    ("chainscope nodes --kube", GUIDE),
+    ("chainscope logs tezos/rolling -f --kube", GUIDE),
+    ("chainscope messages tezos/rolling --live --kube", GUIDE),
 ];
 
 /// How a command is run, and what shows that it works.

@@ -10,11 +10,7 @@ use rustix::process::Signal;
 
 #[test]
 fn ctrl_c_ends_it_with_the_log_the_memory_tree_and_the_sum() {
-    let mut command = Command::new(binary("chainscope"));
-    let listen = format!("127.0.0.1:{}", free_port());
-    command.args(["demo", "--messages", "1000000", "--listen", &listen]).arg("--demo-node");
-    let demo = Program::start("chainscope", command.arg(binary("chainscope-demo-node")));
-    demo.wait_stdout("messages", |lines| lines.iter().any(|line| line.contains("current_head")).then_some(()));
+    let demo = endless(&binary("chainscope").to_string_lossy());
     demo.signal(Signal::INT);
     let finished = demo.join(WAIT_TIMEOUT);
     assert!(finished.status.success(), "{}", finished.err.join("\n"));
@@ -33,6 +29,40 @@ fn ctrl_c_ends_it_with_the_log_the_memory_tree_and_the_sum() {
     ] {
         assert!(output.contains(part), "no {part:?} in {output}");
     }
+}
+
+/// A million messages, so that it ends by a signal only.
+fn endless(program: &str) -> Program {
+    let mut command = Command::new(program);
+    if program == "nohup" {
+        command.arg(binary("chainscope"));
+    }
+    let listen = format!("127.0.0.1:{}", free_port());
+    command.args(["demo", "--messages", "1000000", "--listen", &listen]).arg("--demo-node");
+    let demo = Program::start(program, command.arg(binary("chainscope-demo-node")));
+    demo.wait_stdout("messages", |lines| lines.iter().any(|line| line.contains("current_head")).then_some(()));
+    demo
+}
+
+#[test]
+fn a_hangup_ends_it_with_the_sum() {
+    let demo = endless(&binary("chainscope").to_string_lossy());
+    demo.signal(Signal::HUP);
+    let finished = demo.join(WAIT_TIMEOUT);
+    assert!(finished.status.success(), "{}", finished.err.join("\n"));
+    let output = finished.out.join("\n");
+    assert!(output.contains("connections shown. Try next:"), "{output}");
+}
+
+#[test]
+fn nohup_keeps_it_after_a_hangup() {
+    let demo = endless("nohup");
+    let count = |lines: &[String]| lines.iter().filter(|line| line.contains("current_head")).count();
+    demo.signal(Signal::HUP);
+    let seen = demo.wait_stdout("lines", |lines| Some(count(lines)));
+    demo.wait_stdout("messages after the hangup", |lines| (count(lines) > seen + 20).then_some(()));
+    demo.signal(Signal::INT);
+    assert!(demo.join(WAIT_TIMEOUT).status.success());
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod logs;
 mod memory;
 mod readme;
 mod real_session;
+mod release;
 mod start;
 mod synthetic_session;
 mod trace;

@@ -9,6 +9,7 @@ use chainscope_ebpf::network::CaptureMode;
 
 use crate::load;
 use crate::peers::{line_of, role};
+use crate::statistics::percentile;
 
 const WRITE: usize = 4 << 10;
 /// Time between the end of a write and the start of the next: some 60 MB/s, which fill the ring in half a second.
@@ -45,7 +46,7 @@ pub(crate) fn compare(mode: CaptureMode, rounds: u64, run: Duration) {
     println!("{:>12} {:>9} {:>9} {:>9} {:>9} {:>10}", "reader", "p50", "p99", "p99.9", "greatest", "writes");
     for ((name, _), samples) in READERS.into_iter().zip(&mut samples) {
         samples.sort_unstable();
-        let at = |share: f64| f64::from(samples[((samples.len() - 1) as f64 * share) as usize]) / 1e3;
+        let at = |share: f64| percentile(samples, share) / 1e3;
         let (p50, p99, p999, greatest) = (at(0.5), at(0.99), at(0.999), at(1.0));
         println!("{name:>12} {p50:>9.1} {p99:>9.1} {p999:>9.1} {greatest:>9.0} {:>10}", samples.len());
     }
@@ -53,7 +54,7 @@ pub(crate) fn compare(mode: CaptureMode, rounds: u64, run: Duration) {
 
 /// Nanoseconds of each write.
 fn measure(reader: Reader, mode: CaptureMode, run: Duration) -> Vec<u32> {
-    let mut receiver = role(&["receive"]);
+    let mut receiver = role(&["receive", "1"]);
     let address = line_of(&mut receiver);
     let mut sender = role(&["send-paced", &address, &run.as_millis().to_string()]);
     let mut probe = (reader != Reader::Absent).then(|| load(Some(mode)));

@@ -2,116 +2,85 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use chainscope_ebpf::network::{CaptureMode, Event, KernelAccount, Verdict};
+use crate::peers::{line_of, role, thread_cpu_time};
+use crate::statistics::{least, median, ratios};
+use crate::variants::Variant;
 
-use crate::load;
-use crate::peers::{line_of, role};
+pub(crate) const SIZES: [usize; 4] = [256, 4 << 10, 64 << 10, 1 << 20];
 
-const SIZES: [usize; 4] = [256, 4 << 10, 64 << 10, 1 << 20];
-
-/// Prints throughput with and without capture.
-pub(crate) fn compare(mode: CaptureMode, pairs: u64, run: Duration) {
-    println!("capture mode {mode}, {pairs} pairs of {} ms, only the sender is watched", run.as_millis());
-    println!(
-        "{:>9} {:>10} {:>10} {:>7} {:>7} {:>10} {:>10} {:>7} {:>14} {:>10}",
-        "write", "off MB/s", "on MB/s", "median", "least", "off ns/wr", "on ns/wr", "off/on", "recorded B", "lost B"
-    );
-    for size in SIZES {
-        let (mut off, mut on, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut cost_off, mut cost_on, mut cost_ratios) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut captured, mut lost) = (0, 0);
-        for _ in 0..pairs {
-            let without = measure(size, run, None);
-            let with = measure(size, run, Some(mode));
-            ratios.push(with.rate / without.rate);
-            cost_ratios.push(without.cost / with.cost);
-            off.push(without.rate);
-            on.push(with.rate);
-            cost_off.push(without.cost);
-            cost_on.push(with.cost);
-            captured += with.captured;
-            lost += with.lost;
-        }
-        let (ratio, cost_ratio) = (median(&mut ratios), median(&mut cost_ratios));
-        println!(
-            "{size:>9} {:>10.1} {:>10.1} {ratio:>7.2} {:>7.2} {:>10.0} {:>10.0} {cost_ratio:>7.2} {captured:>14} {lost:>10}",
-            median(&mut off) / 1e6,
-            median(&mut on) / 1e6,
-            ratios[0],
-            median(&mut cost_off),
-            median(&mut cost_on),
-        );
-    }
-}
-
-struct Measured {
+/// Samples of one variant, one a round.
+pub(crate) struct Samples {
+    pub(crate) variant: Variant,
     /// Bytes per second.
-    rate: f64,
+    pub(crate) rates: Vec<f64>,
     /// The sender's CPU time per write, ns.
-    cost: f64,
+    pub(crate) costs: Vec<f64>,
     captured: u64,
     lost: u64,
 }
 
-fn measure(size: usize, run: Duration, mode: Option<CaptureMode>) -> Measured {
-    let mut receiver = role(&["receive"]);
-    let address = line_of(&mut receiver);
-    let mut sender = role(&["send", &address, &size.to_string(), &run.as_millis().to_string()]);
-    let pid = sender.id();
-    let stop = Arc::new(AtomicBool::new(false));
-    let reader = mode.map(|mode| {
-        let mut probe = load(Some(mode));
-        probe.add_process(pid).expect("map update");
-        let stop = Arc::clone(&stop);
-        std::thread::spawn(move || {
-            // Copies every byte, as a consumer reads each byte once.
-            let (mut copy, mut captured, mut opened) = (Vec::new(), 0_u64, None);
-            loop {
-                let last = stop.load(Ordering::Relaxed);
-                let events = probe.poll(Duration::from_millis(10), &mut |event| match event {
-                    Event::Data(data) => {
-                        copy.clear();
-                        copy.extend_from_slice(data.bytes);
-                        captured += copy.len() as u64;
-                    }
-                    Event::Opened(event) => opened = Some(event.socket),
-                    _ => {}
-                });
-                // A consumer sets the verdict after the first bytes.
-                if let Some(socket) = opened.take() {
-                    probe.set_verdict(socket, Verdict::Keep).expect("map update");
-                }
-                if last && events.expect("the ring") == 0 {
-                    break;
-                }
-            }
-            let account = probe.account(pid).expect("watched");
-            assert_eq!(account.captured, captured, "every captured byte was delivered");
-            assert_eq!(account.seen, account.captured + account.dropped_bytes());
-            account
-        })
-    });
-    sender.stdin.as_mut().expect("piped").write_all(b"go\n").expect("the sender");
-    let result = line_of(&mut sender);
-    sender.wait().expect("the sender ends");
-    receiver.wait().expect("the receiver ends");
-    stop.store(true, Ordering::Relaxed);
-    let account = reader.map(|thread| thread.join().expect("the reader"));
-    let numbers: Vec<f64> = result.split(' ').map(|word| word.parse().expect("a number")).collect();
-    let [sent, seconds, cost] = numbers[..] else { panic!("unexpected sender output {result:?}") };
-    if let Some(account) = &account {
-        assert_eq!(account.seen, sent as u64, "the kernel saw every sent byte");
+/// Prints throughput and processor time of each variant, as ratios to nothing attached and to the copy floor.
+pub(crate) fn compare(variants: &[Variant], rounds: u64, run: Duration) {
+    println!("{rounds} rounds of {} ms in rotated order, only the sender is watched", run.as_millis());
+    println!(
+        "{:>8} {:>13} {:>9} {:>14} {:>14} {:>9} {:>14} {:>14} {:>14} {:>10}",
+        "write", "capture", "MB/s", "of off", "of floor", "ns/write", "CPU of off", "CPU of floor", "captured", "lost"
+    );
+    for size in SIZES {
+        let all = measure(variants, size, rounds, run);
+        let of = |variant: Variant| all.iter().find(|samples| samples.variant == variant);
+        let shown = |ratios: Vec<f64>| format!("{:.2} ({:.2})", median(&ratios), least(&ratios));
+        let ratio = |samples: &[f64], to: Option<&[f64]>| to.map_or(String::new(), |to| shown(ratios(samples, to)));
+        for samples in &all {
+            let (off, floor) = (of(Variant::Off), of(Variant::Floor));
+            let ratio_of_costs =
+                |to: Option<&Samples>| to.map_or(String::new(), |to| shown(ratios(&to.costs, &samples.costs)));
+            let of_floor = floor.filter(|_| matches!(samples.variant, Variant::Sock | Variant::Syscall));
+            println!(
+                "{size:>8} {:>13} {:>9.1} {:>14} {:>14} {:>9.0} {:>14} {:>14} {:>14} {:>10}",
+                samples.variant.name(),
+                median(&samples.rates) / 1e6,
+                ratio(&samples.rates, off.map(|off| &*off.rates)),
+                ratio(&samples.rates, of_floor.map(|floor| &*floor.rates)),
+                median(&samples.costs),
+                ratio_of_costs(off),
+                ratio_of_costs(of_floor),
+                samples.captured,
+                samples.lost,
+            );
+        }
     }
-    Measured {
-        rate: sent / seconds,
-        cost,
-        captured: account.as_ref().map_or(0, |account| account.captured),
-        lost: account.as_ref().map_or(0, KernelAccount::dropped_bytes),
+}
+
+/// Measures each variant once a round. Each round begins with another variant, so that none profits from its place.
+pub(crate) fn measure(variants: &[Variant], size: usize, rounds: u64, run: Duration) -> Vec<Samples> {
+    let samples = |variant| Samples { variant, rates: Vec::new(), costs: Vec::new(), captured: 0, lost: 0 };
+    let mut all: Vec<Samples> = variants.iter().map(|variant| samples(*variant)).collect();
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    for _ in 0..rounds {
+        for place in &order {
+            let samples = &mut all[*place];
+            let mut receiver = role(&["receive", "1"]);
+            let address = line_of(&mut receiver);
+            let mut sender = role(&["send", &address, &size.to_string(), &run.as_millis().to_string()]);
+            let capture = samples.variant.start(sender.id(), size);
+            sender.stdin.as_mut().expect("piped").write_all(b"go\n").expect("the sender");
+            let result = line_of(&mut sender);
+            sender.wait().expect("the sender ends");
+            receiver.wait().expect("the receiver ends");
+            let numbers: Vec<f64> = result.split(' ').map(|word| word.parse().expect("a number")).collect();
+            let [sent, seconds, cost] = numbers[..] else { panic!("unexpected sender output {result:?}") };
+            let captured = capture.finish(sent as u64);
+            samples.rates.push(sent / seconds);
+            samples.costs.push(cost);
+            samples.captured += captured.bytes;
+            samples.lost += captured.lost;
+        }
+        order.rotate_left(1);
     }
+    all
 }
 
 /// The sender.
@@ -132,15 +101,4 @@ pub(crate) fn send(arguments: &[String]) {
     }
     let cost = (thread_cpu_time() - busy) / (sent / size as u64) as f64;
     println!("{sent} {} {cost}", start.elapsed().as_secs_f64());
-}
-
-/// CPU time of this thread, ns.
-fn thread_cpu_time() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -37,13 +37,18 @@ fn main() {
     }
     println!("ns per hit, median of {rounds} rounds of {hits} hits; lost by the probe: {lost}");
     println!("| | 3 numbers | 6 arguments, 3 strings |\n| --- | --- | --- |");
+    let median = |costs: &[Cost]| [0, 1].map(|index| median(costs.iter().map(|cost| cost[index]).collect()));
+    let [alone, ours, theirs] = [alone, ours, theirs].map(|costs| median(&costs));
     for (name, costs) in [("no tracer", alone), ("probe", ours), ("bpftrace", theirs)] {
-        let of = |index: usize| match median(costs.iter().map(|cost| cost[index]).collect()) {
-            Some(cost) => format!("{cost:.0}"),
-            None => "not installed".to_owned(),
-        };
+        let of = |index: usize| costs[index].map_or_else(|| "not installed".to_owned(), |cost| format!("{cost:.0}"));
         println!("| {name} | {} | {} |", of(0), of(1));
     }
+    // At most 1 is the aim.
+    let ratio = |index: usize| match (ours[index], theirs[index]) {
+        (Some(ours), Some(theirs)) => format!("{:.2}", ours / theirs),
+        _ => "-".to_owned(),
+    };
+    println!("| probe / bpftrace | {} | {} |", ratio(0), ratio(1));
 }
 
 fn median(mut numbers: Vec<f64>) -> Option<f64> {

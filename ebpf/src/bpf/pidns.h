@@ -23,21 +23,38 @@ static __always_inline int read_upid(struct pid *pid, u32 level, struct upid *nu
 				     (void *)__builtin_preserve_access_index(&pid->numbers[0]) + level * sizeof *number) != 0;
 }
 
-/* Thread group id of a task. */
-static __always_inline u32 tgid_of(struct task_struct *task)
+/* The number of a `struct pid` in the namespace; 0 if it is not in it. */
+static __always_inline u32 number_of(struct pid *pid)
 {
 	struct upid number;
 
-	if (!pidns_inode)
-		return BPF_CORE_READ(task, tgid);
-	if (read_upid(BPF_CORE_READ(task, group_leader, thread_pid), pidns_level, &number) ||
-	    BPF_CORE_READ(number.ns, ns.inum) != pidns_inode)
+	if (read_upid(pid, pidns_level, &number) || BPF_CORE_READ(number.ns, ns.inum) != pidns_inode)
 		return 0;
 	return number.nr;
+}
+
+/* Thread group id of a task. */
+static __always_inline u32 tgid_of(struct task_struct *task)
+{
+	return pidns_inode ? number_of(BPF_CORE_READ(task, group_leader, thread_pid)) : BPF_CORE_READ(task, tgid);
+}
+
+/* Thread group id of the current task, of which bpf_get_current_pid_tgid returned `thread`. */
+static __always_inline u32 current_tgid_of(u64 thread)
+{
+	return pidns_inode ? tgid_of((void *)bpf_get_current_task()) : thread >> 32;
 }
 
 /* Thread group id of the current task. */
 static __always_inline u32 current_tgid(void)
 {
-	return pidns_inode ? tgid_of((void *)bpf_get_current_task()) : bpf_get_current_pid_tgid() >> 32;
+	return current_tgid_of(bpf_get_current_pid_tgid());
+}
+
+/* Thread id of the current task. */
+static __always_inline u32 current_tid(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	return pidns_inode ? number_of(BPF_CORE_READ(task, thread_pid)) : (u32)bpf_get_current_pid_tgid();
 }

@@ -28,6 +28,25 @@ pub(super) struct Table {
     pub(super) buckets: [u64; BUCKETS],
 }
 
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            started: 0,
+            ended: 0,
+            sum: 0,
+            max: 0,
+            not_min: 0,
+            replaced: 0,
+            no_entry: 0,
+            no_room: 0,
+            no_return_room: 0,
+            returns: 0,
+            pad: [0; 6],
+            buckets: [0; BUCKETS],
+        }
+    }
+}
+
 /// `struct return_key`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

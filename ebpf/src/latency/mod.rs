@@ -34,6 +34,6 @@ mod programs;
 mod span;
 
 pub use counts::SpanCounts;
-pub use probe::{AttachmentId, LatencyProbe, SpanId};
+pub use probe::{Attached, AttachmentId, LatencyProbe, SpanId};
 pub use programs::{LatencyOptions, MAX_SPANS, Pairing};
 pub use span::{Exit, Scope, Span};

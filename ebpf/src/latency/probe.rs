@@ -26,6 +26,15 @@ pub struct SpanId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttachmentId(u64);
 
+/// Spans that were attached together.
+#[derive(Debug)]
+pub struct Attached {
+    /// Identifies them.
+    pub id: AttachmentId,
+    /// In the order of the spans; an error for each that the kernel refuses to probe.
+    pub spans: Vec<Result<SpanId, Error>>,
+}
+
 /// Times spans. Dropping it detaches and frees everything.
 ///
 /// # Minimum kernel version
@@ -96,22 +105,18 @@ impl LatencyProbe {
         pid: Option<u32>,
         spans: &[Span],
     ) -> Result<(AttachmentId, Vec<SpanId>), Error> {
-        let first = self.spans;
-        let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
-        if first.checked_add(count).is_none_or(|sum| sum > self.max_spans) {
-            return Err(Error::TableFull { table: "spans" });
-        }
-        let points = Points::of(first, spans, self.pairing);
+        let (first, count) = self.numbers(spans)?;
+        let points = Points::of(first..=u32::MAX, spans, self.pairing);
         let mut links = Vec::new();
         // Exits first: an exit without an entry is counted as one, an entry without an exit looks like a span that never ends.
-        for (program, trigger, points) in [
-            (Some(&self.programs.exit), Trigger::Hit, &points.exits),
-            (Some(&self.programs.exit), Trigger::Return, &points.returns),
-            (self.programs.call.as_ref(), Trigger::Session, &points.calls),
-            (Some(&self.programs.entry), Trigger::Hit, &points.entries),
-        ] {
-            if let Some(program) = program.filter(|_| !points.is_empty()) {
-                links.push(self.attach_points(program.as_fd(), trigger, file, pid, points)?);
+        for group in points.groups(&self.programs) {
+            match self.attach_points(&group, file, pid) {
+                Ok(attached) => links.push(attached),
+                Err(error) => {
+                    drop(links);
+                    self.clear(first, count);
+                    return Err(error);
+                }
             }
         }
         // Detached in this order.
@@ -123,25 +128,77 @@ impl LatencyProbe {
         Ok((id, (first..first + count).map(SpanId).collect()))
     }
 
-    fn attach_points(
-        &self,
-        program: BorrowedFd<'_>,
-        trigger: Trigger,
-        file: &File,
-        pid: Option<u32>,
-        points: &[Point],
-    ) -> Result<Links, Error> {
-        let attach = |points: &[Point]| uprobe::attach(program, self.pairing.attach_mode(), trigger, file, pid, points);
-        attach(points).map_err(|(refused, error)| {
+    /// Attaches like [`Self::attach`] to those spans whose instructions the kernel accepts.
+    ///
+    /// # Errors
+    /// As those of [`Self::attach`], but for instructions that are refused.
+    pub fn attach_accepted(&mut self, file: &File, pid: Option<u32>, spans: &[Span]) -> Result<Attached, Error> {
+        let error = match self.attach(file, pid, spans) {
+            Ok((id, spans)) => return Ok(Attached { id, spans: spans.into_iter().map(Ok).collect() }),
+            Err(error @ Error::Load { .. }) => error,
+            Err(error) => return Err(error),
+        };
+        let mut refused = self.refused(file, pid, spans)?;
+        if refused.is_empty() {
+            return Err(error);
+        }
+        let accepted = spans.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
+        let accepted: Vec<Span> = accepted.map(|(_, span)| span.clone()).collect();
+        let (id, attached) = self.attach(file, pid, &accepted)?;
+        let mut attached = attached.into_iter();
+        let spans = (0..spans.len()).filter_map(|index| match refused.remove(&index) {
+            Some(error) => Some(Err(error)),
+            None => attached.next().map(Ok),
+        });
+        Ok(Attached { id, spans: spans.collect() })
+    }
+
+    /// Why the kernel refuses spans, by their index.
+    fn refused(&self, file: &File, pid: Option<u32>, spans: &[Span]) -> Result<BTreeMap<usize, Error>, Error> {
+        let mut refused = BTreeMap::new();
+        // Hits meanwhile are those of a span that has no table.
+        let points = Points::of(std::iter::repeat(self.max_spans), spans, self.pairing);
+        for group in points.groups(&self.programs) {
+            let try_points = |points: &[Point]| self.attach_points(&Group { points, ..group }, file, pid).err();
+            for (offset, error) in find_refused(group.points, &try_points) {
+                let Error::Load { action, cause } = error else { return Err(error) };
+                let spans = spans.iter().enumerate().filter(|(_, span)| span.has(offset));
+                let error = |index| (index, Error::Load { action: action.clone(), cause: cause.clone() });
+                refused.extend(spans.map(|(index, _)| error(index)));
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Numbers for spans: the first one and how many.
+    fn numbers(&self, spans: &[Span]) -> Result<(u32, u32), Error> {
+        let count = u32::try_from(spans.len()).unwrap_or(u32::MAX);
+        match self.spans.checked_add(count) {
+            Some(sum) if sum <= self.max_spans => Ok((self.spans, count)),
+            _ => Err(Error::TableFull { table: "spans" }),
+        }
+    }
+
+    /// Forgets what was counted of spans whose attachment failed: their numbers are used again.
+    fn clear(&self, first: u32, count: u32) {
+        for index in first * self.shards..(first + count) * self.shards {
+            self.tables.set(index, Table::default());
+        }
+    }
+
+    fn attach_points(&self, group: &Group<'_>, file: &File, pid: Option<u32>) -> Result<Links, Error> {
+        let attached =
+            uprobe::attach(group.program, self.pairing.attach_mode(), group.trigger, file, pid, group.points);
+        attached.map_err(|(refused, error)| {
             if error.raw_os_error() == Some(libc::ESRCH)
                 && let Some(pid) = pid
             {
                 return Error::NoProcess { pid };
             }
-            let refused = refused.or_else(|| find_refused(points, &|points| attach(points).is_err()));
-            let action = match refused {
+            let only = if let [point] = group.points { Some(*point) } else { None };
+            let action = match refused.or(only) {
                 Some(point) => format!("probe the instruction at file offset {:#x}", point.offset),
-                None => format!("attach to {} locations", points.len()),
+                None => format!("attach to {} locations", group.points.len()),
             };
             Error::from_system(action, &error)
         })
@@ -187,9 +244,9 @@ struct Points {
 }
 
 impl Points {
-    fn of(first: u32, spans: &[Span], pairing: Pairing) -> Self {
+    fn of(numbers: impl IntoIterator<Item = u32>, spans: &[Span], pairing: Pairing) -> Self {
         let mut points = Self::default();
-        for (number, span) in (first..).zip(spans) {
+        for (number, span) in numbers.into_iter().zip(spans) {
             let cookie = span.cookie(number);
             let is_call = |entry: u64| {
                 pairing == Pairing::Session && span.scope == Scope::Call && span.exits.contains(&Exit::Return(entry))
@@ -214,17 +271,41 @@ impl Points {
         }
         points
     }
+
+    /// Each program with its locations, exits first.
+    fn groups<'a>(&'a self, programs: &'a Programs) -> Vec<Group<'a>> {
+        let all = [
+            (Some(&programs.exit), Trigger::Hit, &self.exits),
+            (Some(&programs.exit), Trigger::Return, &self.returns),
+            (programs.call.as_ref(), Trigger::Session, &self.calls),
+            (Some(&programs.entry), Trigger::Hit, &self.entries),
+        ];
+        let groups = all.into_iter().filter(|(_, _, points)| !points.is_empty());
+        let groups = groups.filter_map(|(program, trigger, points)| {
+            Some(Group { program: program?.as_fd(), trigger, points: points.as_slice() })
+        });
+        groups.collect()
+    }
 }
 
-/// A point of those that cannot be attached together, which is refused on its own.
-fn find_refused(points: &[Point], is_refused: &dyn Fn(&[Point]) -> bool) -> Option<Point> {
-    let (first, second) = points.split_at(points.len() / 2);
-    match (first, second) {
-        ([], [only]) => is_refused(second).then_some(*only),
-        ([], _) => None,
-        _ if is_refused(first) => find_refused(first, is_refused),
-        _ => find_refused(second, is_refused),
+/// Locations at which one program runs.
+#[derive(Clone, Copy, Debug)]
+struct Group<'a> {
+    program: BorrowedFd<'a>,
+    trigger: Trigger,
+    points: &'a [Point],
+}
+
+/// The locations that are refused on their own, by offset, of those that cannot be attached together.
+fn find_refused<E>(points: &[Point], try_points: &dyn Fn(&[Point]) -> Option<E>) -> BTreeMap<u64, E> {
+    let Some(error) = try_points(points) else { return BTreeMap::new() };
+    if let [point] = points {
+        return BTreeMap::from([(point.offset, error)]);
     }
+    let (first, second) = points.split_at(points.len() / 2);
+    let mut refused = find_refused(first, try_points);
+    refused.extend(find_refused(second, try_points));
+    refused
 }
 
 #[cfg(test)]
@@ -232,14 +313,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_refused_point_is_found() {
+    fn refused_points_are_found() {
         let points: Vec<Point> = (0..9).map(|offset| Point { offset, semaphore: None, cookie: 0 }).collect();
-        for bad in 0..9 {
-            let is_refused = |points: &[Point]| points.iter().any(|point| point.offset == bad);
-            assert_eq!(find_refused(&points, &is_refused).map(|point| point.offset), Some(bad));
+        for bad in [&[][..], &[4], &[0, 8], &[1, 2, 3], &[0, 1, 2, 3, 4, 5, 6, 7, 8]] {
+            let tries = std::cell::Cell::new(0);
+            let try_points = |points: &[Point]| {
+                tries.set(tries.get() + 1);
+                points.iter().map(|point| point.offset).find(|offset| bad.contains(offset))
+            };
+            let refused = find_refused(&points, &try_points);
+            assert_eq!(refused.into_keys().collect::<Vec<_>>(), bad);
+            assert!(tries.get() <= 1 + 2 * 4 * bad.len(), "{bad:?}: {} tries", tries.get());
         }
-        assert_eq!(find_refused(&points, &|points| points.len() > 5).map(|point| point.offset), None);
-        assert!(find_refused(&[], &|_| true).is_none());
     }
 
     #[test]
@@ -249,7 +334,7 @@ mod tests {
         let span = Span { entries, exits, scope: Scope::Call, counts_returns: false };
         let offsets = |points: &[Point]| points.iter().map(|point| point.offset).collect::<Vec<_>>();
         let of = |pairing, span: &Span| {
-            let points = Points::of(0, std::slice::from_ref(span), pairing);
+            let points = Points::of([0], std::slice::from_ref(span), pairing);
             [&points.calls, &points.entries, &points.exits, &points.returns].map(|points| offsets(points))
         };
         assert_eq!(of(Pairing::Session, &span), [vec![1], vec![2], vec![9], vec![]]);

@@ -128,7 +128,7 @@ fn programs(bpf: &mut Ebpf, pairing: Pairing) -> Result<Programs, Error> {
 }
 
 fn raw(bpf: &Ebpf, name: &str, kind: LinkKind) -> Result<OwnedFd, Error> {
-    uprobe::load(OBJECT, bpf, name, kind).map_err(|error| Error::from_loader(name.to_owned(), &error, 0))
+    uprobe::load(OBJECT, bpf, None, name, kind).map_err(|error| Error::from_loader(name.to_owned(), &error, 0))
 }
 
 fn by_aya(bpf: &mut Ebpf, name: &str) -> Result<OwnedFd, Error> {

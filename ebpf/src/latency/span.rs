@@ -37,6 +37,14 @@ pub enum Scope {
 }
 
 impl Span {
+    /// Whether a location is one of it.
+    pub(super) fn has(&self, wanted: u64) -> bool {
+        let is_exit = |exit: &Exit| match *exit {
+            Exit::Return(offset) | Exit::Instruction(offset) | Exit::TailCall(offset) => offset == wanted,
+        };
+        self.entries.contains(&wanted) || self.exits.iter().any(is_exit)
+    }
+
     /// The cookie of its probes, without [`cookie::RETURNED`].
     pub(super) fn cookie(&self, number: u32) -> u64 {
         let thread = if self.scope == Scope::Thread { cookie::BY_THREAD } else { 0 };

@@ -29,6 +29,9 @@ pub(crate) struct Target {
 /// In [`Target::flags`]: runs in the address space of its parent, between vfork and exec.
 pub(crate) const SHARES_MM: u32 = 1;
 
+/// `MAX_PID`: process ids are below it.
+pub(crate) const MAX_PID: u32 = 1 << 22;
+
 /// `struct address_space`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

@@ -69,9 +69,13 @@ mod tests {
         let path = std::env::temp_dir().join(format!("chainscope-fifo-{}", std::process::id()));
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let opened = [open_link(&path), open_in(Path::new("/"), &path)];
+        let (sender, opened) = std::sync::mpsc::sync_channel(1);
+        let fifo = path.clone();
+        // On a thread of its own: without `O_NONBLOCK` it waits for a writer, for ever.
+        std::thread::spawn(move || sender.send([open_link(&fifo), open_in(Path::new("/"), &fifo)]));
+        let opened = opened.recv_timeout(std::time::Duration::from_secs(60));
         std::fs::remove_file(&path).unwrap();
-        for file in opened {
+        for file in opened.expect("the FIFO was opened without a writer") {
             assert!(!file.unwrap().metadata().unwrap().is_file());
         }
     }

@@ -25,6 +25,8 @@
 mod abi;
 mod address_spaces;
 mod call_tree;
+mod code_files;
+mod foreign;
 mod mapped_file;
 mod max_pfn;
 mod mmap_events;
@@ -37,8 +39,10 @@ mod proc_maps;
 mod process;
 mod programs;
 mod reading;
+mod targets;
 mod vmemmap;
 
+pub use foreign::{Answer, ForeignCall, ForeignCalls, LateAnswer, Started};
 pub use mapped_file::open as open_mapped_file;
 pub use probe::{MemoryOptions, MemoryProbe};
 pub use proc_maps::{CodeMapping, code_of};

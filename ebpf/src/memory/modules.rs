@@ -1,16 +1,16 @@
 //! Files that processes map as code, and their unwind tables in the kernel: one for each file, shared by all processes.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aya::maps::{Array, ArrayOfMaps, MapData};
 use chainscope_unwind::{ElfSegments, Limits, Row, Table};
-use object::read::ReadCache;
 
 use super::abi::{INNER_FLAGS, MAX_TABLES, RulePair};
-use super::mapped_file::open;
+use super::code_files::{CodeFile, FileIdentity, KnownFiles, ReadMapping, lock};
 use super::proc_maps::CodeMapping;
 use super::reading::{Module, ModuleId};
 use crate::mmap_array::MmapArray;
@@ -40,16 +40,6 @@ struct KnownModule {
     table: Option<LoadedTable>,
 }
 
-/// FileIdentity of a file; a file that is overwritten in place gets another one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct FileIdentity {
-    device: (u32, u32),
-    inode: u64,
-    path: PathBuf,
-    size: u64,
-    changed: (i64, i64),
-}
-
 /// An executable mapping of a process, with the unwind table of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnwindMapping {
@@ -69,7 +59,7 @@ pub(crate) struct Modules {
     known: BTreeMap<ModuleId, KnownModule>,
     /// Number of all modules so far.
     count: u32,
-    by_identity: HashMap<FileIdentity, ModuleId>,
+    by_identity: KnownFiles,
     vdso: Option<(LoadedTable, ElfSegments)>,
     tables: RuleTables,
     free: Vec<u32>,
@@ -84,7 +74,7 @@ impl Modules {
         let mut modules = Self {
             known: BTreeMap::new(),
             count: 0,
-            by_identity: HashMap::new(),
+            by_identity: KnownFiles::default(),
             vdso: None,
             tables,
             free: (1..MAX_TABLES).rev().collect(),
@@ -119,7 +109,7 @@ impl Modules {
             self.known.remove(id);
         }
         let known = &self.known;
-        self.by_identity.retain(|_, id| known.contains_key(id));
+        lock(&self.by_identity).retain(|_, id| known.contains_key(id));
         unused
     }
 
@@ -133,44 +123,45 @@ impl Modules {
         &self.refused
     }
 
-    /// Finds the module and the unwind table of a mapping, and builds them for a new file.
-    pub(crate) fn resolve(
-        &mut self,
-        proc: &Path,
-        pid: u32,
-        mapping: &CodeMapping,
-        in_use: &HashSet<ModuleId>,
-    ) -> UnwindMapping {
+    /// Files whose module exists.
+    pub(super) fn known_files(&self) -> KnownFiles {
+        Arc::clone(&self.by_identity)
+    }
+
+    /// Finds the module and the unwind table of a mapping, and loads the table of a new file. Returns false as well if the
+    /// module has been removed since the file was read: it has to be read again.
+    pub(super) fn resolve(&mut self, pid: u32, read: ReadMapping, in_use: &HashSet<ModuleId>) -> (UnwindMapping, bool) {
+        let ReadMapping { mapping, file } = read;
         let (start, end, offset) = (mapping.start, mapping.end, mapping.offset);
         let plain = UnwindMapping { start, end, offset, module: None, bias: 0, slot: 0, rows: 0 };
-        if mapping.inode == 0 {
-            return match &self.vdso {
-                Some((table, segments)) if mapping.path.as_os_str() == "[vdso]" => with_table(plain, table, segments),
-                _ => plain,
-            };
-        }
-        let file = open(proc, pid, mapping);
-        let metadata = file.as_ref().ok().and_then(|file| file.metadata().ok());
-        let identity = FileIdentity {
-            device: mapping.device,
-            inode: mapping.inode,
-            path: mapping.path.clone(),
-            size: metadata.as_ref().map_or(0, MetadataExt::size),
-            changed: metadata.as_ref().map_or((0, 0), |metadata| (metadata.mtime(), metadata.mtime_nsec())),
-        };
-        // The process may have exited in the meantime; then use the file that another process mapped from this path.
-        let known = match &file {
-            Ok(_) => self.by_identity.get(&identity).copied(),
-            Err(_) => self.find_by_path(mapping),
-        };
-        let id = match known {
-            Some(id) => id,
-            None => self.add(pid, mapping, identity, file, in_use),
+        let known = |identity: &FileIdentity| lock(&self.by_identity).get(identity).copied();
+        let id = match file {
+            CodeFile::None => {
+                return match &self.vdso {
+                    Some((table, segments)) if mapping.path.as_os_str() == "[vdso]" => {
+                        (with_table(plain, table, segments), true)
+                    }
+                    _ => (plain, true),
+                };
+            }
+            CodeFile::Known(identity) => match known(&identity) {
+                Some(id) => id,
+                None => return (plain, false),
+            },
+            CodeFile::New(identity, table) => match known(&identity) {
+                Some(id) => id,
+                None => self.add(pid, &mapping, identity, table, in_use),
+            },
+            // The process may have exited in the meantime; then use the file that another process mapped from this path.
+            CodeFile::Unopened(identity, cause) => match self.find_by_path(&mapping) {
+                Some(id) => id,
+                None => self.add(pid, &mapping, identity, Err(cause), in_use),
+            },
         };
         let plain = UnwindMapping { module: Some(id), ..plain };
         match self.known.get(&id) {
-            Some(KnownModule { table: Some(table), segments, .. }) => with_table(plain, table, segments),
-            _ => plain,
+            Some(KnownModule { table: Some(table), segments, .. }) => (with_table(plain, table, segments), true),
+            _ => (plain, true),
         }
     }
 
@@ -179,7 +170,7 @@ impl Modules {
         pid: u32,
         mapping: &CodeMapping,
         identity: FileIdentity,
-        file: Result<File, String>,
+        table: Result<Table, String>,
         in_use: &HashSet<ModuleId>,
     ) -> ModuleId {
         let id = self.next();
@@ -193,31 +184,29 @@ impl Modules {
             range: (mapping.start, mapping.end),
             deleted: mapping.deleted,
         };
-        let table = file.and_then(|file| {
-            let bytes = ReadCache::new(file);
-            let limits = Limits::default();
-            Table::read(&bytes, &limits).map_err(|error| error.to_string())
-        });
         let (segments, table) = match table {
             Ok(table) => {
                 if let Some(skipped) = table.skipped() {
-                    self.refuse(mapping, format!("{} entries skipped, first {}", skipped.entries, skipped.first));
+                    self.refuse(
+                        mapping.path.clone(),
+                        format!("{} entries skipped, first {}", skipped.entries, skipped.first),
+                    );
                 }
                 match self.load(table.base(), table.rows(), in_use) {
                     Ok(loaded) => (table.segments().clone(), Some(loaded)),
                     Err(cause) => {
-                        self.refuse(mapping, cause);
+                        self.refuse(mapping.path.clone(), cause);
                         (table.segments().clone(), None)
                     }
                 }
             }
             Err(cause) => {
-                self.refuse(mapping, cause);
+                self.refuse(mapping.path.clone(), cause);
                 (ElfSegments::default(), None)
             }
         };
         self.known.insert(id, KnownModule { module, segments, table });
-        self.by_identity.insert(identity, id);
+        lock(&self.by_identity).insert(identity, id);
         id
     }
 
@@ -230,9 +219,11 @@ impl Modules {
         self.known.values().rfind(same).map(|known| known.module.id)
     }
 
-    fn refuse(&mut self, mapping: &CodeMapping, cause: String) {
-        if self.refused.len() < MAX_REFUSED {
-            self.refused.push((mapping.path.clone(), cause));
+    /// Adds to the list of refused files.
+    pub(super) fn refuse(&mut self, path: PathBuf, cause: String) {
+        let refused = (path, cause);
+        if self.refused.len() < MAX_REFUSED && !self.refused.contains(&refused) {
+            self.refused.push(refused);
         }
     }
 
@@ -275,7 +266,7 @@ impl Modules {
                 }
             }
         }
-        self.by_identity.retain(|_, id| !gone.contains(id));
+        lock(&self.by_identity).retain(|_, id| !gone.contains(id));
     }
 
     /// Loads the table of the vDSO, which is the same in all processes.

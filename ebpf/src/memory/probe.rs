@@ -1,11 +1,12 @@
 //! The memory probe: the processes that it watches, and the maps that it shares with the programs.
 
+mod code;
 mod lifecycle;
 mod preexisting;
 mod read;
 mod reclaim;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem::offset_of;
 use std::os::fd::AsFd;
@@ -21,21 +22,22 @@ use super::abi::{
 };
 use super::address_spaces::{AddressSpaces, Root};
 use super::call_tree::CallTree;
+use super::code_files::CodeReading;
+use super::foreign::ForeignCalls;
 use super::mmap_events::MmapEvents;
 use super::modules::{Modules, UnwindMapping};
 use super::preexisting::PreexistingPages;
+use super::process;
 use super::programs::{self, NOTICE_RING_BYTES};
 use super::reading::{MappingShare, MemoryEvent, ModuleId, TargetId};
-use super::{proc_maps, process};
+use super::targets::Targets;
 use crate::error::Error;
 use crate::load::{missing_map, mmap_array, take_map};
 use crate::mmap_array::MmapArray;
 use crate::pid_namespace::PidNamespace;
 use crate::ring::Ring;
+use code::Code;
 use reclaim::OfRemoved;
-
-/// `BPF_NOEXIST`: do not overwrite an element that a program has inserted.
-const BPF_NOEXIST: u64 = 1;
 
 /// Options of [`MemoryProbe::load`].
 #[derive(Clone, Debug)]
@@ -48,11 +50,19 @@ pub struct MemoryOptions {
     pub follow_children: bool,
     /// The proc file system whose process ids are used.
     pub proc: PathBuf,
+    /// Runs what reads the code and the memory of targets.
+    pub calls: ForeignCalls,
 }
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { nodes: 1 << 18, verify_stacks: false, follow_children: true, proc: "/proc".into() }
+        Self {
+            nodes: 1 << 18,
+            verify_stacks: false,
+            follow_children: true,
+            proc: "/proc".into(),
+            calls: ForeignCalls::threads(),
+        }
     }
 }
 
@@ -103,7 +113,7 @@ impl Process {
 /// 5.17, or an older one with `bpf_loop` backported; owners of migrated pages are known from 5.19 on.
 pub struct MemoryProbe {
     proc: PathBuf,
-    targets: KernelMap<MapData, u32, Target>,
+    targets: Targets,
     globals: MmapArray<Globals>,
     counters: MmapArray<Counters>,
     ring: Ring,
@@ -127,6 +137,13 @@ pub struct MemoryProbe {
     /// Orders of the large folios of targets, by their first pfn.
     folios: KernelMap<MapData, u32, u32>,
     folio_batch: MmapArray<u64>,
+    calls: ForeignCalls,
+    /// Targets whose code is being read.
+    code_readings: BTreeMap<TargetId, CodeReading>,
+    /// Targets that have mapped code since it was read.
+    outdated_code: BTreeSet<TargetId>,
+    /// Targets whose preexisting pages are not known yet.
+    unscanned: BTreeSet<TargetId>,
     /// Events that [`MemoryProbe::poll`] has not returned yet.
     pending_events: Vec<MemoryEvent>,
     /// Owns the programs and their attachments.
@@ -162,7 +179,7 @@ impl MemoryProbe {
             .map_err(|error| Error::from_loader("record mappings of code".to_owned(), &error, 0))?;
         let mut probe = Self {
             proc: options.proc.clone(),
-            targets: take_map(&mut bpf, "targets")?,
+            targets: Targets::new(&mut bpf)?,
             globals: mmap_array(&mut bpf, "globals_map", 1)?,
             counters: mmap_array(&mut bpf, "counters", cpus)?,
             ring,
@@ -181,6 +198,10 @@ impl MemoryProbe {
             preexisting_pages: mmap_array(&mut bpf, "preexisting_pages", PREEXISTING_BATCH)?,
             folios: take_map(&mut bpf, "folios")?,
             folio_batch: mmap_array(&mut bpf, "folio_batch", FOLIO_BATCH)?,
+            calls: options.calls.clone(),
+            code_readings: BTreeMap::new(),
+            outdated_code: BTreeSet::new(),
+            unscanned: BTreeSet::new(),
             pending_events: Vec::new(),
             bpf,
         };
@@ -204,7 +225,10 @@ impl MemoryProbe {
         let start_time = process::start_time(&self.proc, pid).ok_or_else(gone)?;
         let target = TargetId(self.globals.fetch_next(0, offset_of!(Globals, last_target)));
         let mm = self.new_mm()?;
-        let mappings = Arc::new(self.map_code(pid).ok_or_else(gone)?);
+        let mappings = match self.read_code(target, pid) {
+            Code::Whole(mappings) | Code::Late(mappings) => Arc::new(mappings),
+            Code::Gone => return Err(gone()),
+        };
         let root = self.new_root(target, &mappings)?;
         let root = self.with_overflow(root)?;
         self.address_spaces.begin(mm, root);
@@ -214,7 +238,7 @@ impl MemoryProbe {
         }
         self.processes.insert(target, Process::new(pid, mm, start_time, mappings));
         self.share_nodes();
-        let inserted = self.targets.insert(pid, Target { id: target.0, parent: 0, mm, flags: 0 }, BPF_NOEXIST);
+        let inserted = self.targets.insert(pid, Target { id: target.0, parent: 0, mm, flags: 0 });
         // The pid may have been reused in the meantime.
         let is_same = process::start_time(&self.proc, pid) == Some(start_time);
         if inserted.is_err() || !is_same {
@@ -224,13 +248,18 @@ impl MemoryProbe {
             self.pending_events.extend(events);
             return match (self.find_target(pid), inserted) {
                 (Some(child), _) => Ok(child),
-                (None, Err(MapError::SyscallError(_))) if self.targets.get(&pid, 0).is_err() => {
+                (None, Err(MapError::SyscallError(_))) if self.targets.get(pid).is_none() => {
                     Err(Error::TableFull { table: "targets" })
                 }
                 _ => Err(gone()),
             };
         }
-        self.scan_preexisting(target);
+        // A process that does not answer now is scanned once it does.
+        if self.code_readings.contains_key(&target) {
+            self.unscanned.insert(target);
+        } else {
+            self.scan_preexisting(target);
+        }
         Ok(target)
     }
 
@@ -244,12 +273,14 @@ impl MemoryProbe {
         while let Some(target) = removed.pop() {
             removed.extend(self.processes.iter().filter(|(_, p)| p.parent == Some(target)).map(|(child, _)| *child));
             if let Some(process) = self.processes.remove(&target) {
-                if self.targets.get(&process.pid, 0).is_ok_and(|entry| entry.id == target.0) {
-                    // An error means that the process has just exited.
-                    let _ = self.targets.remove(&process.pid);
+                if self.targets.get(process.pid).is_some_and(|entry| entry.id == target.0) {
+                    self.targets.remove(process.pid);
                 }
                 self.address_spaces.end(process.mm);
             }
+            self.code_readings.remove(&target);
+            self.outdated_code.remove(&target);
+            self.unscanned.remove(&target);
             self.tree.unwatch(target);
             self.reclaiming.of_removed = OfRemoved::Pending;
         }
@@ -273,18 +304,6 @@ impl MemoryProbe {
     fn new_mm(&self) -> Result<u32, Error> {
         let mut mms = (0..MAX_ADDRESS_SPACES).map(|_| self.globals.fetch_next(0, offset_of!(Globals, last_mm)));
         mms.find(|mm| self.address_spaces.is_free(*mm)).ok_or(Error::TableFull { table: "address spaces" })
-    }
-
-    /// Executable mappings of a process, with their unwind tables; `None` if it has exited.
-    fn map_code(&mut self, pid: u32) -> Option<Vec<UnwindMapping>> {
-        let mappings = proc_maps::code_of(&self.proc, pid).ok().filter(|mappings| !mappings.is_empty())?;
-        let in_use: HashSet<ModuleId> = self
-            .processes
-            .values()
-            .filter(|process| process.alive)
-            .flat_map(|process| process.mappings.iter().filter_map(|mapping| mapping.module))
-            .collect();
-        Some(mappings.iter().map(|mapping| self.modules.resolve(&self.proc, pid, mapping, &in_use)).collect())
     }
 
     /// Allocates a node of the kernel's call tree.

@@ -11,9 +11,9 @@ pub struct Event {
     pub location: LocationId,
     /// When it was hit: `CLOCK_MONOTONIC` nanoseconds.
     pub time_ns: u64,
-    /// Process id (thread group) in the initial PID namespace.
+    /// Process id (thread group) in the PID namespace of [`TraceOptions::proc`](super::TraceOptions::proc); 0: it has none there.
     pub pid: u32,
-    /// Thread id in the initial PID namespace.
+    /// Thread id in the same namespace.
     pub tid: u32,
     /// Processor.
     pub cpu: u32,
@@ -21,6 +21,16 @@ pub struct Event {
     pub comm: Vec<u8>,
     /// The arguments of the location in order.
     pub arguments: Vec<ArgumentValue>,
+}
+
+impl Event {
+    /// Memory that the event takes, about.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let data = |argument: &ArgumentValue| argument.data.as_ref().map_or(0, |data| data.bytes.len());
+        let held = self.comm.len() + self.arguments.iter().map(data).sum::<usize>();
+        (size_of::<Self>() + self.arguments.len() * size_of::<ArgumentValue>() + held) as u64
+    }
 }
 
 /// An argument of a hit.

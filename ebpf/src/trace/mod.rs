@@ -13,7 +13,8 @@
 //! hit, or after an error.
 //!
 //! **Order.** Events are delivered in the order of their time, across processors. A hit that takes longer than
-//! [`TraceOptions::max_hold`], because its process waits for the page that an argument is in, is delivered late.
+//! [`TraceOptions::max_hold`], because its process waits for the page that an argument is in, is delivered late; so is one
+//! while more than [`TraceOptions::max_hold_bytes`] of later events wait for it.
 //!
 //! **Minimum kernel.** 5.17 with BTF, on x86-64. From 6.0 on memory is read with page faults ([`Reads::Sleepable`]). Before
 //! that, text and bytes in pages that the process has not touched, such as literals in `.rodata`, are unreadable. From 6.10

@@ -1,5 +1,6 @@
 //! Options of the tracepoint probe.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::uprobe::AttachMode;
@@ -23,10 +24,15 @@ pub struct TraceOptions {
     pub max_payload: u64,
     /// Longest time for which events wait for an earlier one that is still being captured.
     pub max_hold: Duration,
+    /// Most bytes of events that wait for an earlier one. Beyond them the oldest are delivered, and the earlier one is late.
+    pub max_hold_bytes: u64,
     /// How memory is read; `None`: the best that the kernel has.
     pub reads: Option<Reads>,
     /// How locations are attached; `None`: the best that the kernel has.
     pub attach_mode: Option<AttachMode>,
+    /// The proc file system whose process ids events have. [`TraceProbe::attach`](super::TraceProbe::attach) takes those of the
+    /// namespace that this process is in.
+    pub proc: PathBuf,
 }
 
 impl Default for TraceOptions {
@@ -37,8 +43,10 @@ impl Default for TraceOptions {
             max_string: 4096,
             max_payload: 4 << 20,
             max_hold: Duration::from_millis(500),
+            max_hold_bytes: 64 << 20,
             reads: None,
             attach_mode: None,
+            proc: "/proc".into(),
         }
     }
 }

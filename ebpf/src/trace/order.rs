@@ -16,17 +16,20 @@ const CLOCK_TOLERANCE: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct Order {
     max_hold: u64,
+    max_bytes: u64,
     waiting: Vec<Event>,
     /// All events before this time have been read from the ring.
     complete: u64,
 }
 
 impl Order {
-    pub(super) fn new(max_hold: Duration) -> Self {
-        Self { max_hold: u64::try_from(max_hold.as_nanos()).unwrap_or(u64::MAX), waiting: Vec::new(), complete: 0 }
+    /// Events wait at most for this long, and at most so many bytes of them.
+    pub(super) fn new(max_hold: Duration, max_bytes: u64) -> Self {
+        let max_hold = u64::try_from(max_hold.as_nanos()).unwrap_or(u64::MAX);
+        Self { max_hold, max_bytes, waiting: Vec::new(), complete: 0 }
     }
 
-    /// All events before this time have been read, unless they are later than the longest hold.
+    /// All events before this time have been read, unless they are later than what events wait for.
     pub(super) fn complete(&self) -> u64 {
         self.complete
     }
@@ -56,9 +59,20 @@ impl Order {
     pub(super) fn deliver(&mut self, horizon: u64, f: &mut dyn FnMut(Event)) -> usize {
         self.complete = self.complete.max(horizon);
         self.waiting.sort_by_key(|event| event.time_ns);
+        self.complete = self.complete.max(self.least_horizon());
         let count = self.waiting.partition_point(|event| event.time_ns < self.complete);
         self.waiting.drain(..count).for_each(f);
         count
+    }
+
+    /// The horizon with which not too many bytes wait.
+    fn least_horizon(&self) -> u64 {
+        let mut bytes = 0_u64;
+        let first_too_many = self.waiting.iter().rev().find(|event| {
+            bytes += event.bytes();
+            bytes > self.max_bytes
+        });
+        first_too_many.map_or(0, |event| event.time_ns.saturating_add(1))
     }
 }
 
@@ -74,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_later_event_waits_for_a_hit_in_progress() {
-        let mut order = Order::new(Duration::from_millis(500));
+        let mut order = Order::new(Duration::from_millis(500), u64::MAX);
         let start = 1_000_000_000;
         let mut delivered = Vec::new();
         order.add(event(start + 300));
@@ -92,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_wait_is_bounded() {
-        let mut order = Order::new(Duration::from_millis(500));
+        let mut order = Order::new(Duration::from_millis(500), u64::MAX);
         let mut delivered = 0;
         order.add(event(2_000_000_000));
         let hung = [1_000_000_000];
@@ -101,5 +115,22 @@ mod tests {
         let horizon = order.horizon(2_500_000_001, hung.into_iter());
         assert_eq!(order.deliver(horizon, &mut |_| delivered += 1), 1);
         assert_eq!(delivered, 1);
+    }
+
+    #[test]
+    fn the_bytes_that_wait_are_bounded() {
+        let one = event(0).bytes();
+        let mut order = Order::new(Duration::from_secs(1_000_000), 3 * one);
+        let mut delivered = Vec::new();
+        for time in [50, 10, 40, 20, 30] {
+            order.add(event(time));
+        }
+        assert_eq!(order.deliver(0, &mut |event| delivered.push(event.time_ns)), 2);
+        assert_eq!((&*delivered, order.complete()), (&[10, 20][..], 21));
+        // What they waited for is late; it does not wait itself.
+        order.add(event(5));
+        assert_eq!(order.deliver(0, &mut |event| delivered.push(event.time_ns)), 1);
+        assert_eq!(order.deliver(100, &mut |event| delivered.push(event.time_ns)), 3);
+        assert_eq!(delivered, [10, 20, 5, 30, 40, 50]);
     }
 }

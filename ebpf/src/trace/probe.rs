@@ -89,7 +89,7 @@ impl TraceProbe {
             accounts: take_map(&mut bpf, "accounts")?,
             known: Vec::new(),
             assembly: Assembly::default(),
-            order: Order::new(options.max_hold),
+            order: Order::new(options.max_hold, options.max_hold_bytes),
             invalid: 0,
             last_attachment: 0,
             attachments: BTreeMap::new(),
@@ -186,8 +186,8 @@ impl TraceProbe {
         }
     }
 
-    /// Events before this time (`CLOCK_MONOTONIC` nanoseconds) have all been delivered, but for those that took longer than
-    /// [`TraceOptions::max_hold`].
+    /// Events before this time (`CLOCK_MONOTONIC` nanoseconds) have all been delivered, but for those that others do not wait for:
+    /// see [`TraceOptions::max_hold`] and [`TraceOptions::max_hold_bytes`].
     #[must_use]
     pub fn complete_until_ns(&self) -> u64 {
         self.order.complete()

@@ -37,13 +37,16 @@ pub(crate) enum LinkKind {
     Session,
 }
 
-/// Loads a program of the object whose maps `bpf` has.
+/// Loads a program of the object whose maps `bpf` has. `types`: those of the kernel, if the object has CO-RE relocations.
 ///
 /// # Errors
 /// The kernel refuses it, or does not know this kind of link.
-pub(crate) fn load(object: &[u8], bpf: &Ebpf, name: &str, kind: LinkKind) -> io::Result<OwnedFd> {
+pub(crate) fn load(object: &[u8], bpf: &Ebpf, types: Option<&Btf>, name: &str, kind: LinkKind) -> io::Result<OwnedFd> {
     let mut object = Object::parse(object).map_err(io::Error::other)?;
     let btf = load_btf(&mut object)?;
+    if let Some(types) = types {
+        object.relocate_btf(types).map_err(io::Error::other)?;
+    }
     relocate(&mut object, bpf)?;
     object.sanitize_functions(aya::features());
     let missing = || io::Error::other(format!("no program {name} in the object"));

@@ -12,7 +12,7 @@ use chainscope_ebpf::latency::{Exit, LatencyOptions, LatencyProbe, Pairing, Scop
 use chainscope_functions::Functions;
 
 /// Compiles a program of `testing/programs`.
-fn compile(compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
+pub fn compile(compiler: &str, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testing/programs").join(source);
     chainscope_testing::program::compile(compiler, &source, Path::new(env!("CARGO_TARGET_TMPDIR")), name, flags)
 }
@@ -25,6 +25,11 @@ pub fn workload(name: &str) -> PathBuf {
 /// The program in C.
 pub fn plain(name: &str) -> PathBuf {
     compile("gcc", "latency_plain.c", name, &["-O2", "-pthread"])
+}
+
+/// The program in C whose functions are left in other ways than by returning.
+pub fn stacks(name: &str) -> PathBuf {
+    compile("gcc", "latency_stacks.c", name, &["-O2", "-pthread"])
 }
 
 /// A process that runs one of them.
@@ -74,7 +79,15 @@ impl Target {
 
     /// The answer to a command; `None` if the program ended.
     pub fn answer(&mut self, command: &str) -> Option<Vec<u64>> {
+        self.send(command);
+        self.reply()
+    }
+
+    pub fn send(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the program runs");
+    }
+
+    pub fn reply(&mut self) -> Option<Vec<u64>> {
         let mut line = String::new();
         self.replies.read_line(&mut line).expect("readable");
         let numbers = line.split_whitespace().map(|number| number.parse().expect("a number"));
@@ -154,14 +167,15 @@ impl Watcher {
     }
 }
 
-/// Greatest relative width of a bucket.
-const BUCKET: f64 = 1.0 / 32.0;
+/// Greatest error of a percentile.
+const ERROR: f64 = 0.031;
 
-/// What a function may take between its exit, a jump to what records its time, and the time that is recorded, in nanoseconds.
+/// What a function may take between its exit, a jump to what records its time, and the time that is recorded, in nanoseconds: also
+/// what a thread that is preempted there waits.
 const RECORDING: u64 = 100_000;
 
-/// The bounds of the bucket that has the value of a rank, computed on its own.
-fn bucket_at(counts: &SpanCounts, percent: u64) -> (f64, f64) {
+/// The middle of the bucket that has the value of a rank, computed on its own.
+fn value_at(counts: &SpanCounts, percent: u64) -> f64 {
     let rank = (counts.ended * percent).div_ceil(100).max(1);
     let mut seen = 0;
     let found = counts.buckets.iter().find(|(_, count)| {
@@ -170,28 +184,24 @@ fn bucket_at(counts: &SpanCounts, percent: u64) -> (f64, f64) {
     });
     let index = f64::from(found.expect("a value").0);
     let (octave, within) = ((index / 32.0).floor(), index % 32.0);
-    let width = if octave == 0.0 { 1.0 } else { 2_f64.powf(octave - 1.0) };
-    let least = if octave == 0.0 { within } else { (32.0 + within) * width };
-    (least, least + width)
+    if octave == 0.0 { within } else { (32.5 + within) * 2_f64.powf(octave - 1.0) }
 }
 
-/// Compares a histogram with the durations that the function recorded itself: they are as exact as the buckets. The function
-/// takes its own times a few instructions, and a probe, after its entry and before its exit.
+/// Compares a histogram with the durations that the function recorded itself. The function takes its own times a few instructions, and
+/// a probe, after its entry and before its exit.
 pub fn assert_agrees(counts: &SpanCounts, exact: &Exact) {
     assert_eq!(counts.ended, exact.count, "{counts:?}");
     assert_eq!(counts.buckets.iter().map(|(_, count)| count).sum::<u64>(), exact.count);
-    for (percent, exact) in [(50, exact.ranks[1]), (90, exact.ranks[2]), (99, exact.ranks[3])] {
-        let (least, end) = bucket_at(counts, percent);
-        let exact = exact as f64;
-        assert!(
-            least <= exact * (1.0 + BUCKET) && exact * (1.0 - BUCKET) <= end,
-            "{percent} %: {exact} in {least}..{end}"
-        );
+    // Of some dozens of calls the upper percentiles are single calls, which may have been preempted between the two clocks.
+    for (percent, rank, late) in [(50, 1, 0), (90, 2, RECORDING), (99, 3, RECORDING)] {
+        let (value, exact) = (value_at(counts, percent), exact.ranks[rank] as f64);
+        let agrees = value >= exact * (1.0 - ERROR) && value <= (exact + late as f64) * (1.0 + ERROR);
+        assert!(agrees, "{percent} %: {exact} is {:+.4} off: {counts:?}", value / exact - 1.0);
     }
     let mean = counts.sum_ns as f64 / counts.ended as f64;
     let exact_mean = exact.sum as f64 / exact.count as f64;
-    assert!((mean / exact_mean - 1.0).abs() < 2.0 * BUCKET, "mean {mean}, exactly {exact_mean}");
+    assert!((mean / exact_mean - 1.0).abs() <= ERROR, "mean {mean}, exactly {exact_mean}");
     let is_least = counts.min_ns + RECORDING >= exact.ranks[0] && counts.max_ns + RECORDING >= exact.ranks[4];
     assert!(is_least, "{counts:?} {exact:?}");
-    assert!(counts.min_ns as f64 <= exact.ranks[1] as f64 * (1.0 + BUCKET));
+    assert!(counts.min_ns as f64 <= exact.ranks[1] as f64 * (1.0 + ERROR));
 }

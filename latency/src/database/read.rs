@@ -25,8 +25,8 @@ pub struct TransactionFilter {
     pub from: Option<Time>,
     /// Ended at this time or earlier.
     pub to: Option<Time>,
-    /// Of this run.
-    pub run: Option<RunId>,
+    /// Of any of these runs; empty for all.
+    pub runs: Vec<RunId>,
     /// Slowest first; else by time.
     pub slowest_first: bool,
     /// At most this many.
@@ -132,7 +132,7 @@ impl Database {
         }
         blocks.sort_by_key(|block| (block.start, block.function));
         let transactions = self.transactions(&TransactionFilter {
-            run: Some(info.id),
+            runs: vec![info.id],
             limit: u32::MAX,
             ..TransactionFilter::default()
         })?;
@@ -211,7 +211,10 @@ impl Database {
         condition("result = ?", filter.result.map(Value::from));
         condition("time_ns >= ?", filter.from.map(|time| Value::from(time.0)));
         condition("time_ns <= ?", filter.to.map(|time| Value::from(time.0)));
-        condition("runs.id = ?", filter.run.map(|run| Value::from(run.to_string())));
+        let runs = filter.runs.iter().map(|run| run.to_string());
+        let runs = serde_json::Value::from(runs.collect::<Vec<_>>()).to_string();
+        let is_of_run = "runs.id IN (SELECT value FROM json_each(?))";
+        condition(is_of_run, (!filter.runs.is_empty()).then(|| Value::from(runs)));
         let order = if filter.slowest_first { "duration_ns DESC, time_ns" } else { "time_ns, t.rowid" };
         let sql = format!(
             "SELECT runs.id, t.id, type, result, duration_ns, time_ns FROM transactions t JOIN runs ON run = number

@@ -8,7 +8,7 @@ use crate::report::{BucketCount, FunctionReport};
 use crate::verdict::ShiftPoint;
 
 /// Size in units of the SVG; the page scales it.
-const SIZE: (u32, u32) = (520, 300);
+pub(super) const SIZE: (u32, u32) = (520, 300);
 
 /// Text and axes.
 pub(super) const FOREGROUND: RGBColor = RGBColor(0x11, 0x11, 0x11);
@@ -21,10 +21,10 @@ pub(super) const SERIES: [RGBColor; 3] =
 /// Buckets of the histogram that are drawn as one: 8 an octave.
 const MERGED: u64 = 4;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draw into a string; `None` if there is nothing to draw.
-fn svg(draw: impl FnOnce(&Area<'_>) -> Option<()>) -> Option<String> {
+pub(super) fn svg(draw: impl FnOnce(&Area<'_>) -> Option<()>) -> Option<String> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
@@ -36,16 +36,16 @@ fn svg(draw: impl FnOnce(&Area<'_>) -> Option<()>) -> Option<String> {
     Some(text.replacen(&fixed, "<svg aria-hidden=\"true\" ", 1))
 }
 
-fn label() -> TextStyle<'static> {
+pub(super) fn label() -> TextStyle<'static> {
     ("sans-serif", 20).into_font().color(&FOREGROUND)
 }
 
-fn nanoseconds(value: &f64) -> String {
+pub(super) fn nanoseconds(value: &f64) -> String {
     format::duration(value.round() as u64)
 }
 
 /// Round durations within a range, as labels of a logarithmic axis: 2 to 6 of them where that is possible.
-fn ticks(range: &std::ops::Range<f64>) -> Vec<f64> {
+pub(super) fn ticks(range: &std::ops::Range<f64>) -> Vec<f64> {
     let within = |digits: &[f64]| -> Vec<f64> {
         let all = (0..20).flat_map(|power| digits.iter().map(move |digit| digit * 10_f64.powi(power)));
         all.filter(|tick| range.contains(tick)).collect()
@@ -79,6 +79,8 @@ macro_rules! axes {
             .ok()?
     };
 }
+
+pub(super) use axes;
 
 /// Bounds and density (share of all spans per unit of the natural logarithm) of neighbouring buckets.
 fn densities(buckets: &[BucketCount]) -> Vec<(f64, f64, f64)> {

@@ -3,13 +3,16 @@
 //! Each number of the report stands in a `<data>` element with its exact value and the JSON pointer of the field that it shows.
 
 mod chart;
+mod function;
+mod timeline;
+mod transactions;
 
 use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
 use crate::format;
-use crate::report::{FunctionReport, Report, RunSummary, Statistics};
+use crate::report::{Report, RunSummary};
 use crate::verdict::{Comparison, FunctionComparison};
 
 /// Text of others, escaped for HTML text and attributes. Control characters become U+FFFD.
@@ -47,10 +50,10 @@ pub fn render(report: &Report) -> String {
     if let Some(comparison) = &report.comparison {
         page.summary(comparison);
     }
-    page.push("<h2>Functions</h2>");
-    for (index, function) in report.functions.iter().enumerate() {
-        page.function(report, index, function);
+    for difference in &report.differences {
+        page.push(format_args!("<p class=\"v inconclusive\">{}.</p>", Safe(&difference.describe())));
     }
+    page.functions(report);
     page.histories(report);
     page.transactions(report);
     page.runs(report);
@@ -181,119 +184,6 @@ impl Page {
         format!("<span class=\"muted\">{}{}</span>", reason.describe(), planned.unwrap_or_default())
     }
 
-    fn statistics(&self, pointer: &str, statistics: &Statistics) -> Vec<String> {
-        let lost: Vec<String> = statistics
-            .lost
-            .keys()
-            .map(|reason| format!("{} {}", self.count(&format!("{pointer}/lost/{reason}")), Safe(reason)))
-            .collect();
-        let at = |field: &str| self.duration(&format!("{pointer}/{field}"));
-        vec![
-            self.count(&format!("{pointer}/spans")),
-            at("min_ns"),
-            at("p50_ns"),
-            at("p90_ns"),
-            at("p99_ns"),
-            at("p999_ns"),
-            at("max_ns"),
-            at("mean_ns"),
-            self.count(&format!("{pointer}/unended")),
-            if lost.is_empty() { "0".to_owned() } else { lost.join(", ") },
-        ]
-    }
-
-    fn figure(&mut self, chart: Option<String>, caption: &str) {
-        if let Some(chart) = chart {
-            self.push(format_args!("<figure>{chart}<figcaption>{caption}</figcaption></figure>"));
-        }
-    }
-
-    fn function(&mut self, report: &Report, index: usize, function: &FunctionReport) {
-        let judged = report.comparison.as_ref().and_then(|comparison| comparison.functions.get(index));
-        self.push(format_args!("<section class=\"f\" id=\"f{index}\"><h3>{}", Safe(&function.function)));
-        if let Some(judged) = judged {
-            self.push(format_args!(" <span class=\"v {0}\">{0}</span>", judged.verdict.as_str()));
-        }
-        self.push("</h3>");
-        if !function.entry.is_empty() {
-            self.push(format_args!(
-                "<p class=\"muted\"><code>{}</code> → <code>{}</code></p>",
-                Safe(&function.entry),
-                Safe(&function.exit)
-            ));
-        }
-        self.push("<div class=\"charts\">");
-        let two = function.sides.len() > 1;
-        let legend = if two { "Durations: <b class=\"a\">A</b> and <b class=\"b\">B</b>" } else { "Durations" };
-        self.figure(chart::histograms(function), legend);
-        if let (Some(judged), Some(comparison)) = (judged, &report.comparison) {
-            let caption = "Change from A to B at each quantile with its interval; the green lines are the margin";
-            self.figure(chart::shift(&judged.shift, comparison.margin_percent), caption);
-        }
-        if function.runs.len() > 1 {
-            let caption = "<b class=\"a\">p50</b>, <b class=\"b\">p90</b> and <b class=\"c\">p99</b> of each run";
-            self.figure(chart::percentiles(function), caption);
-        }
-        self.push("</div>");
-        self.function_tables(index, function);
-        self.push("</section>");
-    }
-
-    fn function_tables(&mut self, index: usize, function: &FunctionReport) {
-        let header = ["Spans", "Min", "p50", "p90", "p99", "p99.9", "Max", "Mean", "Unended", "Lost"];
-        let names = if function.sides.len() > 1 { ["All of A", "All of B"] } else { ["All", ""] };
-        let mut rows: Vec<Vec<String>> = Vec::new();
-        for (side, name) in names.iter().enumerate().take(function.sides.len()) {
-            let mut row = vec![format!("<b>{name}</b>"), String::new(), String::new()];
-            row.extend(self.statistics(&format!("/functions/{index}/sides/{side}"), &function.sides[side].statistics));
-            rows.push(row);
-        }
-        for (number, run) in function.runs.iter().enumerate().filter(|_| function.runs.len() > 1) {
-            let commit = run.commit.as_deref().map(short).unwrap_or_default();
-            let mut row = vec![
-                format!("{} <code>{}</code>", number + 1, Safe(&short(&run.run))),
-                Safe(&run.tags.join(", ")).to_string(),
-                format!("<code>{}</code>", Safe(&commit)),
-            ];
-            row.extend(self.statistics(&format!("/functions/{index}/runs/{number}"), &run.statistics));
-            rows.push(row);
-        }
-        let columns: Vec<&str> = ["Run", "Tags", "Commit"].into_iter().chain(header).collect();
-        self.table(&columns, 3, &rows);
-        self.returns(index, function);
-    }
-
-    /// Return codes of all sides, side by side.
-    fn returns(&mut self, index: usize, function: &FunctionReport) {
-        let mut codes = std::collections::BTreeMap::<i64, Vec<(usize, usize)>>::new();
-        for (side, report) in function.sides.iter().enumerate() {
-            for (place, held) in report.statistics.returns.iter().enumerate() {
-                codes.entry(held.code).or_default().push((side, place));
-            }
-        }
-        if codes.is_empty() {
-            return;
-        }
-        let rows: Vec<Vec<String>> = codes
-            .values()
-            .map(|places| {
-                let pointer = |(side, place): (usize, usize), field: &str| {
-                    format!("/functions/{index}/sides/{side}/returns/{place}/{field}")
-                };
-                let mut row =
-                    vec![places.first().map(|&place| self.integer(&pointer(place, "code"))).unwrap_or_default()];
-                row.extend((0..function.sides.len()).map(|side| {
-                    let held = places.iter().find(|(held, _)| *held == side);
-                    held.map_or_else(|| "0".to_owned(), |&place| self.count(&pointer(place, "count")))
-                }));
-                row
-            })
-            .collect();
-        let header = ["Return code", if function.sides.len() > 1 { "A" } else { "Count" }, "B"];
-        self.push("<p></p>");
-        self.table(&header[..=function.sides.len()], 1, &rows);
-    }
-
     fn histories(&mut self, report: &Report) {
         let mut rows = Vec::new();
         for (index, history) in report.histories.iter().enumerate() {
@@ -314,30 +204,6 @@ impl Page {
         }
     }
 
-    fn transactions(&mut self, report: &Report) {
-        if report.slowest_transactions.is_empty() {
-            return;
-        }
-        self.push("<h2>Slowest transactions</h2>");
-        let rows: Vec<Vec<String>> = report
-            .slowest_transactions
-            .iter()
-            .enumerate()
-            .map(|(index, row)| {
-                let at = |field: &str| format!("/slowest_transactions/{index}/{field}");
-                vec![
-                    self.duration(&at("duration_ns")),
-                    self.integer(&at("type")),
-                    self.integer(&at("result")),
-                    Safe(&row.time).to_string(),
-                    format!("<code>{}</code>", Safe(&short(&row.run))),
-                    format!("<code>{}</code>", Safe(&row.id)),
-                ]
-            })
-            .collect();
-        self.table(&["Duration", "Type", "Result", "Time", "Run", "Transaction"], 6, &rows);
-    }
-
     fn runs(&mut self, report: &Report) {
         self.push("<h2>Runs</h2>");
         let mut rows = Vec::new();
@@ -351,7 +217,7 @@ impl Page {
                     Safe(run.end.as_deref().unwrap_or("–")).to_string(),
                     Safe(&run.tags.join(", ")).to_string(),
                     format!("<code>{}</code>", Safe(run.commit.as_deref().unwrap_or_default())),
-                    Safe(run.version.as_deref().unwrap_or_default()).to_string(),
+                    Safe(&run.version_or_build()).to_string(),
                     Safe(run.node.as_deref().unwrap_or_default()).to_string(),
                     self.integer(&at("pid")),
                     format!("<code>{}</code>", Safe(&run.executable)),

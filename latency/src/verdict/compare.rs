@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::interval::{Estimate, autocorrelation, estimate};
+use super::interval::Estimate;
 use super::units::{MIN_UNITS, Observations, Series, Side, Sides};
 use super::{holm, plan};
 use crate::model::Resolution;
@@ -92,11 +92,11 @@ impl Reason {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ComparisonDesign))]
 pub enum Design {
-    /// Blocks of the same moment are pairs.
+    /// Blocks of the same moment are pairs. Where there are several pairs of runs, they show how much runs differ.
     Paired,
-    /// Blocks of each side on their own.
+    /// Blocks of each side on their own. Where a side has several runs, they show how much runs differ.
     Blocks,
-    /// Runs of each side.
+    /// Runs of each side: both have 8 or more.
     Runs,
 }
 
@@ -240,11 +240,8 @@ fn difference(observations: &Observations) -> Option<Estimate> {
         return None;
     }
     Some(match observations {
-        Observations::Paired(differences) => estimate(differences, autocorrelation(&[differences])),
-        Observations::Independent(a, b) => {
-            let rho = autocorrelation(&[a, b]);
-            Estimate::difference(estimate(a, rho), estimate(b, rho))
-        }
+        Observations::Paired(differences) => Estimate::mean_of_runs(differences),
+        Observations::Independent(a, b) => Estimate::difference_of_runs(a, b),
     })
 }
 

@@ -12,6 +12,10 @@
 //!
 //! The first is right for short series, where a bootstrap is too optimistic, the second for long ones with another dependence.
 //! Degrees of freedom are those of the effective number of units, `n / VIF - 1`.
+//!
+//! Where a side has several runs, a run is one draw of what differs from start to start, however many blocks it has. Then the mean of
+//! a side is that of its runs. It has a second standard error, by the variance of their means, `s²/R`, with the degrees of freedom of
+//! `s²`, which is pooled over both sides: the number of runs less 1 for each side. What is claimed has to hold by both.
 
 use statrs::distribution::{Continuous, ContinuousCDF, StudentsT};
 
@@ -27,6 +31,8 @@ pub(crate) struct Estimate {
     pub(crate) mean: f64,
     pub(crate) error: f64,
     pub(crate) freedom: f64,
+    /// Standard error and degrees of freedom by the variance between runs, where there are several.
+    pub(crate) between_runs: Option<(f64, f64)>,
 }
 
 impl Estimate {
@@ -35,16 +41,49 @@ impl Estimate {
         let (a, b) = (from.error.powi(2), to.error.powi(2));
         let spread = a.powi(2) / from.freedom + b.powi(2) / to.freedom;
         let freedom = if spread > 0.0 { (a + b).powi(2) / spread } else { from.freedom + to.freedom };
-        Self { mean: to.mean - from.mean, error: (a + b).sqrt(), freedom }
+        Self { mean: to.mean - from.mean, error: (a + b).sqrt(), freedom, between_runs: None }
+    }
+
+    /// Mean of differences between two sides, by pairs of runs.
+    pub(crate) fn mean_of_runs(runs: &[Vec<f64>]) -> Self {
+        let rho = autocorrelation(&slices(&[runs]));
+        let within = within_runs(runs, rho);
+        within.with_run_effect(run_effect(&[runs]), &[runs])
+    }
+
+    /// Difference of two sides of independent runs.
+    pub(crate) fn difference_of_runs(from: &[Vec<f64>], to: &[Vec<f64>]) -> Self {
+        let rho = autocorrelation(&slices(&[from, to]));
+        let within = Self::difference(within_runs(from, rho), within_runs(to, rho));
+        within.with_run_effect(run_effect(&[from, to]), &[from, to])
+    }
+
+    /// Takes in what differs from run to run, if it is known.
+    fn with_run_effect(self, effect: Option<(f64, f64)>, sides: &[&[Vec<f64>]]) -> Self {
+        let error = |variance: f64| sides.iter().map(|runs| variance / runs.len() as f64).sum::<f64>().sqrt();
+        Self { between_runs: effect.map(|(variance, freedom)| (error(variance), freedom)), ..self }
+    }
+
+    /// The larger standard error.
+    pub(crate) fn worst_error(&self) -> f64 {
+        self.between_runs.map_or(self.error, |(error, _)| error.max(self.error))
+    }
+
+    /// Each standard error with its degrees of freedom.
+    fn errors(&self) -> impl Iterator<Item = (f64, f64)> {
+        [Some((self.error, self.freedom)), self.between_runs].into_iter().flatten()
     }
 
     /// Probability of a difference this large or larger if the true one were `bound`.
     pub(crate) fn p_above(&self, bound: f64) -> f64 {
         let distance = self.mean - bound;
-        if self.error <= f64::EPSILON {
-            return if distance > 0.0 { 0.0 } else { 1.0 };
-        }
-        self.student().map_or(1.0, |student| student.sf(distance / self.error))
+        let p_value = |(error, freedom): (f64, f64)| {
+            if error <= f64::EPSILON {
+                return if distance > 0.0 { 0.0 } else { 1.0 };
+            }
+            student(freedom).map_or(1.0, |student| student.sf(distance / error))
+        };
+        self.errors().map(p_value).fold(0.0, f64::max)
     }
 
     /// Probability of a difference this small or smaller if the true one were `bound`.
@@ -54,16 +93,19 @@ impl Estimate {
 
     /// Half the width of the two-sided interval of this confidence.
     pub(crate) fn half_width(&self, confidence: f64) -> f64 {
-        if self.error <= f64::EPSILON {
-            return 0.0;
-        }
-        self.student().map_or(f64::INFINITY, |student| upper_quantile(&student, (1.0 - confidence) / 2.0) * self.error)
+        let half = |(error, freedom): (f64, f64)| {
+            if error <= f64::EPSILON {
+                return 0.0;
+            }
+            student(freedom).map_or(f64::INFINITY, |student| upper_quantile(&student, (1.0 - confidence) / 2.0) * error)
+        };
+        self.errors().map(half).fold(0.0, f64::max)
     }
+}
 
-    /// Beyond 1,000 degrees of freedom the distribution does not change visibly.
-    fn student(&self) -> Option<StudentsT> {
-        StudentsT::new(0.0, 1.0, self.freedom.min(1_000.0)).ok()
-    }
+/// Beyond 1,000 degrees of freedom the distribution does not change visibly.
+fn student(freedom: f64) -> Option<StudentsT> {
+    StudentsT::new(0.0, 1.0, freedom.min(1_000.0)).ok()
 }
 
 /// Value that is exceeded with probability `p`, at most one half; `StudentsT::inverse_cdf` does not end for many degrees of freedom.
@@ -142,7 +184,42 @@ pub(crate) fn estimate(values: &[f64], rho: f64) -> Estimate {
     let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
     let autoregression = squares / (n - inflation) * inflation / n;
     let bootstrap = bootstrap_variance(values, mean, block_length(values.len(), rho));
-    Estimate { mean, error: autoregression.max(bootstrap).sqrt(), freedom: (n / inflation - 1.0).max(1.0) }
+    Estimate {
+        mean,
+        error: autoregression.max(bootstrap).sqrt(),
+        freedom: (n / inflation - 1.0).max(1.0),
+        between_runs: None,
+    }
+}
+
+fn slices<'a>(sides: &[&'a [Vec<f64>]]) -> Vec<&'a [f64]> {
+    sides.iter().flat_map(|runs| runs.iter()).filter(|run| run.len() > 1).map(Vec::as_slice).collect()
+}
+
+/// Mean of the means of runs whose units have this autocorrelation, as if runs did not differ.
+fn within_runs(runs: &[Vec<f64>], rho: f64) -> Estimate {
+    if let [run] = runs {
+        return estimate(run, rho);
+    }
+    let count = runs.len() as f64;
+    let means: Vec<f64> = runs.iter().map(|run| mean(run)).collect();
+    // A run of one unit says nothing of how units vary.
+    let known: Vec<Estimate> = runs.iter().filter(|run| run.len() > 1).map(|run| estimate(run, rho)).collect();
+    let variance = known.iter().map(|run| run.error.powi(2)).sum::<f64>() / (known.len() as f64).max(1.0) / count;
+    let freedom = known.iter().map(|run| run.freedom).sum::<f64>().max(1.0);
+    Estimate { mean: mean(&means), error: variance.sqrt(), freedom, between_runs: None }
+}
+
+/// Variance of the means of runs around that of their side, and its degrees of freedom; `None` if no side has two runs.
+fn run_effect(sides: &[&[Vec<f64>]]) -> Option<(f64, f64)> {
+    let (mut squares, mut freedom) = (0.0, 0.0);
+    for runs in sides {
+        let means: Vec<f64> = runs.iter().map(|run| mean(run)).collect();
+        let of_side = mean(&means);
+        squares += means.iter().map(|value| (value - of_side).powi(2)).sum::<f64>();
+        freedom += (runs.len() as f64 - 1.0).max(0.0);
+    }
+    (freedom > 0.0).then(|| (squares / freedom, freedom))
 }
 
 #[cfg(test)]

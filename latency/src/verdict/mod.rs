@@ -1,7 +1,8 @@
 //! Whether a function got slower between two sets of runs.
 //!
 //! **Unit.** Spans of a moment share its load, so a million of them are no million observations. The unit is a block of a run (30 s),
-//! or the run where both sides have [`MIN_UNITS`] runs or more; what is compared are the logarithms of a unit's p50, p90 and p99.
+//! or the run where both sides have [`MIN_UNITS`] runs or more. With fewer runs, but several, blocks are the units and the runs show how
+//! much is different from start to start ([`interval`]). What is compared are the logarithms of a unit's p50, p90 and p99.
 //! Blocks with too few spans for a quantile are pooled with their neighbours first.
 //!
 //! **Design.** Where both sides were recorded at the same time, units of the same moment are pairs and their differences are

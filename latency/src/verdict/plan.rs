@@ -16,7 +16,7 @@ const MAX_FACTOR: f64 = 200.0;
 /// The interval narrows with the square root of the time. What has to fit is the distance from the difference to the nearer bound.
 pub(super) fn total(estimate: &Estimate, margin: f64, confidence: f64, recorded: Duration) -> Option<Duration> {
     let distance = (estimate.mean.abs() - margin).abs();
-    let needed = estimate.half_width(confidence) + POWER * estimate.error;
+    let needed = estimate.half_width(confidence) + POWER * estimate.worst_error();
     let factor = (needed / distance).powi(2);
     (factor.is_finite() && factor <= MAX_FACTOR).then(|| recorded.mul_f64(factor.max(1.0)))
 }
@@ -28,7 +28,7 @@ mod tests {
     #[test]
     fn four_times_as_long_for_half_the_width() {
         let recorded = Duration::from_secs(300);
-        let estimate = Estimate { mean: 0.0, error: 0.02, freedom: 1e9 };
+        let estimate = Estimate { mean: 0.0, error: 0.02, freedom: 1e9, between_runs: None };
         // Needed: t(0.975; 1000) + 0.84 standard errors.
         let factor = (0.02 * (1.962_339 + POWER) / 0.05_f64).powi(2);
         let planned = total(&estimate, 0.05, 0.95, recorded).unwrap();

@@ -1,6 +1,7 @@
 //! Blocks of runs as series of units.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::{Block, Run};
@@ -65,7 +66,8 @@ pub(super) struct Series {
 
 /// Spans that a unit must have for a quantile.
 fn spans_needed(q: f64) -> u64 {
-    (SPANS_BEYOND / (1.0 - q).min(q)).ceil() as u64
+    // A little less, so that what 1 - 0.9 lacks of 0.1 is not one more.
+    (SPANS_BEYOND / (1.0 - q).min(q) - 1e-6).ceil() as u64
 }
 
 impl Series {
@@ -103,50 +105,56 @@ impl Series {
         self.runs.iter().flatten().map(|unit| unit.length).sum()
     }
 
-    /// Logarithms of a quantile, unit by unit.
-    fn logarithms(&self, q: f64, by_run: bool) -> Vec<f64> {
+    /// Logarithms of a quantile of each run, unit by unit.
+    fn logarithms(&self, q: f64, by_run: bool) -> Vec<Vec<f64>> {
         let needed = spans_needed(q);
         let complete = |unit: &Unit| !by_run && unit.histogram.count() >= needed;
-        let units = self.runs.iter().flat_map(|units| pool(units, complete, Unit::pool));
-        units.filter(|unit| unit.histogram.count() >= needed).map(|unit| unit.log_quantile(q)).collect()
+        let runs = self.runs.iter().map(|units| {
+            let units = pool(units, complete, Unit::pool);
+            units.iter().filter(|unit| unit.histogram.count() >= needed).map(|unit| unit.log_quantile(q)).collect()
+        });
+        runs.filter(|units: &Vec<f64>| !units.is_empty()).collect()
     }
 
-    /// Blocks of both sides that were recorded at the same time.
-    fn pairs(&self, other: &Self) -> Vec<(Unit, Unit)> {
+    /// Units of both sides that were recorded at the same time, by the runs that they are of.
+    fn pairs(&self, other: &Self) -> Vec<Vec<(Unit, Unit)>> {
         let in_order = |series: &Self| {
-            let mut units: Vec<Unit> = series.runs.iter().flatten().cloned().collect();
-            units.sort_by_key(|unit| unit.start);
+            let runs = series.runs.iter().enumerate();
+            let mut units: Vec<(usize, Unit)> =
+                runs.flat_map(|(run, units)| units.iter().map(move |unit| (run, unit.clone()))).collect();
+            units.sort_by_key(|(_, unit)| unit.start);
             units
         };
         let mut right = in_order(other).into_iter().peekable();
-        let mut pairs = Vec::new();
-        for left in in_order(self) {
-            while right.peek().is_some_and(|unit| unit.start < left.start && !unit.is_simultaneous(&left)) {
+        let mut pairs = BTreeMap::<(usize, usize), Vec<(Unit, Unit)>>::new();
+        for (run, left) in in_order(self) {
+            while right.peek().is_some_and(|(_, unit)| unit.start < left.start && !unit.is_simultaneous(&left)) {
                 right.next();
             }
-            if let Some(unit) = right.next_if(|unit| unit.is_simultaneous(&left)) {
-                pairs.push((left, unit));
+            if let Some((other_run, unit)) = right.next_if(|(_, unit)| unit.is_simultaneous(&left)) {
+                pairs.entry((run, other_run)).or_default().push((left, unit));
             }
         }
-        pairs
+        pairs.into_values().collect()
     }
 }
 
-/// What is compared of a function: the logarithms of one quantile.
+/// What is compared of a function: the logarithms of one quantile, run by run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Observations {
-    /// Differences of units of the same moment.
-    Paired(Vec<f64>),
+    /// Differences of units of the same moment, by the two runs that they are of.
+    Paired(Vec<Vec<f64>>),
     /// Units of each side.
-    Independent(Vec<f64>, Vec<f64>),
+    Independent(Vec<Vec<f64>>, Vec<Vec<f64>>),
 }
 
 impl Observations {
     /// Number of units of the shorter side.
     pub(super) fn units(&self) -> usize {
+        let count = |runs: &[Vec<f64>]| runs.iter().map(Vec::len).sum();
         match self {
-            Self::Paired(differences) => differences.len(),
-            Self::Independent(a, b) => a.len().min(b.len()),
+            Self::Paired(differences) => count(differences),
+            Self::Independent(a, b) => count(a).min(count(b)),
         }
     }
 }
@@ -156,14 +164,15 @@ impl Observations {
 pub(super) struct Sides {
     pub(super) a: Series,
     pub(super) b: Series,
-    pairs: Option<Vec<(Unit, Unit)>>,
+    pairs: Option<Vec<Vec<(Unit, Unit)>>>,
 }
 
 impl Sides {
     pub(super) fn new(a: Series, b: Series) -> Self {
         let pairs = a.pairs(&b);
         let least = (a.blocks().min(b.blocks()) as f64 * PAIRED_SHARE).max(MIN_UNITS as f64);
-        let pairs = (pairs.len() as f64 >= least).then_some(pairs);
+        let count: usize = pairs.iter().map(Vec::len).sum();
+        let pairs = (count as f64 >= least).then_some(pairs);
         Self { a, b, pairs }
     }
 
@@ -178,16 +187,22 @@ impl Sides {
 
     pub(super) fn observations(&self, q: f64) -> Observations {
         let Some(pairs) = &self.pairs else {
-            let by_run = self.is_by_run();
-            return Observations::Independent(self.a.logarithms(q, by_run), self.b.logarithms(q, by_run));
+            if self.is_by_run() {
+                let one_series = |side: &Series| vec![side.logarithms(q, true).concat()];
+                return Observations::Independent(one_series(&self.a), one_series(&self.b));
+            }
+            return Observations::Independent(self.a.logarithms(q, false), self.b.logarithms(q, false));
         };
         let complete = |(a, b): &(Unit, Unit)| a.histogram.count().min(b.histogram.count()) >= spans_needed(q);
-        let pooled = pool(pairs, complete, |to, from| {
-            to.0.pool(&from.0);
-            to.1.pool(&from.1);
+        let differences = pairs.iter().map(|pairs| {
+            let pooled = pool(pairs, complete, |to, from| {
+                to.0.pool(&from.0);
+                to.1.pool(&from.1);
+            });
+            let complete = pooled.iter().filter(|pair| complete(pair));
+            complete.map(|pair| pair.1.log_quantile(q) - pair.0.log_quantile(q)).collect()
         });
-        let complete = pooled.iter().filter(|pair| complete(pair));
-        Observations::Paired(complete.map(|pair| pair.1.log_quantile(q) - pair.0.log_quantile(q)).collect())
+        Observations::Paired(differences.filter(|run: &Vec<f64>| !run.is_empty()).collect())
     }
 }
 

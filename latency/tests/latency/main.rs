@@ -3,6 +3,7 @@
 
 mod browser;
 mod database;
+mod export;
 mod histogram;
 mod report;
 mod runs;

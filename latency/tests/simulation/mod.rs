@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use chainscope_latency::verdict::{Options, Side, Verdict, compare};
+use chainscope_latency::verdict::{Design, MIN_UNITS, Options, Side, Verdict, compare};
 use chainscope_latency::{Block, Function, Histogram, Location, Resolution, Run, RunId, RunInfo, Time};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -27,12 +27,27 @@ struct Scenario {
     options: Options,
     /// Both sides at the same time, with the same noise and a little of their own.
     simultaneous: bool,
+    /// Runs of each side, each with as many blocks.
+    runs: (usize, usize),
+    /// Standard deviation of a run's factor.
+    run_effect: f64,
 }
 
 impl Default for Scenario {
     fn default() -> Self {
         let options = Options::default();
-        Self { pairs: 0, blocks: 20, rho: 0.5, noise: 0.03, change: 0.0, functions: 1, options, simultaneous: false }
+        Self {
+            pairs: 0,
+            blocks: 20,
+            rho: 0.5,
+            noise: 0.03,
+            change: 0.0,
+            functions: 1,
+            options,
+            simultaneous: false,
+            runs: (1, 1),
+            run_effect: 0.0,
+        }
     }
 }
 
@@ -121,13 +136,15 @@ fn run(id: u8, start: i64, factors: &[(Vec<f64>, Vec<f64>)]) -> Run {
     }
 }
 
-/// Draw pairs and judge them. The rates are those of pairs with the verdict for any function.
-fn simulate(scenario: &Scenario) -> Rates {
-    let mut noise = Noise { random: ChaCha8Rng::seed_from_u64(19), normal: Normal::standard() };
-    let mut counts = BTreeMap::<Verdict, u32>::new();
+/// Factors of the blocks of each function: of their bodies and of their slow ends.
+type Factors = Vec<(Vec<f64>, Vec<f64>)>;
+
+/// Draw the runs of both sides, in order.
+fn draw(scenario: &Scenario, noise: &mut Noise) -> [Vec<Factors>; 2] {
     let Scenario { blocks, rho, noise: deviation, .. } = *scenario;
-    for _ in 0..scenario.pairs {
-        let (mut a, mut b) = (Vec::new(), Vec::new());
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for number in 0..scenario.runs.0.max(scenario.runs.1) {
+        let (mut first, mut second) = (Vec::new(), Vec::new());
         for _ in 0..scenario.functions {
             let shared = noise.series(blocks, rho, deviation);
             let mut side = |change: f64| {
@@ -137,15 +154,45 @@ fn simulate(scenario: &Scenario) -> Rates {
                 } else {
                     noise.series(blocks, rho, deviation)
                 };
-                let body: Vec<f64> = own.iter().map(|factor: &f64| factor + change.ln_1p()).collect();
+                let effect = if scenario.run_effect > 0.0 { scenario.run_effect * noise.shock() } else { 0.0 };
+                let body: Vec<f64> = own.iter().map(|factor: &f64| factor + change.ln_1p() + effect).collect();
                 (body, noise.series(blocks, rho, deviation))
             };
-            a.push(side(0.0));
-            b.push(side(scenario.change));
+            first.push(side(0.0));
+            second.push(side(scenario.change));
         }
-        let later = if scenario.simultaneous { 7_000_000_000 } else { 86_400_000_000_000 };
-        let (a, b) = ([run(1, 0, &a)], [run(2, later, &b)]);
+        if number < scenario.runs.0 {
+            a.push(first);
+        }
+        if number < scenario.runs.1 {
+            b.push(second);
+        }
+    }
+    [a, b]
+}
+
+/// Draw pairs and judge them. The rates are those of pairs with the verdict for any function.
+fn simulate(scenario: &Scenario) -> Rates {
+    let mut noise = Noise { random: ChaCha8Rng::seed_from_u64(19), normal: Normal::standard() };
+    let mut counts = BTreeMap::<Verdict, u32>::new();
+    let design = match scenario.runs {
+        _ if scenario.simultaneous => Design::Paired,
+        (a, b) if a.min(b) >= MIN_UNITS => Design::Runs,
+        _ => Design::Blocks,
+    };
+    let later = if scenario.simultaneous { 7_000_000_000 } else { 864_000_000_000_000 };
+    for _ in 0..scenario.pairs {
+        let mut starts = [0, later];
+        let [a, b] = draw(scenario, &mut noise).map(|runs| {
+            let [start, rest] = starts;
+            starts = [rest, rest];
+            let runs = (0_u8..).zip(runs).map(|(number, factors)| {
+                run(number + if start == 0 { 0 } else { 100 }, start + i64::from(number) * 7_200_000_000_000, &factors)
+            });
+            runs.collect::<Vec<Run>>()
+        });
         let comparison = compare(Side { runs: &a }, Side { runs: &b }, &scenario.options);
+        assert!(comparison.functions.iter().all(|function| function.design == design), "{design:?}");
         let mut verdicts: Vec<Verdict> = comparison.functions.iter().map(|function| function.verdict).collect();
         verdicts.sort_unstable();
         verdicts.dedup();
@@ -197,4 +244,30 @@ pub(crate) fn verify(pairs: u32, blocks: &[usize], autocorrelations: &[f64]) {
     let together = Scenario { simultaneous: true, noise: 0.2, rho: 0.6, ..base };
     let rates = simulate(&Scenario { options: no_margin, ..together });
     assert!(rates.slower + rates.faster <= bound, "no change, recorded together: {rates:?}");
+}
+
+/// Runs that differ from start to start, by as much as blocks do or more.
+pub(crate) fn verify_runs(pairs: u32) {
+    let bound = bound(pairs);
+    let no_margin = Options { margin: 0.0, ..Options::default() };
+    let base = Scenario { pairs, blocks: 8, rho: 0.3, noise: 0.01, run_effect: 0.03, ..Scenario::default() };
+    for runs in [(2, 2), (3, 3), (5, 5), (7, 7), (8, 8), (12, 8), (1, 6), (7, 2)] {
+        let rates = simulate(&Scenario { runs, options: no_margin, ..base });
+        assert!(rates.slower + rates.faster <= bound, "no change, {runs:?} runs: {rates:?}");
+        let rates = simulate(&Scenario { runs, change: 0.05, ..base });
+        assert!(rates.slower + rates.faster <= bound, "a change of the margin, {runs:?} runs: {rates:?}");
+        assert!(rates.same <= bound, "a change of the margin judged the same, {runs:?} runs: {rates:?}");
+    }
+    let together = Scenario { simultaneous: true, noise: 0.1, options: no_margin, ..base };
+    for runs in [(2, 2), (4, 4), (9, 9)] {
+        let rates = simulate(&Scenario { runs, ..together });
+        assert!(rates.slower + rates.faster <= bound, "no change, {runs:?} runs recorded together: {rates:?}");
+    }
+    // What runs show is enough to see a change.
+    let rates = simulate(&Scenario { runs: (8, 8), run_effect: 0.01, change: 0.10, ..base });
+    assert!(rates.slower > 0.75, "10 %, eight runs: {rates:?}");
+    let rates = simulate(&Scenario { runs: (4, 4), run_effect: 0.005, change: 0.10, ..base });
+    assert!(rates.slower > 0.7, "10 %, four runs: {rates:?}");
+    let rates = simulate(&Scenario { runs: (8, 8), run_effect: 0.01, ..base });
+    assert!(rates.same > 0.5, "no change, eight runs: {rates:?}");
 }

@@ -48,6 +48,7 @@ fn latency(options: Latency) -> LatencyOptions {
         block_ms: u64::try_from(options.block.as_millis()).ok(),
         tags: options.tags,
         commit: options.commit.unwrap_or_default(),
+        version: options.version.unwrap_or_default(),
     }
 }
 

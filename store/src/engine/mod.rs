@@ -74,6 +74,9 @@ pub(crate) trait LocalDisk {
     /// Whether a compaction runs.
     fn is_compacting(&self) -> bool;
 
+    /// Whether a write buffer is being written to a file.
+    fn is_flushing(&self) -> bool;
+
     /// The files of the write-ahead log, and their lengths.
     fn log_files(&self) -> Result<Vec<(PathBuf, u64)>, Error>;
 }

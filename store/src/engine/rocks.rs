@@ -62,6 +62,9 @@ fn database_options(options: &StoreOptions) -> Options {
     let mut db = Options::default();
     db.create_if_missing(true);
     db.set_block_based_table_factory(&table);
+    // Nearly every key that is looked up exists, so that a filter of the last level, which has most keys, would only take space
+    // in the cache.
+    db.set_optimize_filters_for_hits(true);
     db.set_compression_type(DBCompressionType::Lz4);
     db.set_write_buffer_size((options.write_buffer_bytes / 3).max(64 << 10));
     db.set_max_write_buffer_number(3);
@@ -204,6 +207,10 @@ impl LocalDisk for Rocks {
 
     fn is_compacting(&self) -> bool {
         self.property(properties::NUM_RUNNING_COMPACTIONS) > 0
+    }
+
+    fn is_flushing(&self) -> bool {
+        self.property(properties::NUM_RUNNING_FLUSHES) > 0
     }
 
     fn log_files(&self) -> Result<Vec<(PathBuf, u64)>, Error> {

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::Store;
 use crate::{
-    TextIndexState, Totals, keys, kind::RetentionClass, logs::LOG_MESSAGES, network::MESSAGES, trace::TRACE_EVENTS,
-    view::NodeView,
+    TextIndexState, Totals, keys, kind::RetentionClass, latency::LATENCY_TRANSACTIONS, logs::LOG_MESSAGES,
+    network::MESSAGES, trace::TRACE_EVENTS, view::NodeView,
 };
 
 /// A node and what is kept of it.
@@ -60,6 +60,12 @@ impl Store {
     /// As [`Self::visible`], of events of tracepoints.
     pub fn visible_traces(&self, node: &str) -> (u64, u64) {
         let ids = self.0.views.get(node).map_or(0..0, |view| view.ids(&TRACE_EVENTS));
+        (ids.start, ids.end)
+    }
+
+    /// As [`Self::visible`], of transactions of runs.
+    pub fn visible_transactions(&self, node: &str) -> (u64, u64) {
+        let ids = self.0.views.get(node).map_or(0..0, |view| view.ids(&LATENCY_TRANSACTIONS));
         (ids.start, ids.end)
     }
 

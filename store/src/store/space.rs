@@ -23,6 +23,8 @@ pub struct Disk {
     pub ballast_bytes: u64,
     /// Files that compaction has not sorted in yet. Each read looks into all of them.
     pub level0_files: u64,
+    /// A compaction or a flush runs, which takes space and frees it.
+    pub compacting: bool,
 }
 
 impl Store {
@@ -116,6 +118,7 @@ impl Store {
             free_bytes: self.0.engine.free_bytes()?,
             ballast_bytes: writer.ballast.held_bytes(),
             level0_files: self.0.engine.disk().map_or(0, LocalDisk::level0_files),
+            compacting: self.0.engine.disk().is_some_and(|disk| disk.is_compacting() || disk.is_flushing()),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Payloads of Bitcoin's messages that announce and deliver blocks.
+//! Payloads of the messages of Bitcoin and Tapyrus that announce and deliver blocks.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 /// A block whose transactions have one input and one output each; the first is the coinbase.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The 80 bytes that are hashed.
+    /// The bytes that are hashed; of Bitcoin 80.
     pub header: Vec<u8>,
     /// Serialized transactions.
     pub transactions: Vec<Vec<u8>>,
@@ -34,6 +34,25 @@ impl Block {
         ]
         .concat();
         Self { header, transactions }
+    }
+
+    /// Makes a block of Tapyrus: its header has another hash, the type of an extra field and its value, and a signature.
+    #[must_use]
+    pub fn of_tapyrus(previous: [u8; 32], height: u32, extra_field: &[u8], seed: u32) -> Self {
+        let bitcoin = Self::new(previous, height, 2, seed);
+        let merkle_root = &bitcoin.header[36..68];
+        let header = [
+            &1_u32.to_le_bytes()[..],
+            &previous,
+            merkle_root,
+            &double_sha256(merkle_root),
+            &(1_700_000_000 + height).to_le_bytes(),
+            extra_field,
+            &[64],
+            &[0x5a; 64],
+        ]
+        .concat();
+        Self { header, ..bitcoin }
     }
 
     /// Hash in the order of the wire.

@@ -41,6 +41,7 @@ impl From<&Accounting> for wire::Trailer {
         let counts = |counts: &Counts| wire::Counts {
             hits: counts.hits,
             delivered: counts.delivered,
+            incomplete: counts.incomplete,
             dropped: counts.dropped.iter().map(|(reason, count)| (reason.to_string(), *count)).collect(),
         };
         Self {
@@ -72,6 +73,7 @@ pub(super) fn read_accounting(from: wire::Trailer) -> Accounting {
     let counts = |counts: wire::Counts| Counts {
         hits: counts.hits,
         delivered: counts.delivered,
+        incomplete: counts.incomplete,
         dropped: counts.dropped.into_iter().map(|(reason, count)| (Cow::Owned(reason), count)).collect(),
     };
     Accounting {

@@ -18,8 +18,8 @@ mod reader;
 mod wire;
 mod writer;
 
-pub use info::{Info, Observed};
-pub use reader::{Ending, Reader};
+pub use info::{Info, Observed, Program};
+pub use reader::{Ending, Item, Reader};
 pub use writer::Writer;
 
 /// What the first entry of a file says that it is.

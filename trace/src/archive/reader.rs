@@ -16,7 +16,7 @@ use crate::{
     attachment::Attachment,
     event::{Event, Timestamp},
     record::read_attachment,
-    source::{Polled, Source},
+    source::{Polled, Process, Source},
 };
 
 /// Reads events from a file.
@@ -25,11 +25,20 @@ pub struct Reader<R: BufRead> {
     program: String,
     start: Timestamp,
     attachments: Vec<Arc<Attachment>>,
-    /// An event that was read to find the attachments before it.
-    next: Option<Event>,
+    /// What was read to find the attachments before it.
+    next: Option<Item>,
     /// What was read; replaced by the trailer.
     accounting: Accounting,
     ending: Option<Ending>,
+}
+
+/// What a recording has in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    /// An event.
+    Event(Event),
+    /// When the process of events that follow was started.
+    Process(Process),
 }
 
 /// How a file ends.
@@ -91,19 +100,36 @@ impl<R: BufRead> Reader<R> {
     /// # Errors
     /// The file cannot be read or is damaged; what was returned before is right.
     pub fn event(&mut self) -> io::Result<Option<Event>> {
+        loop {
+            match self.item()? {
+                Some(Item::Event(event)) => return Ok(Some(event)),
+                Some(Item::Process(_)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The next event, or what precedes it; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`Reader::event`].
+    pub fn item(&mut self) -> io::Result<Option<Item>> {
         match self.next.take() {
-            Some(event) => Ok(Some(event)),
+            Some(item) => Ok(Some(item)),
             None => self.read(),
         }
     }
 
-    fn read(&mut self) -> io::Result<Option<Event>> {
+    fn read(&mut self) -> io::Result<Option<Item>> {
         while self.ending.is_none() {
             match entry(&mut self.input) {
                 Ok(Some(wire::Kind::Event(found))) => {
                     let event = convert::read_event(found, &self.attachments).map_err(invalid)?;
                     self.count(&event);
-                    return Ok(Some(event));
+                    return Ok(Some(Item::Event(event)));
+                }
+                Ok(Some(wire::Kind::Process(wire::Process { pid, start_ns }))) => {
+                    return Ok(Some(Item::Process(Process { pid, start_ns })));
                 }
                 Ok(Some(wire::Kind::Attachment(found))) => {
                     if self.attachments.len() == MAX_ATTACHMENTS {
@@ -144,7 +170,11 @@ impl<R: BufRead> Source for Reader<R> {
     }
 
     fn poll(&mut self, _timeout: Duration) -> io::Result<Polled> {
-        Ok(self.event()?.map_or(Polled::End, Polled::Event))
+        Ok(match self.item()? {
+            Some(Item::Event(event)) => Polled::Event(event),
+            Some(Item::Process(process)) => Polled::Process(process),
+            None => Polled::End,
+        })
     }
 
     /// Does nothing: all of its events are captured.

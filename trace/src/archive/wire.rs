@@ -6,7 +6,7 @@ use chainscope_proto::v1::{TraceAttachment, TraceValue};
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Entry {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5")]
     pub(super) kind: Option<Kind>,
 }
 
@@ -21,6 +21,18 @@ pub(super) enum Kind {
     Event(Event),
     #[prost(message, tag = "4")]
     Trailer(Trailer),
+    /// Before its first event.
+    #[prost(message, tag = "5")]
+    Process(Process),
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct Process {
+    #[prost(uint32, tag = "1")]
+    pub(super) pid: u32,
+    /// `CLOCK_MONOTONIC`.
+    #[prost(uint64, tag = "2")]
+    pub(super) start_ns: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -85,4 +97,6 @@ pub(super) struct Counts {
     pub(super) delivered: u64,
     #[prost(btree_map = "string, uint64", tag = "3")]
     pub(super) dropped: BTreeMap<String, u64>,
+    #[prost(uint64, tag = "4")]
+    pub(super) incomplete: u64,
 }

@@ -13,6 +13,7 @@ use crate::{
     accounting::Accounting,
     attachment::Attachment,
     event::{Event, Timestamp},
+    source::Process,
 };
 
 /// Fast, and most of what higher levels gain.
@@ -59,6 +60,14 @@ impl<W: Write> Writer<W> {
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         let attachment = self.index_of(&event.attachment)?;
         self.entry(wire::Kind::Event(convert::event(event, attachment)))
+    }
+
+    /// Adds when the process of events that follow was started.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn process(&mut self, Process { pid, start_ns }: Process) -> io::Result<()> {
+        self.entry(wire::Kind::Process(wire::Process { pid, start_ns }))
     }
 
     /// Writes what is buffered: a file that is cut after it has everything before it.

@@ -2,7 +2,7 @@
 //!
 //! The unit of the duration is that of the contract. It changed from µs to ns in Bitcoin Core v25 without a change of the
 //! notes or the documentation, so it is checked: a block cannot have taken longer than the time since the block before it on
-//! the same thread. If it has, by the contract's unit, the unit is ns.
+//! the same thread, and the first one not longer than the process has run. If it has, by the contract's unit, the unit is ns.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,6 +13,7 @@ use crate::{
     accounting::Accounting,
     attachment::Attachment,
     event::{Event, Timestamp},
+    source::Process,
 };
 
 const NS_PER_MS: i128 = 1_000_000;
@@ -52,6 +53,8 @@ pub struct Blocks {
     second: Second,
     /// When each thread connected its last block.
     threads: BTreeMap<(u32, u32), u64>,
+    /// When processes were started, as far as it is known.
+    started: BTreeMap<u32, u64>,
     /// Durations of the blocks of the range: as passed, and with the contract's unit. 32 bytes for each block of a chain.
     durations: Vec<(i128, Unit)>,
     is_done: bool,
@@ -114,6 +117,7 @@ impl Blocks {
             range_ns: None,
             second: Second::default(),
             threads: BTreeMap::new(),
+            started: BTreeMap::new(),
             durations: Vec::new(),
             is_done: false,
         })
@@ -146,15 +150,22 @@ impl Blocks {
         else {
             return;
         };
-        // The time since the machine was started, for the first block.
-        let available = i128::from(now.saturating_sub(before.unwrap_or(0)));
+        // For the first block: since the process was started, or else the machine.
+        let start = self.started.get(&event.pid).copied();
+        let since = before.or(start).unwrap_or(0);
+        let available = i128::from(now.saturating_sub(since));
         if self.ns(duration) > available + CLOCK_SLACK_NS {
             self.is_ns = true;
             out.line(format_args!(
-                "Note: durations are taken as ns: block {} would have taken {} ms, {} ms after the one before it. --unit names the unit.",
+                "Note: durations are taken as ns: block {} would have taken {} ms, {} ms after {}. --unit names the unit.",
                 event.show("height"),
                 duration.0 * duration.1.ns() / NS_PER_MS,
                 available / NS_PER_MS,
+                match (before, start) {
+                    (Some(_), _) => "the one before it",
+                    (None, Some(_)) => "the start of the process",
+                    (None, None) => "the start of the machine",
+                },
             ));
         }
     }
@@ -208,6 +219,12 @@ impl View for Blocks {
         }
         if first == 0 {
             self.range_ns = Some(start.monotonic_ns);
+        }
+    }
+
+    fn process(&mut self, process: Process) {
+        if self.started.len() < MAX_THREADS {
+            self.started.insert(process.pid, process.start_ns);
         }
     }
 

@@ -26,6 +26,7 @@ use crate::{
     accounting::{Accounting, Counts},
     attachment::Attachment,
     event::{Event, Timestamp},
+    source::Process,
 };
 
 pub(crate) use any::field;
@@ -35,7 +36,7 @@ pub use coins::Coins;
 pub use connections::Connections;
 pub use flushes::Flushes;
 pub use mempool::{Kind as MempoolKind, Mempool, Row as MempoolRow};
-pub use monitor::{Entry as MonitorEntry, Monitor, Peer as MonitorPeer};
+pub use monitor::{Entry as MonitorEntry, Monitor, Peer as MonitorPeer, PeerKey};
 pub use p2p::P2p;
 pub use raw::Raw;
 pub use relay::Relay;
@@ -57,6 +58,9 @@ pub trait View {
 
     /// Begins.
     fn begin(&mut self, start: Timestamp, attachments: &[Arc<Attachment>], out: &mut Lines);
+
+    /// When the process of events that follow was started.
+    fn process(&mut self, _process: Process) {}
 
     /// All events before this time (`CLOCK_MONOTONIC`) have been passed.
     fn advance(&mut self, _monotonic_ns: u64, _out: &mut Lines) {}
@@ -118,11 +122,20 @@ pub fn accounting_line(accounting: &Accounting) -> String {
         0 => {}
         residual => line.push_str(&format!(" + {residual} not accounted for")),
     }
-    let losses: Vec<String> = accounting.tracepoints.iter().filter_map(|(name, counts)| losses(name, counts)).collect();
-    if !losses.is_empty() {
-        line.push_str(&format!(" ({})", losses.join("; ")));
+    if let Some(losses) = loss_list(accounting) {
+        line.push_str(&format!(" ({losses})"));
+    }
+    if total.incomplete > 0 {
+        line.push_str(&format!("; {} delivered without the end of a payload", total.incomplete));
     }
     line
+}
+
+/// What was lost, by tracepoint and reason; `None`: nothing.
+#[must_use]
+pub fn loss_list(accounting: &Accounting) -> Option<String> {
+    let losses: Vec<String> = accounting.tracepoints.iter().filter_map(|(name, counts)| losses(name, counts)).collect();
+    (!losses.is_empty()).then(|| losses.join("; "))
 }
 
 fn losses(name: &str, counts: &Counts) -> Option<String> {

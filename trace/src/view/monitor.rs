@@ -28,16 +28,22 @@ const MAX_PAYLOADS: usize = 64 << 20;
 /// What a payload takes beside its bytes.
 const PAYLOAD_OVERHEAD: usize = 64;
 
-/// The peers of a node. Those that have disconnected are kept, and marked.
+/// A process, and the number that a peer has in it.
+pub type PeerKey = (u32, i64);
+
+/// The peers of a node, or of several processes. Those that have disconnected are kept, and marked.
 #[derive(Debug, Default)]
 pub struct Monitor {
-    peers: BTreeMap<i64, Peer>,
+    peers: BTreeMap<PeerKey, Peer>,
+    /// The first process, and whether there are others: then rows name theirs.
+    pid: Option<u32>,
+    has_several: bool,
     evicted: u64,
     total: Traffic,
     has_payloads: bool,
     has_content: bool,
     /// Messages whose payloads are kept, oldest first: peer, number of the event, size.
-    payloads: VecDeque<(i64, u64, usize)>,
+    payloads: VecDeque<(PeerKey, u64, usize)>,
     payload_bytes: usize,
 }
 
@@ -85,10 +91,16 @@ impl Monitor {
         Self { has_payloads, has_content, ..Self::default() }
     }
 
-    /// Peers by their number.
+    /// Peers by process and number.
     #[must_use]
-    pub fn peers(&self) -> &BTreeMap<i64, Peer> {
+    pub fn peers(&self) -> &BTreeMap<PeerKey, Peer> {
         &self.peers
+    }
+
+    /// Whether there were messages of several processes.
+    #[must_use]
+    pub fn has_several_processes(&self) -> bool {
+        self.has_several
     }
 
     /// Number of peers that are not kept any more.
@@ -110,27 +122,27 @@ impl Monitor {
     }
 
     /// The peer, which becomes the one that was heard of last.
-    fn peer(&mut self, id: i64, now: u64) -> &mut Peer {
-        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&id) {
-            let oldest = self.peers.iter().min_by_key(|(_, peer)| (!peer.is_closed, peer.last_ns)).map(|(id, _)| *id);
+    fn peer(&mut self, key: PeerKey, now: u64) -> &mut Peer {
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&key) {
+            let oldest = self.peers.iter().min_by_key(|(_, peer)| (!peer.is_closed, peer.last_ns)).map(|(key, _)| *key);
             self.evicted += u64::from(oldest.and_then(|oldest| self.peers.remove(&oldest)).is_some());
         }
-        let peer = self.peers.entry(id).or_default();
+        let peer = self.peers.entry(key).or_default();
         peer.last_ns = now;
         peer
     }
 
     /// Counts a payload that is kept, and lets go of the oldest.
-    fn keep(&mut self, id: i64, sequence: u64, length: usize) {
+    fn keep(&mut self, key: PeerKey, sequence: u64, length: usize) {
         let size = length + PAYLOAD_OVERHEAD;
-        self.payloads.push_back((id, sequence, size));
+        self.payloads.push_back((key, sequence, size));
         self.payload_bytes += size;
         while self.payload_bytes > MAX_PAYLOADS
-            && let Some((id, sequence, size)) = self.payloads.pop_front()
+            && let Some((key, sequence, size)) = self.payloads.pop_front()
         {
             self.payload_bytes -= size;
             // Otherwise the message itself is not kept any more.
-            let recent = self.peers.get_mut(&id).map(|peer| &mut peer.recent);
+            let recent = self.peers.get_mut(&key).map(|peer| &mut peer.recent);
             if let Some(entry) = recent.and_then(|recent| recent.iter_mut().find(|entry| entry.sequence == sequence)) {
                 entry.payload = None;
             }
@@ -139,13 +151,14 @@ impl Monitor {
 }
 
 impl Peer {
-    /// Its line in the table of peers.
+    /// Its line in the table of peers. `has_process`: with its process.
     #[must_use]
-    pub fn row(&self, id: i64) -> String {
+    pub fn row(&self, (pid, id): PeerKey, has_process: bool) -> String {
         let Traffic { inbound, outbound } = self.traffic;
         let mark = if self.is_closed { " disconnected" } else { "" };
+        let process = if has_process { format!(" process {pid}") } else { String::new() };
         format!(
-            "{id:>6}  {:<5} {:>9} byte  {:<5} {:>9} byte  {:<22}  {:<67}{mark}",
+            "{id:>6}  {:<5} {:>9} byte  {:<5} {:>9} byte  {:<22}  {:<67}{process}{mark}",
             outbound.messages, outbound.bytes, inbound.messages, inbound.bytes, self.connection_type, self.address,
         )
     }
@@ -193,9 +206,10 @@ impl View for Monitor {
 
     fn event(&mut self, event: &Event, _out: &mut Lines) {
         let now = event.time.monotonic_ns;
+        self.has_several |= *self.pid.get_or_insert(event.pid) != event.pid;
         let Some(message) = Message::of(event) else {
             let id = event.integer("peer_id").and_then(|id| i64::try_from(id).ok());
-            if let Some(peer) = id.and_then(|id| self.peers.get_mut(&id)) {
+            if let Some(peer) = id.and_then(|id| self.peers.get_mut(&(event.pid, id))) {
                 peer.is_closed = true;
                 peer.last_ns = now;
             }
@@ -204,9 +218,10 @@ impl View for Monitor {
         let (direction, bytes) = (message.direction, message.bytes());
         self.total.add(direction, bytes);
         let Some(id) = message.peer_id() else { return };
+        let key = (event.pid, id);
         let (payload, incomplete) = if self.has_payloads { payload(event) } else { (None, None) };
         let length = payload.as_ref().map(Bytes::len);
-        let peer = self.peer(id, now);
+        let peer = self.peer(key, now);
         peer.address = message.address().to_string();
         peer.connection_type = message.connection_type().to_string();
         peer.traffic.add(direction, bytes);
@@ -224,15 +239,15 @@ impl View for Monitor {
             peer.recent.pop_front();
         }
         if let Some(length) = length {
-            self.keep(id, event.sequence, length);
+            self.keep(key, event.sequence, length);
         }
     }
 
     fn finish(&mut self, _accounting: &Accounting, out: &mut Lines) {
         out.line(format_args!(""));
         out.line(format_args!("{}", Self::heading()));
-        for (id, peer) in &self.peers {
-            out.line(format_args!("{}", peer.row(*id)));
+        for (key, peer) in &self.peers {
+            out.line(format_args!("{}", peer.row(*key, self.has_several)));
         }
     }
 
@@ -243,9 +258,10 @@ impl View for Monitor {
     }
 
     fn summary(&self) -> Option<Json> {
-        let peers = self.peers.iter().map(|(id, peer)| {
+        let peers = self.peers.iter().map(|((pid, id), peer)| {
             let Traffic { inbound, outbound } = peer.traffic;
             json!({
+                "pid": pid,
                 "peer_id": id,
                 "address": peer.address,
                 "connection_type": peer.connection_type,

@@ -25,8 +25,11 @@ pub struct P2p {
     has_content: bool,
     total: Traffic,
     types: Sums<String>,
-    /// By peer id, connection type and address.
-    peers: Sums<(Option<i64>, String, String)>,
+    /// By process, peer id, connection type and address.
+    peers: Sums<(u32, Option<i64>, String, String)>,
+    /// The first process, and whether there are others: then rows name theirs.
+    pid: Option<u32>,
+    has_several: bool,
     seconds: f64,
 }
 
@@ -39,6 +42,8 @@ impl P2p {
             total: Traffic::default(),
             types: Sums::new(MAX_TYPES),
             peers: Sums::new(MAX_PEERS),
+            pid: None,
+            has_several: false,
             seconds: 0.0,
         }
     }
@@ -87,7 +92,8 @@ impl View for P2p {
         let (direction, bytes) = (message.direction, message.bytes());
         self.total.add(direction, bytes);
         self.types.add(message.message_type().to_string(), direction, bytes);
-        let peer = (message.peer_id(), message.connection_type().to_string(), message.address().to_string());
+        self.has_several |= *self.pid.get_or_insert(event.pid) != event.pid;
+        let peer = (event.pid, message.peer_id(), message.connection_type().to_string(), message.address().to_string());
         self.peers.add(peer, direction, bytes);
     }
 
@@ -101,9 +107,10 @@ impl View for P2p {
         self.others(&self.types.others, out);
         out.line(format_args!(""));
         self.heading("PEER", out);
-        for ((id, connection, address), sum) in &self.peers.by_key {
+        for ((pid, id, connection, address), sum) in &self.peers.by_key {
             let id = id.map_or_else(|| "?".to_owned(), |id| id.to_string());
-            self.row(&format!("{id} ({connection}, {address})"), sum, out);
+            let process = if self.has_several { format!(" of process {pid}") } else { String::new() };
+            self.row(&format!("{id} ({connection}, {address}){process}"), sum, out);
         }
         self.others(&self.peers.others, out);
         out.line(format_args!(""));
@@ -118,8 +125,8 @@ impl View for P2p {
 
     fn summary(&self) -> Option<Json> {
         let types = self.types.by_key.iter().map(|(name, sum)| (name.clone(), self.json(sum)));
-        let peers = self.peers.by_key.iter().map(|((id, connection, address), sum)| {
-            json!({ "peer_id": id, "connection_type": connection, "address": address, "traffic": self.json(sum) })
+        let peers = self.peers.by_key.iter().map(|((pid, id, connection, address), sum)| {
+            json!({ "pid": pid, "peer_id": id, "connection_type": connection, "address": address, "traffic": self.json(sum) })
         });
         Some(json!({
             "seconds": self.seconds,

@@ -1,11 +1,11 @@
 //! Recordings: what is written is read, wherever the file ends.
 
-use std::{io::Cursor, time::Duration};
+use std::{io::Cursor, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chainscope_proto::v1::TraceEvent;
 use chainscope_trace::{
-    Accounting, Event, Incomplete, Polled, Selection, Session, Source as _, Value,
+    Accounting, Attachment, Event, Incomplete, Polled, Process, Selection, Session, Source as _, Value,
     archive::{Ending, Info, Reader, Writer},
     record::{Decoder, encode_attachment, encode_event},
     view::{Blocks, Mempool, P2p, Raw, View},
@@ -110,6 +110,26 @@ fn what_is_written_is_read() {
     assert_eq!(reader.attachments().len(), 4, "each is written once");
 }
 
+/// When processes were started, and which build of the file they run, is in the recording.
+#[test]
+fn processes_and_builds_are_recorded() {
+    let event = events().swap_remove(0);
+    let attachment = Attachment { build_id: Some("c0de".to_owned()), ..Attachment::clone(&event.attachment) };
+    let event = Event { attachment: Arc::new(attachment), ..event };
+    let process = Process { pid: event.pid, start_ns: 77 };
+    let mut writer = Writer::new(Vec::new(), "test 1", START, &[]).unwrap();
+    writer.process(process).unwrap();
+    writer.event(&event).unwrap();
+    let file = writer.finish(&accounting(std::slice::from_ref(&event))).unwrap();
+    let mut reader = Reader::new(file.as_slice()).unwrap();
+    assert_eq!(reader.poll(Duration::ZERO).unwrap(), Polled::Process(process));
+    assert_eq!(reader.poll(Duration::ZERO).unwrap(), Polled::Event(event.clone()));
+    assert_eq!(Reader::new(file.as_slice()).unwrap().event().unwrap(), Some(event));
+    let info = Info::read(file.as_slice()).unwrap();
+    assert_eq!(info.processes.into_iter().collect::<Vec<_>>(), [(4711, Some(77))]);
+    assert_eq!(info.files.into_iter().map(|program| program.build_id).collect::<Vec<_>>(), [Some("c0de".to_owned())]);
+}
+
 #[test]
 fn a_file_that_is_cut_anywhere_is_read_up_to_there() {
     let events = events();
@@ -207,7 +227,7 @@ fn a_summary_of_a_recording() {
     assert_eq!(info.span, Some((events[0].time, events[8].time)));
     let inbound = info.tracepoints["net:inbound_message"];
     assert_eq!((inbound.events, inbound.incomplete, inbound.unreadable), (4, 3, 1));
-    assert_eq!(info.processes.iter().collect::<Vec<_>>(), [&4711]);
+    assert_eq!(info.processes.into_iter().collect::<Vec<_>>(), [(4711, None)]);
     assert_eq!(info.accounting.total().hits, 9);
 
     let cut = Info::read(&file[..file.len() / 2]).unwrap();

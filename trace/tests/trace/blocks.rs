@@ -1,11 +1,11 @@
 //! Blocks: the benchmark's lines, and the unit of the duration.
 
 use chainscope_trace::{
-    Event, Selection, Value,
-    view::{Blocks, Unit},
+    Event, Process, Selection, Value,
+    view::{Blocks, Unit, View as _},
 };
 
-use crate::support::{attachment, event, hash, lines, output};
+use crate::support::{START, attachment, event, hash, lines, output};
 
 const HASH: &str = "00000000000000000001c2a1b6d0b1a6d8c0d5d5b0f9c5f0b6a3c2d1e0f9a8b7";
 
@@ -118,6 +118,22 @@ fn the_first_block_cannot_have_taken_longer_than_the_machine_runs() {
     let found = lines(&mut blocks(0, 0, 1), &[block("moneyrocket", 0, 1, 6_000_000_000)]);
     assert!(found[2].starts_with("Note: durations are taken as ns"), "{found:#?}");
     assert!(found[3].ends_with("took 6000 ms"), "{found:#?}");
+}
+
+#[test]
+fn the_first_block_cannot_have_taken_longer_than_its_process_runs() {
+    // For 6 s, and its thread is another one for each block: 5 ms in nanoseconds would be 5 s, and 7 ms 7 s.
+    let process = Process { pid: 4711, start_ns: START.monotonic_ns - 6_000_000_000 };
+    for (duration, expected) in [(5_000_000, "took 5000 ms"), (7_000_000, "took    7 ms")] {
+        let mut view = blocks(0, 0, 1);
+        view.process(process);
+        let found = lines(&mut view, &[block("moneyrocket", 0, 1, duration)]);
+        let note =
+            found[2].starts_with("Note: durations are taken as ns: block 1 would have taken 7000 ms, 6000 ms after");
+        assert_eq!(note, duration == 7_000_000, "{found:#?}");
+        assert!(found[2 + usize::from(note)].ends_with(expected), "{found:#?}");
+        assert!(!note || found[2].contains(" after the start of the process. "), "{found:#?}");
+    }
 }
 
 #[test]

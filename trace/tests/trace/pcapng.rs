@@ -159,8 +159,12 @@ fn what_is_missing_is_marked() {
 #[test]
 fn losses_are_marked() {
     let lost = |dropped| {
-        let counts =
-            Counts { hits: 2 + dropped, delivered: 2, dropped: BTreeMap::from([("ring_full".into(), dropped)]) };
+        let counts = Counts {
+            hits: 2 + dropped,
+            delivered: 2,
+            incomplete: 0,
+            dropped: BTreeMap::from([("ring_full".into(), dropped)]),
+        };
         let until = Timestamp { monotonic_ns: START.monotonic_ns + 1, wall_ns: START.wall_ns + 2_000_000_000 };
         Accounting { from: START, until, tracepoints: [("net:inbound_message".to_owned(), counts)].into() }
     };

@@ -1,5 +1,6 @@
 //! Block relay: announcements, requests, deliveries, and peers that do not answer.
 
+use chainscope_testing::fakenode::blocks::Block;
 use chainscope_trace::{Event, Incomplete, Selection, Value, view::Relay};
 
 use crate::support::{attachment, event, hash, lines, output, text};
@@ -147,4 +148,83 @@ fn blocks_that_do_not_exist_are_bounded() {
     let found = lines(&mut Relay::default(), &events);
     assert_eq!(found.iter().filter(|line| *line == "  not connected").count(), 256);
     assert_eq!(found[found.len() - 2], "44 blocks that were announced and not connected are forgotten");
+}
+
+/// Stalls that become known together are in the order in which they began, as when each is known at once.
+#[test]
+fn stalls_are_in_the_order_of_time() {
+    let inv = |hash: u8| [vec![1, 2, 0, 0, 0], vec![hash; 32]].concat();
+    let events = [
+        message(0, "inbound", 1, "inv", inv(1)),
+        message(1, "inbound", 2, "inv", inv(2)),
+        message(10, "outbound", 2, "getdata", inv(2)),
+        message(300, "outbound", 1, "getdata", inv(1)),
+        message(5_000, "inbound", 3, "ping", Vec::new()),
+    ];
+    let found = lines(&mut Relay::default(), &events);
+    let stalls: Vec<&str> =
+        found.iter().filter_map(|line| line.split_once(": ")?.1.split_once(" stalls")).map(|it| it.0).collect();
+    assert_eq!(stalls, ["peer 2 (manual, 10.0.0.2:8333)", "peer 1 (manual, 10.0.0.1:8333)"]);
+}
+
+#[test]
+fn processes_are_told_apart() {
+    let of = |pid: u32, mut event: Event| {
+        event.pid = pid;
+        event
+    };
+    let events = [
+        of(1, message(100, "inbound", 3, "cmpctblock", header())),
+        of(2, message(110, "inbound", 3, "inv", inventory(2))),
+        of(1, connected(120)),
+        of(2, message(130, "outbound", 3, "getdata", inventory(2))),
+        of(2, message(140, "inbound", 3, "block", header())),
+        of(2, connected(150)),
+    ];
+    let found = lines(&mut Relay::default(), &events);
+    let blocks: Vec<&String> = found.iter().filter(|line| line.contains("announced 20")).collect();
+    assert!(blocks[0].starts_with("Process 1: Block 7") && blocks[0].ends_with("with cmpctblock"), "{blocks:?}");
+    assert!(blocks[1].starts_with("Process 2: Block 7") && blocks[1].ends_with("with inv"), "{blocks:?}");
+    assert_eq!(blocks.len(), 2);
+    let delivered = "  +0.030000 s delivered by peer 3 (manual, 10.0.0.3:8333) with block";
+    assert!(found.iter().any(|line| line == delivered), "{found:#?}");
+    assert!(!found.iter().any(|line| line == "  not connected"), "{found:#?}");
+}
+
+/// Headers of Tapyrus have other lengths: without an extra field, with a public key, with the maximum size of a block.
+#[test]
+fn headers_of_tapyrus() {
+    let key = [&[1, 33][..], &[2; 33]].concat();
+    let blocks = [&[0][..], &key, &[2, 0, 0, 16, 0]].map(|extra| Block::of_tapyrus([1; 32], 5, extra, 9));
+    let of_tapyrus = |mut event: Event, name: &str| {
+        event.attachment = attachment("tapyrus", name);
+        event
+    };
+    let inbound =
+        |ms, peer, kind, payload| of_tapyrus(message(ms, "inbound", peer, kind, payload), "net:inbound_message");
+    let connected = |ms, block: &Block| {
+        let counts = [Value::Signed(5), Value::Unsigned(1), Value::Signed(1), Value::Signed(1), Value::Signed(1)];
+        let arguments = [hash(&block.id())].into_iter().chain(counts).collect();
+        event(&attachment("tapyrus", "validation:block_connected"), ms, arguments)
+    };
+    // All in one message, then one by one.
+    let each: Vec<u8> = blocks.iter().flat_map(|block| [&block.header[..], &[0]].concat()).collect();
+    let mut events = vec![inbound(1, 1, "headers", [&[3][..], &each].concat())];
+    for (ms, block) in (10..).step_by(10).zip(&blocks) {
+        events.extend([inbound(ms, 2, "cmpctblock", block.cmpctblock()), inbound(ms + 1, 3, "block", block.block())]);
+        events.push(connected(ms + 2, block));
+    }
+    let found = lines(&mut Relay::default(), &events);
+    for block in &blocks {
+        let first = format!("Block 5 ({}) announced", block.id());
+        let at = found.iter().position(|line| line.starts_with(&first)).unwrap_or_else(|| panic!("{found:#?}"));
+        assert!(found[at].ends_with("peer 1 (manual, 10.0.0.1:8333) with headers"), "{}", found[at]);
+        assert!(found[at + 1].ends_with("delivered by peer 3 (manual, 10.0.0.3:8333) with block"), "{}", found[at + 1]);
+    }
+    assert!(!found.iter().any(|line| line == "  not connected"), "{found:#?}");
+    // What is cut, or has a field that is not known, has no hash.
+    let unknown = Block::of_tapyrus([1; 32], 5, &[3, 0], 9).header;
+    let cut = blocks[0].header[..blocks[0].header.len() - 1].to_vec();
+    let events = [unknown, cut, vec![0; 104], Vec::new()].map(|payload| inbound(1, 1, "cmpctblock", payload));
+    assert_eq!(lines(&mut Relay::default(), &events).len(), 2);
 }

@@ -1,11 +1,11 @@
 //! The lines of the scripts, by the samples of their documentation.
 
 use chainscope_trace::{
-    Counts, Event, Incomplete, Value,
+    Counts, Event, Incomplete, Selection, Value,
     view::{Coins, Connections, Flushes, Mempool, Monitor, P2p, Raw, Utxos, accounting_line},
 };
 
-use crate::support::{accounting, attachment, event, hash, lines, text, variant};
+use crate::support::{accounting, attachment, event, hash, lines, output, text, variant};
 
 /// A message by node, direction, and what is shown of it.
 fn message(contract: &str, direction: &str, ms: u64, peer: i64, kind: &str, connection: [&str; 2], size: u64) -> Event {
@@ -59,7 +59,9 @@ fn losses_are_in_the_last_line_by_tracepoint_and_reason() {
     let mut accounting = accounting(&traffic());
     assert_eq!(accounting_line(&accounting), "4 hits = 4 delivered + 0 dropped");
     let dropped = [("ring_full".into(), 3), ("unused".into(), 0)].into_iter().collect();
-    accounting.tracepoints.insert("mempool:removed".to_owned(), Counts { hits: 10, delivered: 6, dropped });
+    accounting
+        .tracepoints
+        .insert("mempool:removed".to_owned(), Counts { hits: 10, delivered: 6, incomplete: 0, dropped });
     let line = "14 hits = 10 delivered + 3 dropped + 1 not accounted for (mempool:removed: ring_full 3)";
     assert_eq!(accounting_line(&accounting), line);
 }
@@ -102,9 +104,9 @@ fn peers_and_their_messages() {
         "5 hits = 5 delivered + 0 dropped",
     ];
     assert_eq!(found, expected);
-    let rows: Vec<String> = monitor.peers()[&11].recent.iter().map(|entry| entry.row(68)).collect();
+    let rows: Vec<String> = monitor.peers()[&(4711, 11)].recent.iter().map(|entry| entry.row(68)).collect();
     assert_eq!(rows, [" ping (8 byte) --->".to_owned(), format!("{:>67} ", "<--- pong (8 bytes)")]);
-    assert_eq!(monitor.peers()[&11].recent[1].payload.as_deref(), Some(&[7; 8][..]));
+    assert_eq!(monitor.peers()[&(4711, 11)].recent[1].payload.as_deref(), Some(&[7; 8][..]));
 }
 
 #[test]
@@ -200,9 +202,60 @@ fn coin_selection_of_tapyrus() {
         "Change [TPC] : value [12347]",
         "Change [TPC] : value [<unreadable>]",
         "Fee [TPC] : value [10000] need [9000]",
+        &format!(
+            "Transaction : fee [10000] need [9000] color [TPC] change [<unreadable>] color [{color}] requested [-5] \
+             change [12346] algorithm [knapsack] target [-1] selected [12346] coins [2]"
+        ),
         "6 hits = 6 delivered + 0 dropped",
     ];
     assert_eq!(lines(&mut Coins::default(), &events), expected);
+}
+
+/// Two threads create transactions at the same time, one with a second selection for a greater fee; what fails has no fee.
+#[test]
+fn coin_selection_of_tapyrus_is_grouped_by_transaction() {
+    let of = |tid, name: &str, arguments| {
+        let mut event = event(&attachment("tapyrus", &format!("coin_selection:{name}")), 1, arguments);
+        event.tid = tid;
+        event
+    };
+    let request = |tid, value, color| of(tid, "coins_requested", vec![Value::Signed(value), text(color)]);
+    let select = |tid, color, target, total, algorithm| {
+        let amounts = [target, total].map(Value::Signed);
+        let arguments = [text(color)].into_iter().chain(amounts).chain([Value::Unsigned(1), text(algorithm)]);
+        of(tid, "selected_coins", arguments.collect())
+    };
+    let change = |tid, value, color| of(tid, "change_info", vec![Value::Signed(value), text(color)]);
+    let fee = |tid, paid, needed| of(tid, "fee_info", vec![Value::Signed(paid), Value::Signed(needed)]);
+    let events = [
+        request(1, 10, "TPC"),
+        request(1, 7, "c1aa"),
+        request(2, 20, "TPC"),
+        select(1, "TPC", 10, 15, "BNB"),
+        select(1, "c1aa", 7, 9, "knapsack"),
+        change(1, 2, "c1aa"),
+        change(1, 5, "TPC"),
+        select(2, "TPC", 20, 20, "BNB"),
+        // The fee is too small: once more.
+        select(1, "TPC", 13, 13, "knapsack"),
+        fee(1, 3, 3),
+        // Fails.
+        request(2, 30, "TPC"),
+        // Fails without a selection.
+        request(2, 40, "TPC"),
+        select(2, "TPC", 40, 41, "BNB"),
+        fee(2, 1, 1),
+    ];
+    let found = lines(&mut Coins::default(), &events);
+    let grouped: Vec<&String> = found.iter().filter(|line| line.starts_with("Transaction")).collect();
+    let expected = [
+        "Transaction : fee [3] need [3] color [TPC] requested [10] algorithm [knapsack] target [13] selected [13] coins [1] \
+         color [c1aa] requested [7] change [2] algorithm [knapsack] target [7] selected [9] coins [1]",
+        "Transaction : incomplete color [TPC] requested [20] algorithm [BNB] target [20] selected [20] coins [1]",
+        "Transaction : incomplete color [TPC] requested [30]",
+        "Transaction : fee [1] need [1] color [TPC] requested [40] algorithm [BNB] target [40] selected [41] coins [1]",
+    ];
+    assert_eq!(grouped, expected);
 }
 
 #[test]
@@ -257,6 +310,58 @@ fn coin_selection_of_bitcoin_core_is_grouped_by_transaction() {
     assert_eq!(grouped, expected);
     assert_eq!(found[1], "Select [hot]: try to select [1000] total value [1500] waste [-7] algorithm tried is [bnb]");
     assert_eq!(found[3], grouped[0].as_str(), "before the transaction that follows it");
+
+    let json = output(&mut Coins::default(), Selection::default(), true, &events);
+    let last: serde_json::Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();
+    assert_eq!(last["summary"]["count"], 5);
+    let transactions = last["summary"]["transactions"].as_array().unwrap();
+    let states: Vec<&serde_json::Value> = transactions.iter().map(|one| &one["state"]).collect();
+    assert_eq!(states, ["created", "created", "created", "failed", "incomplete"]);
+    let second = serde_json::json!({
+        "pid": 4711, "tid": 4712, "wallet": "hot", "state": "created", "avoids_partial_spends": true, "attempts": 2, "fee": 150,
+        "change_position": 0, "algorithm": "knapsack", "target": 1000, "selected": 1500,
+    });
+    assert_eq!(transactions[1], second);
+    assert_eq!(
+        (&transactions[2]["algorithm"], &transactions[2]["avoids_partial_spends"]),
+        (&"cg".into(), &false.into())
+    );
+    assert_eq!((&transactions[3]["fee"], &transactions[3]["algorithm"]), (&serde_json::Value::Null, &"bnb".into()));
+}
+
+/// Transactions that are known to be complete at the same time are in the order of their last events, whatever their threads.
+#[test]
+fn transactions_of_threads_are_in_the_order_of_time() {
+    let create = |ms, tid, wallet: &str| {
+        let arguments = vec![text(wallet), Value::Bool(true), Value::Signed(140), Value::Signed(-1)];
+        let name = "coin_selection:normal_create_tx_internal";
+        Event { tid, ..event(&attachment("bitcoin-core-v31", name), ms, arguments) }
+    };
+    let events = [create(1, 9, "first"), create(300, 2, "second"), create(9000, 5, "last")];
+    let found = lines(&mut Coins::default(), &events);
+    let wallets: Vec<&str> =
+        found.iter().filter_map(|line| line.strip_prefix("Transaction [")?.split_once(']')).map(|it| it.0).collect();
+    assert_eq!(wallets, ["first", "second", "last"]);
+}
+
+/// Peers of several processes may have the same numbers.
+#[test]
+fn peers_of_processes_are_told_apart() {
+    let of = |pid, bytes| {
+        let texts = ["10.0.0.1:8333", "inbound", "ping"].map(text);
+        let payload = [Value::Unsigned(bytes), Value::bytes(Vec::new())];
+        let arguments = [Value::Signed(11)].into_iter().chain(texts).chain(payload).collect();
+        Event { pid, ..event(&attachment("bitcoin-core-v31", "net:inbound_message"), 1, arguments) }
+    };
+    let mut monitor = Monitor::default();
+    let found = lines(&mut monitor, &[of(1, 8), of(2, 9), of(1, 10)]);
+    assert!(found.iter().any(|line| line.contains(" 18 byte ") && line.ends_with(" process 1")), "{found:#?}");
+    assert!(found.iter().any(|line| line.contains(" 9 byte ") && line.ends_with(" process 2")), "{found:#?}");
+    let found = lines(&mut P2p::default(), &[of(1, 8), of(2, 9)]);
+    assert!(found.iter().any(|line| line.ends_with(" 11 (inbound, 10.0.0.1:8333) of process 2")), "{found:#?}");
+    // Of one process the lines are those of the scripts.
+    let found = lines(&mut Monitor::default(), &[of(1, 8)]);
+    assert!(!found.iter().any(|line| line.contains("process")), "{found:#?}");
 }
 
 #[test]

@@ -26,14 +26,20 @@ fn located(
     let (provider, name) = tracepoint.split_once(':').expect("PROVIDER:NAME");
     let contract = built_in().iter().find(|known| known.name() == contract).expect("a built-in contract");
     let known = contract.tracepoint(provider, name).expect("a tracepoint of the contract");
-    let location =
-        Location { address: 0x1000, offset: Some(0x1000), semaphore: None, arguments: notes(&arguments(known)) };
+    let location = Location {
+        address: 0x1000,
+        offset: Some(0x1000),
+        base: 0,
+        semaphore: None,
+        arguments: notes(&arguments(known)),
+    };
     Arc::new(Attachment::new(provider, name, "/usr/bin/node", &location, Some((&contract.name(), known))))
 }
 
 /// A location of a tracepoint that no contract knows.
 pub(crate) fn unknown(provider: &str, name: &str, arguments: &[ArgumentContract]) -> Arc<Attachment> {
-    let location = Location { address: 0x2000, offset: Some(0x2000), semaphore: None, arguments: notes(arguments) };
+    let location =
+        Location { address: 0x2000, offset: Some(0x2000), base: 0, semaphore: None, arguments: notes(arguments) };
     Arc::new(Attachment::new(provider, name, "/usr/bin/node", &location, None))
 }
 

@@ -25,6 +25,14 @@ pub struct Match<'a> {
     pub absent: usize,
 }
 
+impl Match<'_> {
+    /// Whether the image and the contract have more tracepoints in common than not.
+    #[must_use]
+    pub fn is_likely(&self) -> bool {
+        self.common > self.absent
+    }
+}
+
 /// Finds the contract that fits best: by the names of the tracepoints, then by the file name of the program, then by the
 /// number of problems. Of several, the last one. `None` if no contract has a tracepoint of the image.
 #[must_use]

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod contract_files;
+mod documentation;
 mod hostile;
 mod nodes;
 mod readelf;

@@ -8,8 +8,8 @@ use object::ReadCache;
 
 use crate::support::program;
 
-/// A note as `readelf` shows it: provider, name, location, semaphore, arguments.
-type Shown = (String, String, u64, u64, String);
+/// A note as `readelf` shows it: provider, name; location, base, semaphore; arguments.
+type Shown = (String, String, [u64; 3], String);
 
 fn shown_by_readelf(path: &Path) -> Vec<Shown> {
     let output = Command::new("readelf").args(["-n"]).arg(path).env("LC_ALL", "C").output().expect("readelf");
@@ -22,12 +22,11 @@ fn shown_by_readelf(path: &Path) -> Vec<Shown> {
             Some(("Provider", provider)) => current.0 = provider.trim().to_owned(),
             Some(("Name", name)) => current.1 = name.trim().to_owned(),
             Some(("Location", addresses)) => {
-                let mut addresses = addresses.split(',').map(|part| part.rsplit(':').next().expect("a value"));
-                current.2 = hex(addresses.next().expect("a location"));
-                current.3 = hex(addresses.nth(1).expect("a semaphore"));
+                let addresses = addresses.split(',').map(|part| hex(part.rsplit(':').next().expect("a value")));
+                current.2 = addresses.collect::<Vec<_>>().try_into().expect("three addresses");
             }
             Some(("Arguments", arguments)) => {
-                current.4 = arguments.trim().to_owned();
+                current.3 = arguments.trim().to_owned();
                 notes.push(std::mem::take(&mut current));
             }
             _ => {}
@@ -35,6 +34,13 @@ fn shown_by_readelf(path: &Path) -> Vec<Shown> {
     }
     notes.sort();
     notes
+}
+
+/// The build id that `readelf` shows.
+fn build_id(path: &Path) -> Option<String> {
+    let output = Command::new("readelf").args(["-n"]).arg(path).env("LC_ALL", "C").output().expect("readelf");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().find_map(|line| Some(line.trim().strip_prefix("Build ID: ")?.to_owned()))
 }
 
 fn read(path: &Path) -> Image {
@@ -53,7 +59,7 @@ pub(crate) fn compare(path: &Path) -> (usize, usize, usize) {
             let raw: Vec<&str> = location.arguments.iter().map(|argument| argument.raw.as_str()).collect();
             let semaphore = location.semaphore.map_or(0, |semaphore| semaphore.address);
             let (provider, name) = (tracepoint.provider.clone(), tracepoint.name.clone());
-            notes.push((provider, name, location.address, semaphore, raw.join(" ")));
+            notes.push((provider, name, [location.address, location.base, semaphore], raw.join(" ")));
             let at = location.offset.expect("in an executable segment") as usize;
             assert_eq!(bytes[at], 0x90, "{} at {at:#x} is no nop", tracepoint.full_name());
             arguments += raw.len();
@@ -68,6 +74,7 @@ pub(crate) fn compare(path: &Path) -> (usize, usize, usize) {
     }
     notes.sort();
     assert_eq!(notes, shown_by_readelf(path), "{}", path.display());
+    assert_eq!(image.build_id_hex(), build_id(path), "{}", path.display());
     (notes.len(), arguments, unsupported)
 }
 
@@ -148,27 +155,50 @@ fn a_library_of_32_bits() {
     assert!(read(&path).tracepoints[0].locations[0].semaphore.unwrap().offset.is_some());
 }
 
-/// Programs of Debian 12 with notes; `scripts/setup` installs the first three.
+/// Programs of Debian 12 with notes, by package: all that were found. `scripts/setup` installs them.
+const PROGRAMS: [(&str, &[&str]); 9] = [
+    ("binutils", &["/usr/bin/x86_64-linux-gnu-dwp", "/usr/bin/x86_64-linux-gnu-ld.gold"]),
+    ("cpp-12", &["/usr/bin/x86_64-linux-gnu-cpp-12", "/usr/lib/gcc/x86_64-linux-gnu/12/cc1"]),
+    (
+        "g++-12",
+        &[
+            "/usr/bin/x86_64-linux-gnu-g++-12",
+            "/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus",
+            "/usr/lib/gcc/x86_64-linux-gnu/12/g++-mapper-server",
+        ],
+    ),
+    (
+        "gcc-12",
+        &[
+            "/usr/bin/x86_64-linux-gnu-gcc-12",
+            "/usr/bin/x86_64-linux-gnu-gcov-12",
+            "/usr/bin/x86_64-linux-gnu-gcov-dump-12",
+            "/usr/bin/x86_64-linux-gnu-gcov-tool-12",
+            "/usr/bin/x86_64-linux-gnu-lto-dump-12",
+            "/usr/lib/gcc/x86_64-linux-gnu/12/collect2",
+            "/usr/lib/gcc/x86_64-linux-gnu/12/lto-wrapper",
+            "/usr/lib/gcc/x86_64-linux-gnu/12/lto1",
+        ],
+    ),
+    ("libpython3.11", &["/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0"]),
+    ("libstdc++6", &["/usr/lib/x86_64-linux-gnu/libstdc++.so.6"]),
+    ("openjdk-17-jre-headless", &["/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so"]),
+    ("postgresql-15", &["/usr/lib/postgresql/15/bin/postgres"]),
+    ("python3.11-minimal", &["/usr/bin/python3.11"]),
+];
+
 #[test]
 fn programs_of_the_system() {
-    let mut files: Vec<String> = ["/usr/bin/python3.11", "/usr/lib/x86_64-linux-gnu/libstdc++.so.6"]
-        .into_iter()
-        .chain(["/usr/bin/x86_64-linux-gnu-ld.gold", "/usr/bin/x86_64-linux-gnu-gcc-12"])
-        .chain(["/usr/bin/x86_64-linux-gnu-lto-dump-12", "/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0"])
-        .map(str::to_owned)
-        .collect();
-    for version in fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten() {
-        files.push(version.path().join("bin/postgres").display().to_string());
+    let (mut programs, mut all_notes, mut all_arguments) = (0, 0, 0);
+    for (package, files) in PROGRAMS {
+        for file in files {
+            assert!(Path::new(file).exists(), "{file} is missing: `make setup` installs {package}");
+            let (notes, arguments, unsupported) = compare(Path::new(file));
+            println!("| `{file}` | {package} | {notes} | {arguments} |");
+            assert!(notes > 0, "{file} has no notes");
+            assert_eq!(unsupported, 0, "{file}");
+            (programs, all_notes, all_arguments) = (programs + 1, all_notes + notes, all_arguments + arguments);
+        }
     }
-    let (mut present, mut all_arguments) = (0, 0);
-    for file in files.iter().map(Path::new).filter(|file| file.exists()) {
-        let (notes, arguments, unsupported) = compare(file);
-        println!("{}: {notes} notes, {arguments} arguments, {unsupported} not located", file.display());
-        assert!(notes > 0, "{}", file.display());
-        assert_eq!(unsupported, 0, "{}", file.display());
-        present += 1;
-        all_arguments += arguments;
-    }
-    println!("{all_arguments} arguments of {present} programs");
-    assert!(present >= 2, "libstdc++ and the linker gold come with the compiler");
+    println!("{programs} programs, {all_notes} notes, {all_arguments} arguments");
 }

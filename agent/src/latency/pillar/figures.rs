@@ -26,7 +26,11 @@ pub(super) struct Counts {
     pub(super) unended: u64,
     /// What the probe has lost, by reason.
     pub(super) lost: BTreeMap<&'static str, u64>,
-    /// Start of the newest recorded block.
+    /// Records of transactions.
+    pub(super) transactions: u64,
+    /// Transactions that did not fit into the record stream; their durations are in blocks.
+    pub(super) transactions_not_kept: u64,
+    /// Time of the newest record.
     pub(super) last_ns: i64,
 }
 
@@ -51,6 +55,8 @@ impl ProcessCounts for Counts {
         self.blocks += other.blocks;
         self.spans += other.spans;
         self.not_kept += other.not_kept;
+        self.transactions += other.transactions;
+        self.transactions_not_kept += other.transactions_not_kept;
         self.unended += other.unended;
         for (reason, count) in &other.lost {
             *self.lost.entry(reason).or_default() += count;
@@ -70,6 +76,10 @@ impl ProcessCounts for Counts {
         family("latency_spans", "Spans of functions in these blocks", |counts| counts.spans);
         let help = "Spans of functions whose blocks did not fit into the record stream";
         family("latency_spans_dropped", help, |counts| counts.not_kept);
+        let help = "Transactions of functions added to record streams one by one";
+        family("latency_transactions", help, |counts| counts.transactions);
+        let help = "Transactions that did not fit into the record stream; their durations are in blocks";
+        family("latency_transactions_dropped", help, |counts| counts.transactions_not_kept);
         family("latency_spans_unended", "Spans of functions that were found not to end", |counts| counts.unended);
         let lost = nodes.iter().flat_map(|(of, counts)| {
             counts.lost.iter().map(move |(reason, count)| {

@@ -1,7 +1,7 @@
 //! The latency pillar: how long functions of observed processes take, as records.
 //!
 //! ```text
-//!   inbox ── start, stop ──▶ timer of a process: attaches ──▶ blocks ──▶ RecordSink
+//!   inbox ── start, stop ──▶ timer of a process: attaches ──▶ blocks, transactions ──▶ RecordSink
 //!                                     ╰── counts ──▶ Figures: metrics, reports
 //! ```
 //!
@@ -9,6 +9,7 @@
 //! recorded blocks + spans counted as not kept`, which a later block of the function says.
 
 mod figures;
+mod requests;
 mod timer;
 
 use std::{fmt, path::Path, sync::Arc};

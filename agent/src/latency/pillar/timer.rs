@@ -2,16 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use chainscope_functions::{FindError, Pattern, ReadCache};
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use chainscope_latency::{
-    Block, LossReason, Time,
-    record::{encode_counts, encode_run, nanoseconds},
+    Block, LossReason, RunId, Time, Transaction,
+    record::{encode_counts, encode_run, encode_transaction, nanoseconds},
 };
 use chainscope_proto::v1::{LatencyBlock, LatencyCounts, LatencyRun, Record, TargetEvent, record::Kind};
 use chainscope_spec::Latency;
@@ -19,8 +17,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use prost::Message as _;
 
 use super::{
-    super::{Exits, Plan, ProcessState, Program, RecordOptions, Recorder, SpanRequest},
+    super::{Exits, ProcessState, Program, RecordOptions, Recorder},
     figures::{Counts, Figures},
+    requests::{MAX_FUNCTIONS, Requested, requested},
 };
 use crate::{
     clock::realtime_ns,
@@ -34,8 +33,6 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// First and longest pause between two attempts to attach: each reads the symbols of the executable.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(600));
-/// Functions of a process that are timed at most.
-const MAX_FUNCTIONS: usize = 100;
 /// Names of functions of a run, in bytes: each description of the run has them.
 const MAX_RUN_BYTES: usize = 256 << 10;
 /// Counts of a record, in bytes; a block with more is several records.
@@ -114,24 +111,11 @@ impl<S: RecordSink> Timer<S> {
             commit: self.latency.commit.clone(),
             tags: self.latency.tags(),
         };
-        let spans = self.latency.spans().map_err(|error| error.to_string())?;
         let program = Program::open(Some(self.subject.pid), None).map_err(|error| error.to_string())?;
-        let requests = spans.into_iter().map(|span| SpanRequest {
-            name: span.name,
-            entry: span.entry,
-            exit: span.exit,
-            counts_returns: span.returns,
-        });
-        let (requests, mut faults) = matching(&program, requests.collect())?;
-        if requests.is_empty() {
-            return Err(faults.join("; "));
-        }
-        let plan = Plan::new(program, &requests, &options).map_err(|error| error.to_string())?;
-        let count = plan.functions.len();
-        if count > MAX_FUNCTIONS {
-            return Err(format!("{count} functions are selected, at most {MAX_FUNCTIONS} can be timed: select fewer"));
-        }
+        let Requested { plan, mut faults, absent } = requested(&self.latency, program, &options)?;
         let recorder = Recorder::attach(&plan, &options).map_err(|error| error.to_string())?;
+        // Those of transactions are said apart.
+        let count = recorder.functions().len() - usize::from(plan.transactions.is_some());
         if Proc::default().start_of(self.subject.pid) != Some(self.subject.start) {
             return Err("the process has ended".to_owned());
         }
@@ -139,18 +123,18 @@ impl<S: RecordSink> Timer<S> {
         if size > MAX_RUN_BYTES {
             return Err(format!("the names of the functions take {size} of {MAX_RUN_BYTES} bytes: select fewer"));
         }
-        let skipped = plan.skipped.iter().map(|skipped| format!("not {}: {}", skipped.function, skipped.reason));
-        faults.extend(skipped);
-        let faults = faults.join("; ");
-        let separator = if faults.is_empty() { "" } else { "; " };
-        self.event("functions", &format!("{count} functions are timed{separator}{faults}"));
-        let fault = Some(faults).filter(|faults| !faults.is_empty());
+        faults.extend(recorder.skipped().iter().map(|skipped| format!("not {}: {}", skipped.function, skipped.reason)));
+        let transactions = plan.transactions.as_ref().map(|planned| format!("{} one by one", planned.timed.name));
+        let notes: String = transactions.iter().chain(&absent).chain(&faults).map(|note| format!("; {note}")).collect();
+        self.event("functions", &format!("{count} functions are timed{notes}"));
+        let fault = Some(faults.join("; ")).filter(|faults| !faults.is_empty());
         self.figures.attached(&self.subject, u32::try_from(count).unwrap_or(u32::MAX), fault);
         Ok(recorder)
     }
 
     fn described(&self, recorder: &Recorder) -> LatencyRun {
-        LatencyRun { host: self.host.clone(), ..encode_run(recorder.info(), recorder.functions()) }
+        let (host, version) = (self.host.clone(), self.latency.version.clone());
+        LatencyRun { host, version, ..encode_run(recorder.info(), recorder.functions()) }
     }
 
     /// Records blocks until it is stopped, the process ends or executes another program, and what was counted by then.
@@ -176,6 +160,8 @@ impl<S: RecordSink> Timer<S> {
                 }
                 ProcessState::Replaced | ProcessState::Running => {}
             }
+            recorder.poll().map_err(|error| error.to_string())?;
+            self.push_transactions(&mut recorder, &mut carried);
             if Instant::now() >= next {
                 next += self.latency.block;
                 number += 1;
@@ -185,10 +171,44 @@ impl<S: RecordSink> Timer<S> {
                 self.push_blocks(&head, blocks, &mut carried);
             }
         };
+        recorder.stop().map_err(|error| error.to_string())?;
+        self.push_transactions(&mut recorder, &mut carried);
         let (info, blocks) = recorder.finish().map_err(|error| error.to_string())?;
         let end_ns = info.end.map(|end| end.0);
         self.push_blocks(&LatencyBlock { run: Some(run), end_ns, ..head }, blocks, &mut carried);
         Ok(end)
+    }
+
+    /// Records the transactions since the last call. Those that do not fit into the record stream are reported by the next block: their
+    /// durations are in it.
+    fn push_transactions(&mut self, recorder: &mut Recorder, carried: &mut BTreeMap<usize, Carried>) {
+        let transactions = recorder.take_transactions();
+        // What is timed one by one is the last one.
+        let function = recorder.functions().len().saturating_sub(1);
+        self.push_each(recorder.info().id, function, &transactions, carried);
+    }
+
+    fn push_each(
+        &mut self,
+        run: RunId,
+        function: usize,
+        transactions: &[Transaction],
+        carried: &mut BTreeMap<usize, Carried>,
+    ) {
+        for transaction in transactions {
+            let time_ns = transaction.time.0;
+            if self.push(time_ns, Kind::LatencyTransaction(encode_transaction(run, transaction))) {
+                self.counts.transactions += 1;
+                self.counts.last_ns = self.counts.last_ns.max(time_ns);
+            } else {
+                self.counts.transactions_not_kept += 1;
+                let lost = &mut carried.entry(function).or_default().lost;
+                *lost.entry(LossReason::TransactionsFull).or_default() += 1;
+            }
+        }
+        if !transactions.is_empty() {
+            self.figures.set_counts(&self.subject, &self.counts);
+        }
     }
 
     /// Records what was counted in a period: in several records if there is much. What does not fit into the record stream is told
@@ -232,7 +252,7 @@ impl<S: RecordSink> Timer<S> {
         let is_recorded = self.push(time_ns, Kind::LatencyBlock(block));
         if is_recorded {
             self.counts.blocks += 1;
-            self.counts.last_ns = time_ns;
+            self.counts.last_ns = self.counts.last_ns.max(time_ns);
         }
         is_recorded
     }
@@ -247,29 +267,6 @@ impl<S: RecordSink> Timer<S> {
         let record = Record { time_ns, target: self.subject.label.to_string(), kind: Some(kind) };
         self.sink.push(&self.subject.node, record)
     }
-}
-
-/// The requests of which each pattern selects functions, and why the others do not.
-fn matching(program: &Program, requests: Vec<SpanRequest>) -> Result<(Vec<SpanRequest>, Vec<String>), String> {
-    let copy = |file: &File| file.try_clone().map(ReadCache::new).map_err(|error| error.to_string());
-    let data = copy(program.debug.as_ref().unwrap_or(&program.file))?;
-    let fault = |pattern: &Pattern| {
-        let found = program.functions.find(pattern, MAX_FUNCTIONS, Some(&data));
-        found.err().map(|error| match error {
-            FindError::TooMany { pattern, count, max, .. } => {
-                format!("{pattern} matches {count} functions, at most {max} can be timed: narrow it")
-            }
-            other => other.to_string(),
-        })
-    };
-    let (mut matching, mut faults) = (Vec::new(), Vec::new());
-    for request in requests {
-        match fault(&request.entry).or_else(|| request.exit.as_ref().and_then(fault)) {
-            None => matching.push(request),
-            Some(fault) => faults.push(fault),
-        }
-    }
-    Ok((matching, faults))
 }
 
 /// Blocks with their encoded counts, so many together as a record may have.
@@ -294,7 +291,7 @@ fn groups(blocks: Vec<Block>) -> Vec<Vec<(Block, LatencyCounts)>> {
 
 #[cfg(test)]
 mod tests {
-    use chainscope_latency::Histogram;
+    use chainscope_latency::{Histogram, TransactionId};
     use crossbeam_channel::bounded;
     use parking_lot::Mutex;
 
@@ -309,9 +306,8 @@ mod tests {
             let mut stream = self.0.lock();
             if let (true, Some(Kind::LatencyBlock(block))) = (stream.0, record.kind) {
                 stream.1.push(block);
-                return true;
             }
-            false
+            stream.0
         }
 
         fn merge(&mut self, _: &str, _: Record) {}
@@ -350,6 +346,27 @@ mod tests {
         assert_eq!((timer.counts.spans, timer.counts.not_kept, carried.len()), (1, 5, 0));
         timer.push_blocks(&head, vec![], &mut carried);
         assert!(stream.0.lock().1.is_empty(), "nothing happened");
+    }
+
+    #[test]
+    fn transactions_that_do_not_fit_are_told_by_a_later_block() {
+        let (stream, head, mut carried) = (Stream::default(), LatencyBlock::default(), BTreeMap::new());
+        let mut timer = timer(&stream);
+        let fact = |number: u8| Transaction {
+            id: TransactionId([number; 32]),
+            kind: 7,
+            result: 0,
+            duration_ns: 5,
+            time: Time(number.into()),
+        };
+        timer.push_each(RunId([1; 16]), 1, &[fact(1), fact(2)], &mut carried);
+        stream.0.lock().0 = true;
+        timer.push_each(RunId([1; 16]), 1, &[fact(3)], &mut carried);
+        timer.push_blocks(&head, vec![block(1, [5, 5, 5])], &mut carried);
+        let sent = std::mem::take(&mut stream.0.lock().1);
+        let counts = &sent[0].functions[0];
+        assert_eq!((counts.function, counts.counts[0], counts.lost["transactions_full"]), (1, 3, 2));
+        assert_eq!((timer.counts.transactions, timer.counts.transactions_not_kept), (1, 2));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use chainscope_latency::{Function as Timed, Location as Place};
 use chainscope_usdt::{Argument, Class, Image, Operand, ReadCache, Register, Shape};
 
 use super::super::{
-    RecordError,
-    plan::{EMULATED, Plan, RecordOptions, Search, Skipped, entry_cost, make_unique},
+    Plan, RecordError, RecordOptions, Skipped,
+    describe::{EMULATED, entry_cost, entry_text, make_unique},
+    search::Search,
 };
 
 /// What is fetched of the arguments of a tracepoint at the end of a transaction: pointers to an id, and to two `int`.
@@ -37,20 +38,33 @@ pub struct PlannedTransactions {
     pub timed: Timed,
     /// What a transaction costs the process, about.
     pub cost: Duration,
+    /// Which probes that is.
+    pub probes: String,
     pub(super) entries: Vec<Location>,
     pub(super) exits: Vec<Location>,
 }
 
 impl Plan {
-    /// Records transactions as well. A program that does not have the tracepoint is not an error: then they are skipped.
+    /// Records transactions as well. A program that does not have the tracepoint, or the function, is not an error: then they are
+    /// skipped.
     ///
     /// # Errors
-    /// [`RecordError`]: there is no such function, although there is the tracepoint, or the file cannot be read.
+    /// [`RecordError`]: the file cannot be read.
     pub fn with_transactions(
         mut self,
         request: &TransactionRequest,
         options: &RecordOptions,
     ) -> Result<Self, RecordError> {
+        self.add_transactions(request, options)?;
+        Ok(self)
+    }
+
+    /// As [`Self::with_transactions`], in place: after an error the plan is as before.
+    pub(in crate::latency) fn add_transactions(
+        &mut self,
+        request: &TransactionRequest,
+        options: &RecordOptions,
+    ) -> Result<(), RecordError> {
         let program = &self.program;
         let exits = tracepoint(&program.file, &request.tracepoint)
             .map_err(|cause| RecordError::File { path: program.path.clone(), cause })?;
@@ -59,12 +73,19 @@ impl Plan {
             Ok(exits) => (exits, None),
             Err(reason) => (Vec::new(), Some(reason)),
         };
-        let entries = if reason.is_none() { search.find(&request.entry)? } else { Vec::new() };
+        let (entries, reason) = match reason {
+            Some(reason) => (Vec::new(), Some(reason)),
+            None => match search.find(&request.entry) {
+                Ok(entries) => (entries, None),
+                Err(RecordError::Find(error)) => (Vec::new(), Some(error.to_string())),
+                Err(error) => return Err(error),
+            },
+        };
         let reason = reason.or_else(|| entries.is_empty().then(|| "where they start cannot be probed".to_owned()));
         self.skipped.extend(search.skipped);
         if let Some(reason) = reason {
             self.skipped.push(Skipped { function: request.name.clone(), reason });
-            return Ok(self);
+            return Ok(());
         }
         let symbols = entries.iter().map(|(function, _)| function.name.clone()).collect();
         let mut timed = Timed {
@@ -79,10 +100,11 @@ impl Plan {
         self.transactions = Some(PlannedTransactions {
             timed,
             cost: entry_cost(&entries) + EMULATED + 2 * PASSED_ON,
+            probes: format!("entry: {}; exit: tracepoint, emulated", entry_text(&entries)),
             entries: offsets.map(entry).collect(),
             exits,
         });
-        Ok(self)
+        Ok(())
     }
 }
 

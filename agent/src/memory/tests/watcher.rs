@@ -7,7 +7,7 @@ use std::{
 
 use chainscope_ebpf::{
     Error,
-    memory::{Frame, MemoryEvent, Module, ModuleId, Node, Scope},
+    memory::{ForeignCalls, Frame, MemoryEvent, Module, ModuleId, Node, Scope},
 };
 use chainscope_testing::wait;
 use crossbeam_channel as channel;
@@ -20,6 +20,7 @@ use crate::{
         symbolizer,
         watcher::{Command, Watcher},
     },
+    symbols::Symbols,
     targets::proc::Proc,
 };
 
@@ -89,7 +90,9 @@ impl Fixture {
         let profiles = store.clone();
         let threads = [
             std::thread::spawn(move || watcher.run()),
-            std::thread::spawn(move || symbolizer::run(&pending, &profiles, Proc::default())),
+            std::thread::spawn(move || {
+                symbolizer::run(&pending, &profiles, Symbols::new(Proc::default(), ForeignCalls::threads()))
+            }),
         ];
         Self { script, store, commands, threads }
     }

@@ -28,7 +28,7 @@ use std::{
 
 use chainscope_ebpf::network::{Closed, ClosedBy, Data, Event, Opened, SocketId, Verdict};
 use chainscope_proto::v1::{Journal, Record};
-use chainscope_tezos::{Identity, Keyring, MemoryBudget};
+use chainscope_tezos::{Identity, Keyring, MemoryBudget, Output};
 use identities::EndedSession;
 use observed::{ConnectionKeys, Observed};
 use session::{Context, Session};
@@ -134,12 +134,17 @@ pub(crate) struct Interpreter<S> {
     /// Bytes of unknown sockets: their opening has not arrived yet because the ring was full.
     unknown_sockets: HashMap<SocketId, u64>,
     verdicts: Vec<(SocketId, Verdict)>,
+    /// Outputs of the conversation of one event: empty between events, kept for its allocation.
+    outputs: Vec<Output>,
     /// The handshake of a session ended since the last [`Self::take_new_session`].
     has_new_session: bool,
 }
 
 /// Most unknown sockets that are counted one by one.
 const MAX_UNKNOWN_SOCKETS: usize = 4096;
+
+/// Capacity for outputs that is kept between events.
+const MAX_KEPT_OUTPUTS: usize = 64;
 
 impl<S: RecordSink> Interpreter<S> {
     pub(crate) fn new(sink: S, clock: Clock, limits: TargetLimits, waiting: Waiting) -> Self {
@@ -155,6 +160,7 @@ impl<S: RecordSink> Interpreter<S> {
             waiting,
             unknown_sockets: HashMap::new(),
             verdicts: Vec::new(),
+            outputs: Vec::new(),
             has_new_session: false,
         }
     }
@@ -238,7 +244,8 @@ impl<S: RecordSink> Interpreter<S> {
         }
         let mut context = context(&mut self.sink, observed, &self.clock, &mut self.verdicts);
         let was_settled = session.is_settled();
-        session.data(data, &mut context);
+        session.data(data, &mut self.outputs, &mut context);
+        self.outputs.shrink_to(MAX_KEPT_OUTPUTS);
         self.has_new_session |= !was_settled && session.is_settled();
         let pid = session.pid;
         self.settle(pid, data.header.socket);

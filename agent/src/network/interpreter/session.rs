@@ -185,7 +185,13 @@ impl Session {
         self.is_settled || self.is_given_up()
     }
 
-    pub(super) fn data<S: RecordSink>(&mut self, data: &Data<'_>, context: &mut Context<'_, S>) {
+    /// `outputs` is empty before and after.
+    pub(super) fn data<S: RecordSink>(
+        &mut self,
+        data: &Data<'_>,
+        outputs: &mut Vec<Output>,
+        context: &mut Context<'_, S>,
+    ) {
         let Body::Live(conversation) = &mut self.body else { return };
         let Data { header, bytes } = *data;
         let direction = direction_of(header.direction);
@@ -202,10 +208,9 @@ impl Session {
             call_start: header.call_start,
             time_ns: header.time_ns,
         };
-        let mut outputs = Vec::new();
         conversation.push(piece, &mut *context.target.keys, &mut |output| outputs.push(output));
         let time = context.clock.real(header.time_ns);
-        for output in outputs {
+        for output in outputs.drain(..) {
             self.output(output, time, header.socket_call, context);
         }
     }

@@ -64,7 +64,8 @@ pub(super) fn contracts(trace: &Trace) -> Result<Vec<Contract>, String> {
     chainscope_usdt::parse(&text).map_err(|cause| fail(cause.to_string()))
 }
 
-/// Options of the probe. The ring bounds what a process can make the kernel hold.
+/// Options of the probe. The ring bounds what a process can make the kernel hold; as much may wait for its order, and as much in
+/// the queue of the source.
 pub(super) fn options(trace: &Trace) -> TraceOptions {
     let max_payload = trace.max_payload.as_u64();
     let ring = max_payload.saturating_mul(PAYLOADS).clamp(RING_BYTES.0, RING_BYTES.1).next_power_of_two();
@@ -72,6 +73,7 @@ pub(super) fn options(trace: &Trace) -> TraceOptions {
     TraceOptions {
         ring_bytes,
         wake_bytes: ring_bytes / 16,
+        max_hold_bytes: ring_bytes.into(),
         max_string: u32::try_from(trace.max_text.as_u64()).unwrap_or(u32::MAX),
         max_payload,
         ..TraceOptions::default()

@@ -25,7 +25,7 @@ use crate::{
     pillar::RecordSink,
     targets::proc::Proc,
     thread::Heartbeat,
-    trace::{Observed, ProbeSource},
+    trace::{Observed, ProbeSource, Wanted},
     workers::{Subject, Task, has_ended},
 };
 
@@ -95,7 +95,9 @@ impl<S: RecordSink> Tracer<S> {
         let contracts = rules::contracts(&self.trace)?;
         let (observed, options) = (Observed::Process(self.subject.pid), rules::options(&self.trace));
         let patterns = rules.patterns();
-        let source = ProbeSource::attach(&observed, &patterns, &contracts, &options);
+        let is_contract_named = self.trace.contract.is_some();
+        let wanted = Wanted { patterns: patterns.clone(), contracts, is_contract_named };
+        let source = ProbeSource::attach(&observed, wanted, &options, options.ring_bytes.into());
         let source = source.map_err(|error| error.to_string())?;
         if Proc::default().start_of(self.subject.pid) != Some(self.subject.start) {
             return Err("the process has ended".to_owned());
@@ -127,7 +129,7 @@ impl<S: RecordSink> Tracer<S> {
             }
             match source.poll(POLL_TIMEOUT) {
                 Ok(Polled::Event(event)) => self.pass(&event, rules),
-                Ok(Polled::Idle { .. }) => {}
+                Ok(Polled::Idle { .. } | Polled::Process(_)) => {}
                 Ok(Polled::End) => break,
                 Err(error) => {
                     self.event("tracepoints error", error.to_string());
@@ -136,6 +138,9 @@ impl<S: RecordSink> Tracer<S> {
                 }
             }
             if accounted.elapsed() >= ACCOUNT_INTERVAL {
+                for notice in source.notices() {
+                    self.event("tracepoints", notice);
+                }
                 self.account(source);
                 accounted = Instant::now();
             }

@@ -4,6 +4,7 @@
  *   silent_fs mount DIR     mounts the file system until standard input ends; only the file DIR/page can be opened
  *   silent_fs lock DIR      holds its own mmap_lock until standard input ends, so that reads of its command line wait:
  *                           a child reads DIR/page in the address space of its parent, whose thread waits to unmap
+ *   silent_fs map DIR       maps DIR/page as code until standard input ends
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -178,11 +179,28 @@ static void run_lock(const char *dir)
 	_exit(0);
 }
 
+static void run_map(const char *dir)
+{
+	char path[4096], byte;
+	int fd;
+
+	snprintf(path, sizeof path, "%s/page", dir);
+	fd = open(path, O_RDONLY);
+	if (fd < 0 || mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED)
+		fail(path);
+	ready();
+	while (read(0, &byte, 1) > 0)
+		;
+	_exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "mount"))
 		run_mount(argv[2]);
 	else if (argc == 3 && !strcmp(argv[1], "lock"))
 		run_lock(argv[2]);
+	else if (argc == 3 && !strcmp(argv[1], "map"))
+		run_map(argv[2]);
 	return 0;
 }

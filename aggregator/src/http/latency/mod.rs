@@ -3,14 +3,17 @@
 mod params;
 mod runs;
 mod scrape;
+mod transactions;
 
 use std::sync::Arc;
 
 use axum::{Router, response::Response, routing::get};
 use chainscope_latency::{
+    Run,
     report::{Report, RunSummary},
-    verdict::Comparison,
+    verdict::{Comparison, Options, Side, compare},
 };
+use chainscope_store::Store;
 use utoipa::OpenApi;
 
 use self::params::{CompareParameters, ReportParameters, RunsParameters};
@@ -29,11 +32,22 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/v2/latency/runs", get(latency_runs))
         .route("/v2/latency/report", get(latency_report))
         .route("/v2/latency/compare", get(latency_comparison))
+        .route("/v2/latency/compare/report", get(latency_comparison_report))
+        .route("/v2/latency/transactions", get(transactions::latency_transactions))
 }
 
 /// Description of the routes.
 #[derive(OpenApi)]
-#[openapi(paths(latency_runs, latency_report, latency_comparison), components(schemas(Problem)))]
+#[openapi(
+    paths(
+        latency_runs,
+        latency_report,
+        latency_comparison,
+        latency_comparison_report,
+        transactions::latency_transactions
+    ),
+    components(schemas(Problem))
+)]
 pub(super) struct Api;
 
 /// Runs: recordings of the latency of functions, each of one process, by start.
@@ -84,6 +98,33 @@ async fn latency_comparison(
     node: AuthorizedNode<ReadTrace>,
 ) -> Result<Response, Problem> {
     let query = parameters.query()?;
-    let comparison = node.read_long(move |store, node, budget| runs::compare(store, node, &query, &budget)).await??;
+    let comparison = node
+        .read_long(move |store, node, budget| {
+            Ok(runs::sides(store, node, &query, &budget)?.map(|[a, b]| compare_sides(&a, &b, &query.options)))
+        })
+        .await??;
     Ok(response::json_of(&comparison))
+}
+
+/// The same comparison with the runs, percentiles, histograms and return codes of both sides.
+///
+/// The document of `chainscope latency compare --output json`, of which the page of `--html` shows the numbers.
+#[utoipa::path(get, path = "/v2/latency/compare/report", params(NodeParameters, CompareParameters), responses(
+    (status = 200, description = "The functions, most significant change first.", body = Report),
+    (status = 400, description = "A parameter is malformed, several nodes are meant, a run is on both sides, or the runs have too many blocks.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 404, description = "There is no such node, or no such run.", body = Problem, content_type = Problem::MEDIA_TYPE),
+    (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
+))]
+async fn latency_comparison_report(
+    Params(parameters): Params<CompareParameters>,
+    node: AuthorizedNode<ReadTrace>,
+) -> Result<Response, Problem> {
+    let query = parameters.query()?;
+    let read = move |store: &Store, node: &str, budget| runs::comparison_report(store, node, &query, &budget);
+    let report = node.read_long(read).await??;
+    Ok(response::json_of(&report))
+}
+
+fn compare_sides(a: &[Run], b: &[Run], options: &Options) -> Comparison {
+    compare(Side { runs: a }, Side { runs: b }, options)
 }

@@ -2,14 +2,19 @@
 
 use std::borrow::Cow;
 
-use chainscope_latency::verdict::Options;
+use chainscope_latency::{RunFilter, TransactionId, verdict::Options};
+use chainscope_store::TransactionQuery;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use utoipa::IntoParams;
 
-use super::super::{
-    params::{list, number, shown},
-    problem::Problem,
-    time::range,
+use super::{
+    super::{
+        list::DEFAULT_LIMIT,
+        params::{boolean, list, number, order, shown},
+        problem::Problem,
+        time::range,
+    },
+    transactions::{MAX_SLOWEST, Transactions},
 };
 
 /// Least change that matters, in percent.
@@ -34,6 +39,12 @@ pub(super) struct RunsParameters {
     /// Runs with this tag.
     #[param(example = "v2.4")]
     tag: Option<String>,
+    /// Runs on this host.
+    #[param(example = "node-7")]
+    host: Option<String>,
+    /// Runs on a kernel whose release begins so.
+    #[param(example = "6.18")]
+    kernel: Option<String>,
     /// Maximum number of runs: the newest ones. Default: all.
     #[serde(deserialize_with = "number")]
     limit: Option<u64>,
@@ -43,14 +54,15 @@ pub(super) struct RunsParameters {
 #[derive(Debug, PartialEq)]
 pub(super) struct RunsQuery {
     pub(super) period: Period,
-    pub(super) tag: Option<String>,
+    pub(super) filter: RunFilter,
     pub(super) limit: usize,
 }
 
 impl RunsParameters {
     pub(super) fn query(self) -> RunsQuery {
         let limit = self.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        RunsQuery { period: range(self.from, self.to, None, None), tag: self.tag, limit }
+        let filter = RunFilter { tag: self.tag, node: None, host: self.host, kernel: self.kernel };
+        RunsQuery { period: range(self.from, self.to, None, None), filter, limit }
     }
 }
 
@@ -59,7 +71,8 @@ impl RunsParameters {
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReportParameters {
-    /// Runs: a tag, the beginning of a commit or of an id, or `latest`, separated by commas. Default: all runs.
+    /// Runs: a tag, the beginning of a commit or of an id, or `latest`, separated by commas; `/host=NAME` and `/kernel=RELEASE`
+    /// behind one narrow it. Default: all runs.
     #[param(value_type = Option<String>, example = "v2.4")]
     #[serde(deserialize_with = "list")]
     run: Option<Vec<String>>,
@@ -89,7 +102,8 @@ impl ReportParameters {
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParameters {
-    /// Runs to compare with: a tag, the beginning of a commit or of an id, or `latest`, separated by commas.
+    /// Runs to compare with: a tag, the beginning of a commit or of an id, or `latest`, separated by commas; `/host=NAME` and
+    /// `/kernel=RELEASE` behind one narrow it.
     #[param(value_type = String, required = true, example = "v2.3")]
     #[serde(deserialize_with = "list")]
     a: Option<Vec<String>>,
@@ -130,6 +144,85 @@ impl CompareParameters {
     }
 }
 
+/// Which transactions are listed.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TransactionParameters {
+    /// Maximum number of rows, unlimited in size: responses are streamed; with `slowest` up to 1000. Default: 100.
+    #[serde(deserialize_with = "number")]
+    limit: Option<u64>,
+    /// Row to begin with, included.
+    #[serde(deserialize_with = "number")]
+    cursor: Option<u64>,
+    /// `forward`: oldest first. Anything else: newest first.
+    direction: Option<String>,
+    /// Whether the list is by duration, slowest first. Default: `false`.
+    #[serde(deserialize_with = "boolean")]
+    slowest: Option<bool>,
+    /// Id, or its beginning, in hexadecimal.
+    #[param(example = "9F3C")]
+    id: Option<String>,
+    /// Types, as the node numbers them, separated by commas; any of them.
+    #[param(value_type = Option<String>, example = "0,7")]
+    #[serde(deserialize_with = "list")]
+    r#type: Option<Vec<i64>>,
+    /// Results, as the node numbers them, separated by commas; any of them.
+    #[param(value_type = Option<String>, example = "125")]
+    #[serde(deserialize_with = "list")]
+    result: Option<Vec<i64>>,
+    /// Runs: a tag, the beginning of a commit or of an id, or `latest`, separated by commas; `/host=NAME` and `/kernel=RELEASE`
+    /// behind one narrow it. Default: all runs.
+    #[param(value_type = Option<String>, example = "v2.4")]
+    #[serde(deserialize_with = "list")]
+    run: Option<Vec<String>>,
+    /// The observed process or pod.
+    target: Option<String>,
+    /// Those that ended at this time or later, since 1970: seconds below 10^11, milliseconds below 10^14, else nanoseconds.
+    #[serde(deserialize_with = "number")]
+    from: Option<u64>,
+    /// Those that ended at this time or earlier; units as for `from`.
+    #[serde(deserialize_with = "number")]
+    to: Option<u64>,
+}
+
+impl TransactionParameters {
+    /// Selectors of runs, whether the list is by duration, and which transactions, of any run.
+    pub(super) fn transactions(self) -> Result<(Vec<String>, bool, Transactions), Problem> {
+        let (is_by_duration, limit) = (self.slowest == Some(true), self.limit.unwrap_or(DEFAULT_LIMIT));
+        if is_by_duration && self.cursor.is_some() {
+            return Err(Problem::parameter("cursor", "a list by duration (slowest) has no pages"));
+        }
+        if is_by_duration && limit > MAX_SLOWEST {
+            return Err(Problem::parameter("limit", format!("at most {MAX_SLOWEST} with slowest")));
+        }
+        let (mut ids, mut id_prefix) = (Vec::new(), None);
+        if let Some(id) = self.id.filter(|id| !id.is_empty()) {
+            if id.len() > 64 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err(Problem::parameter("id", format!("{} is not up to 64 hexadecimal digits", shown(&id))));
+            }
+            match id.parse::<TransactionId>() {
+                Ok(id) => ids.push(id.0),
+                Err(_) => id_prefix = Some(id.to_ascii_uppercase()),
+            }
+        }
+        let (from_ns, to_ns) = range(self.from, self.to, None, None);
+        let query = TransactionQuery {
+            cursor: self.cursor,
+            limit,
+            order: order(self.direction.as_deref()),
+            ids,
+            types: self.r#type.unwrap_or_default(),
+            results: self.result.unwrap_or_default(),
+            target: self.target,
+            from_ns,
+            to_ns,
+            ..TransactionQuery::default()
+        };
+        Ok((self.run.unwrap_or_default(), is_by_duration, Transactions { query, id_prefix }))
+    }
+}
+
 fn percent<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
     let text = Cow::<str>::deserialize(value)?;
     let percent = text.parse().ok().filter(|percent| (0.0..=MAX_MARGIN_PERCENT).contains(percent));
@@ -141,6 +234,8 @@ fn percent<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error>
 mod tests {
     use proptest::prelude::*;
 
+    use chainscope_store::Order;
+
     use super::{super::super::params::parse, *};
 
     const PERIOD: Period = (Some(1_626_264_123_000_000_000), Some(1_626_264_124_001_000_000));
@@ -148,11 +243,12 @@ mod tests {
     #[test]
     fn every_parameter_reaches_the_query() {
         let runs = |text: &str| parse::<RunsParameters>(text).unwrap().query();
-        assert_eq!(runs(""), RunsQuery { period: (None, None), tag: None, limit: usize::MAX });
-        let tag = Some("v2".to_owned());
+        assert_eq!(runs(""), RunsQuery { period: (None, None), filter: RunFilter::default(), limit: usize::MAX });
+        let text = |text: &str| Some(text.to_owned());
+        let filter = RunFilter { tag: text("v2"), node: None, host: text("h"), kernel: text("6.") };
         assert_eq!(
-            runs("from=1626264123&to=1626264124&tag=v2&limit=7&x=y"),
-            RunsQuery { period: PERIOD, tag, limit: 7 }
+            runs("from=1626264123&to=1626264124&tag=v2&host=h&kernel=6.&limit=7&x=y"),
+            RunsQuery { period: PERIOD, filter, limit: 7 }
         );
         let report = |text: &str| parse::<ReportParameters>(text).unwrap().query();
         assert_eq!(report(""), ReportQuery { runs: Vec::new(), period: (None, None) });
@@ -169,6 +265,40 @@ mod tests {
             CompareQuery { a, b, options, period: PERIOD }
         );
         assert_eq!(compare("a=v1&b=v2").options, Options::default());
+    }
+
+    #[test]
+    fn every_parameter_of_transactions_reaches_the_query() {
+        let read = |text: &str| parse::<TransactionParameters>(text).and_then(TransactionParameters::transactions);
+        let (selectors, is_by_duration, all) = read("").unwrap();
+        assert!(selectors.is_empty() && !is_by_duration && all.id_prefix.is_none());
+        assert_eq!((all.query.limit, all.query.order), (100, Order::NewestFirst));
+        let (selectors, is_by_duration, some) = read(
+            "limit=7&cursor=9&direction=forward&slowest=false&id=9f3c&type=0,7&result=-99,125&run=v1,latest&target=pid+7\
+             &from=1626264123&to=1626264124",
+        )
+        .unwrap();
+        assert_eq!((selectors.join("|"), is_by_duration), ("v1|latest".to_owned(), false));
+        let query = &some.query;
+        assert_eq!((query.limit, query.cursor, query.order), (7, Some(9), Order::OldestFirst));
+        assert_eq!((&query.types[..], &query.results[..]), (&[0, 7][..], &[-99, 125][..]));
+        assert_eq!((query.from_ns, query.to_ns), PERIOD);
+        assert_eq!((some.id_prefix.as_deref(), query.target.as_deref()), (Some("9F3C"), Some("pid 7")));
+        let id = "ab".repeat(32);
+        let (_, is_by_duration, whole) = read(&format!("slowest=true&limit=1000&id={id}")).unwrap();
+        assert_eq!((is_by_duration, whole.id_prefix, &whole.query.ids[..]), (true, None, &[[0xab; 32]][..]));
+        for (text, name) in [
+            ("slowest=true&cursor=1", "cursor"),
+            ("slowest=true&limit=1001", "limit"),
+            ("slowest=1", "slowest"),
+            ("id=x", "id"),
+            (&format!("id={id}0"), "id"),
+            ("type=a", "type"),
+            ("result=1.5", "result"),
+        ] {
+            let problem = read(text).map(drop).unwrap_err();
+            assert_eq!((problem.status, problem.parameter.as_deref()), (400, Some(name)), "{text}");
+        }
     }
 
     #[test]
@@ -193,7 +323,9 @@ mod tests {
         #[test]
         fn no_value_panics(
             pairs in prop::collection::vec((
-                prop::sample::select(vec!["a", "b", "run", "margin", "from", "to", "tag", "limit"]),
+                prop::sample::select(vec![
+                    "a", "b", "run", "margin", "from", "to", "tag", "limit", "id", "type", "result", "slowest", "cursor",
+                ]),
                 prop_oneof!["[0-9]{0,21}", "[-+0-9.einf]{0,6}", ".{0,12}"],
             ), 0..6),
         ) {
@@ -203,6 +335,7 @@ mod tests {
                 parse::<RunsParameters>(&query).map(|read| drop(read.query())),
                 parse::<ReportParameters>(&query).map(|read| drop(read.query())),
                 parse::<CompareParameters>(&query).and_then(|read| read.query().map(drop)),
+                parse::<TransactionParameters>(&query).and_then(|read| read.transactions().map(drop)),
             ];
             for problem in results.into_iter().filter_map(Result::err) {
                 prop_assert_eq!(problem.status, 400);

@@ -11,7 +11,7 @@ use chainscope_latency::{
     record::Runs,
     report::{Report, RunSummary},
     select,
-    verdict::{Comparison, Options, Side, compare as compare_sides},
+    verdict::Options,
 };
 use chainscope_proto::v1::{LatencyBlock, Record, record::Kind};
 use chainscope_store::{Budget, Error as StoreError, LatencyQuery, Store};
@@ -19,6 +19,7 @@ use chainscope_store::{Budget, Error as StoreError, LatencyQuery, Store};
 use super::{
     super::{code::Code, problem::Problem},
     params::{CompareQuery, Period, ReportQuery, RunsQuery},
+    transactions,
 };
 
 /// Most blocks of functions of a report or comparison: what it takes to hold and compute one is bounded.
@@ -35,9 +36,7 @@ pub(super) fn list(
 ) -> Result<Vec<RunSummary>, StoreError> {
     let (from, to) = query.period;
     let mut infos = infos(store, node, budget)?;
-    infos.retain(|(info, _)| {
-        query.tag.as_ref().is_none_or(|tag| info.tags.contains(tag)) && to.is_none_or(|to| info.start.0 < to)
-    });
+    infos.retain(|(info, _)| query.filter.matches(info) && to.is_none_or(|to| info.start.0 < to));
     if let Some(from) = from {
         let ends = ends(store, node, &infos, budget)?;
         infos.retain(|(info, last)| info.end.or(ends.get(&info.id).copied()).unwrap_or(*last).0 >= from);
@@ -59,17 +58,47 @@ pub(super) fn report(
         Ok(_) if query.runs.is_empty() => known.iter().map(|info| info.id).collect(),
         Ok(chosen) => chosen,
     };
-    let runs = read(store, node, &chosen, query.period, budget)?;
-    Ok(runs.map(|runs| Report::of_runs(&runs, &Options::default())))
+    let mut runs = match read(store, node, &chosen, query.period, budget)? {
+        Err(problem) => return Ok(Err(problem)),
+        Ok(runs) => runs,
+    };
+    let has_all = transactions::attach(store, node, &mut runs, query.period, budget)?;
+    Ok(Ok(with_transactions(Report::of_runs(&runs, &Options::default()), has_all)))
 }
 
-/// A comparison of two sides.
-pub(super) fn compare(
+/// A comparison with everything that its page shows.
+pub(super) fn comparison_report(
     store: &Store,
     node: &str,
     query: &CompareQuery,
     budget: &Budget,
-) -> Result<Result<Comparison, Problem>, StoreError> {
+) -> Result<Result<Report, Problem>, StoreError> {
+    let [mut a, mut b] = match sides(store, node, query, budget)? {
+        Err(problem) => return Ok(Err(problem)),
+        Ok(sides) => sides,
+    };
+    let mut has_all = true;
+    for side in [&mut a, &mut b] {
+        has_all &= transactions::attach(store, node, side, query.period, budget)?;
+    }
+    Ok(Ok(with_transactions(Report::of_comparison(&a, &b, &query.options), has_all)))
+}
+
+/// Without the course of time of transactions, unless all are known.
+fn with_transactions(mut report: Report, has_all: bool) -> Report {
+    if !has_all {
+        report.transaction_types.clear();
+    }
+    report
+}
+
+/// The runs of both sides of a comparison.
+pub(super) fn sides(
+    store: &Store,
+    node: &str,
+    query: &CompareQuery,
+    budget: &Budget,
+) -> Result<Result<[Vec<Run>; 2], Problem>, StoreError> {
     let known = known(store, node, budget)?;
     let sides = selected(&known, "a", &query.a).and_then(|a| Ok((a, selected(&known, "b", &query.b)?)));
     let (a, b) = match sides {
@@ -82,8 +111,19 @@ pub(super) fn compare(
     let both: BTreeSet<RunId> = a.union(&b).copied().collect();
     Ok(read(store, node, &both, query.period, budget)?.map(|runs| {
         let (a, b): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| a.contains(&run.info.id));
-        compare_sides(Side { runs: &a }, Side { runs: &b }, &query.options)
+        [a, b]
     }))
+}
+
+/// The runs that selectors mean, any of them.
+pub(super) fn named(
+    store: &Store,
+    node: &str,
+    parameter: &str,
+    selectors: &[String],
+    budget: &Budget,
+) -> Result<Result<BTreeSet<RunId>, Problem>, StoreError> {
+    Ok(selected(&known(store, node, budget)?, parameter, selectors))
 }
 
 /// What is known of the runs, by start.

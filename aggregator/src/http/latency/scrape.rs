@@ -10,4 +10,7 @@ pub(crate) fn scrape(registry: &mut Registry, nodes: &[NodeInfo]) {
     let stored = nodes.iter().map(|node| (node.name.clone(), node.totals.latency_blocks));
     let help = "Records of blocks of the latency of functions stored";
     counters_by_node(registry, "latency_blocks_stored", help, None, stored);
+    let stored = nodes.iter().map(|node| (node.name.clone(), node.totals.latency_transactions));
+    let help = "Transactions of runs of the latency of functions stored";
+    counters_by_node(registry, "latency_transactions_stored", help, None, stored);
 }

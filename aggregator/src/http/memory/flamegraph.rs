@@ -42,7 +42,7 @@ pub(super) struct FlameParameters {
 /// blue for the opposite.
 #[utoipa::path(get, path = "/v1/flamegraph", params(NodeParameters, FlameParameters, MemoryParameters), responses(
     (status = 200, description = "The flame graph.", body = String, content_type = "image/svg+xml"),
-    (status = 304, description = "With `at`: the client has it, `If-None-Match` lists its `ETag`."),
+    (status = 304, description = "The client has it: `If-None-Match` lists its `ETag`, and nothing has changed."),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),

@@ -26,7 +26,7 @@ use crate::access::permission::ReadMemory;
 /// `inuse_space` is the sum of the requested kinds, `anon`, `cache` and `kernel` are each by itself.
 #[utoipa::path(get, path = "/v1/pprof", params(NodeParameters, MemoryParameters), responses(
     (status = 200, description = "The profile.", body = Vec<u8>, content_type = "application/octet-stream"),
-    (status = 304, description = "With `at`: the client has it, `If-None-Match` lists its `ETag`."),
+    (status = 304, description = "The client has it: `If-None-Match` lists its `ETag`, and nothing has changed."),
     (status = 400, description = "A parameter is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),

@@ -18,7 +18,7 @@ use super::super::{
 };
 use crate::{
     access::permission::ReadMemory,
-    memory::{Memory, ProcessState, restore},
+    memory::{Memory, ProcessState, Target, restore},
 };
 
 /// Default of `threshold`, in kibibytes.
@@ -67,8 +67,6 @@ pub(super) struct Selected {
     pub(super) now: Vec<Arc<ProfileData>>,
     /// The moment that is shown: that of the newest process, nanoseconds since 1970.
     pub(super) time_ns: i64,
-    /// The tag of what is made of a snapshot.
-    tag: Option<EntityTag>,
 }
 
 /// A snapshot with its processes, or the reason why there is none.
@@ -78,8 +76,8 @@ type Snapshot = Result<(MemorySnapshot, Vec<Arc<ProfileData>>), Problem>;
 pub(super) enum Made<T> {
     /// The client has the response with this tag.
     Known(EntityTag),
-    /// With the tag of the response, if it never changes.
-    New(T, Option<EntityTag>),
+    /// With the tag of the response.
+    New(T, EntityTag),
 }
 
 impl<T> Made<T> {
@@ -87,8 +85,7 @@ impl<T> Made<T> {
     pub(super) fn respond(self, respond: impl FnOnce(T) -> Result<Response, Problem>) -> Result<Response, Problem> {
         match self {
             Self::Known(tag) => Ok(not_modified(&tag, Audience::Caller)),
-            Self::New(made, None) => respond(made),
-            Self::New(made, Some(tag)) => Ok(tagged(respond(made)?, &tag, Audience::Caller)),
+            Self::New(made, tag) => Ok(tagged(respond(made)?, &tag, Audience::Caller)),
         }
     }
 }
@@ -119,39 +116,45 @@ impl MemoryParameters {
     ) -> Result<Made<T>, Problem> {
         let memory = node.memory();
         node.read(move |store, node, budget| {
-            let selected = self.select(store, &memory, node, &known)?;
-            Ok(selected.and_then(|selected| match &selected.tag {
-                Some(tag) if known.has(tag) => Ok(Made::Known(tag.clone())),
-                tag => {
-                    let tag = tag.clone();
-                    Ok(Made::New(make(&self, selected, &|| is_exhausted(&budget))?, tag))
-                }
+            Ok(self.select(store, &memory, node, &known)?.and_then(|selected| {
+                Ok(match selected {
+                    Made::Known(tag) => Made::Known(tag),
+                    Made::New(selected, tag) => Made::New(make(&self, selected, &|| is_exhausted(&budget))?, tag),
+                })
             }))
         })
         .await?
     }
 
+    /// Selects processes and adds up their stacks, unless the client has the response that is made of them.
     fn select(
         &self,
         store: &Store,
         memory: &Memory,
         node: &str,
         known: &IfNoneMatch,
-    ) -> Result<Result<Selected, Problem>, StoreError> {
+    ) -> Result<Result<Made<Selected>, Problem>, StoreError> {
         let snapshot = |moment: i64, name: &str| -> Result<Snapshot, StoreError> {
             Ok(match store.memory_at(node, moment)? {
                 Some((head, states)) => Ok((head, restore(states))),
                 None => Err(missing(store, node, name)?),
             })
         };
-        let (at, now) = match self.at {
-            None => (None, current(memory, node, self.pid.is_some() || self.target.is_some())),
+        let (at, now, version): (Option<MemorySnapshot>, Vec<Arc<ProfileData>>, String) = match self.at {
+            None => {
+                let targets = self.current(memory, node);
+                let version = targets.iter().map(version_of).collect();
+                (None, targets.into_iter().map(|target| target.data).collect(), version)
+            }
             Some(moment) => match snapshot(last_shown_as(nanoseconds(moment)), "at")? {
-                Ok((at, all)) => (Some(at), all),
+                Ok((at, all)) => {
+                    let now = all.into_iter().filter(|data| self.matches(data)).collect();
+                    let version = format!("{at:?}");
+                    (Some(at), now, version)
+                }
                 Err(problem) => return Ok(Err(problem)),
             },
         };
-        let now: Vec<Arc<ProfileData>> = now.into_iter().filter(|data| self.matches(data)).collect();
         if now.is_empty() && (self.pid.is_some() || self.target.is_some()) {
             return Ok(Err(Problem::new(
                 Code::UnknownProcess,
@@ -160,26 +163,34 @@ impl MemoryParameters {
         }
         let newest = now.iter().map(|data| data.time_ns).max().unwrap_or_default();
         let time_ns = at.as_ref().map_or(newest, |at| at.time_ns);
-        // Snapshots never change; what is current does.
         let tag_of = |since: Option<&MemorySnapshot>| {
-            at.as_ref().map(|at| known.tag(&[node.as_bytes(), format!("{at:?} {since:?}").as_bytes()]))
+            known.tag(&[node.as_bytes(), version.as_bytes(), format!("{since:?}").as_bytes()])
+        };
+        let made = |tag: EntityTag, stacks: &dyn Fn() -> Stacks| match known.has(&tag) {
+            true => Made::Known(tag),
+            false => Made::New(Selected { stacks: stacks(), now: now.clone(), time_ns }, tag),
         };
         let Some(since) = self.since else {
-            return Ok(Ok(Selected { stacks: Stacks::now(&now), now, time_ns, tag: tag_of(None) }));
+            return Ok(Ok(made(tag_of(None), &|| Stacks::now(&now))));
         };
-        Ok(match snapshot(last_shown_as(nanoseconds(since)), "since")? {
-            Err(problem) => Err(problem),
-            Ok((head, then)) => {
-                // A restarted process has another id, and is compared with its predecessor.
-                let same_target =
-                    |data: &Arc<ProfileData>| self.target.as_ref().is_none_or(|target| data.target == *target);
-                let then: Vec<Arc<ProfileData>> = match self.pid {
-                    Some(_) => then.into_iter().filter(|data| self.matches(data)).collect(),
-                    None => then.into_iter().filter(same_target).collect(),
-                };
-                Ok(Selected { stacks: Stacks::compared(&now, &then), now, time_ns, tag: tag_of(Some(&head)) })
-            }
-        })
+        Ok(snapshot(last_shown_as(nanoseconds(since)), "since")?.map(|(head, then)| {
+            // A restarted process has another id, and is compared with its predecessor.
+            let same_target =
+                |data: &Arc<ProfileData>| self.target.as_ref().is_none_or(|target| data.target == *target);
+            let then: Vec<Arc<ProfileData>> = match self.pid {
+                Some(_) => then.into_iter().filter(|data| self.matches(data)).collect(),
+                None => then.into_iter().filter(same_target).collect(),
+            };
+            made(tag_of(Some(&head)), &|| Stacks::compared(&now, &then))
+        }))
+    }
+
+    /// Current processes; those that ended only if the request names one.
+    fn current(&self, memory: &Memory, node: &str) -> Vec<Target> {
+        let by_name = self.pid.is_some() || self.target.is_some();
+        let mut targets = memory.targets(node);
+        targets.retain(|target| (by_name || target.state != ProcessState::Ended) && self.matches(&target.data));
+        targets
     }
 
     fn matches(&self, data: &ProfileData) -> bool {
@@ -188,11 +199,12 @@ impl MemoryParameters {
     }
 }
 
-/// Current processes; those that ended only if the request names one.
-fn current(memory: &Memory, node: &str, by_name: bool) -> Vec<Arc<ProfileData>> {
-    let targets = memory.targets(node);
-    let shown = targets.into_iter().filter(|target| by_name || target.state != ProcessState::Ended);
-    shown.map(|target| target.data).collect()
+/// What determines the merged state of a process. Sequence numbers begin anew with each profile, whose number is the time of its
+/// attach.
+fn version_of(target: &Target) -> String {
+    let Target { agent, state, sequence, data } = target;
+    let (profile, pid, time_ns) = (data.profile, data.process.pid, data.time_ns);
+    format!("{agent:?} {profile} {pid} {sequence} {time_ns} {};", state.name())
 }
 
 fn missing(store: &Store, node: &str, parameter: &str) -> Result<Problem, StoreError> {

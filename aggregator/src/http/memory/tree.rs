@@ -1,6 +1,6 @@
 //! `/v1/tree`: memory by stack, as nested JSON.
 
-use std::{collections::BTreeMap, convert::Infallible, io::Write as _, sync::Arc};
+use std::{collections::BTreeMap, io::Write as _, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
@@ -10,7 +10,7 @@ use chainscope_profile::{Kind, Kinds, Measure, ProfileData, Tree, TreeOptions};
 use chainscope_proto::v1::MemoryMapping;
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, task::JoinHandle};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -125,7 +125,7 @@ pub(crate) enum TreeResponse {
 /// Which code holds the node's memory.
 #[utoipa::path(get, path = "/v1/tree", params(NodeParameters, TreeParameters, MemoryParameters), responses(
     (status = 200, description = "The tree, in kibibytes; empty while nothing is known.", body = TreeResponse),
-    (status = 304, description = "With `at`: the client has it, `If-None-Match` lists its `ETag`."),
+    (status = 304, description = "The client has it: `If-None-Match` lists its `ETag`, and nothing has changed."),
     (status = 400, description = "A parameter is malformed, several nodes are meant, or the tree is too large.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node, process or snapshot.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
@@ -154,26 +154,36 @@ pub(crate) async fn tree(
             let mut text = TreeWriter::new(tree, before);
             let mut head = Vec::new();
             let mut bytes = 0;
-            while bytes < HEAD_BYTES
-                && let Some(block) = text.block()
-            {
+            while bytes < HEAD_BYTES {
+                let Some(block) = text.block() else { return Ok((head, None)) };
                 bytes += block.len();
                 head.push(block);
             }
-            Ok((head, text))
+            Ok((head, Some(text)))
         })
         .await?;
     made.respond(|(head, rest)| {
-        let permit = node.app().in_flight().hold(head.iter().map(Bytes::len).sum::<usize>() + rest.memory())?;
-        Ok(response::json(body(head, (rest, permit))))
+        let bytes = head.iter().map(Bytes::len).sum::<usize>() + rest.as_ref().map_or(0, TreeWriter::memory);
+        let permit = node.app().in_flight().hold(bytes)?;
+        Ok(response::json(body(head, rest, permit)))
     })
 }
 
-/// The blocks that are there, then the others as the client takes them.
-fn body(head: Vec<Bytes>, rest: (TreeWriter, OwnedSemaphorePermit)) -> Body {
-    let rest =
-        stream::unfold(rest, |(mut text, permit)| async move { text.block().map(|block| (block, (text, permit))) });
-    Body::from_stream(stream::iter(head).chain(rest).map(Ok::<_, Infallible>))
+/// The blocks that are there, then the others: one is made ahead, while the client takes the one before. A failure aborts the
+/// response. The permit is held to the end.
+fn body(head: Vec<Bytes>, rest: Option<TreeWriter>, permit: OwnedSemaphorePermit) -> Body {
+    let rest = stream::unfold((rest.map(next_block), permit), |(next, permit)| async move {
+        match next?.await {
+            Ok((block, rest)) => Some((Ok(block?), (Some(next_block(rest)), permit))),
+            Err(error) => Some((Err(error), (None, permit))),
+        }
+    });
+    Body::from_stream(stream::iter(head).map(Ok).chain(rest))
+}
+
+/// Begins to make the next block.
+fn next_block(mut text: TreeWriter) -> JoinHandle<(Option<Bytes>, TreeWriter)> {
+    tokio::task::spawn_blocking(move || (text.block(), text))
 }
 
 fn short_report(selected: &Selected) -> ShortReport {

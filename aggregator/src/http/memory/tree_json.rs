@@ -21,6 +21,7 @@ pub(super) struct TreeWriter {
     /// Where the name of each frame is in `text`; empty: it was not needed yet.
     names: Vec<(usize, usize)>,
     text: Vec<u8>,
+    digits: itoa::Buffer,
     /// Further members of the node of what was resident before the attach.
     before: Vec<u8>,
 }
@@ -29,7 +30,7 @@ impl TreeWriter {
     /// `before`: members of JSON, each behind a comma.
     pub(super) fn new(tree: Tree, before: Vec<u8>) -> Self {
         let names = vec![(0, 0); tree.frames()];
-        Self { tree, open: Vec::new(), has_begun: false, names, text: Vec::new(), before }
+        Self { tree, open: Vec::new(), has_begun: false, names, text: Vec::new(), digits: itoa::Buffer::new(), before }
     }
 
     /// Bytes of memory that it may take, roughly: nodes, names of frames, a block.
@@ -83,8 +84,7 @@ impl TreeWriter {
         }
         for (member, value) in [(&b"\"value\":"[..], node.value), (b",\"cacheValue\":", node.cache)] {
             out.extend_from_slice(member);
-            // Writing to memory does not fail.
-            let _ = json::write(out, &value);
+            out.extend_from_slice(self.digits.format(value).as_bytes());
         }
         match node.label {
             Label::Root | Label::Frame(_) => {

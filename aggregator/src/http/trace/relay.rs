@@ -52,7 +52,7 @@ pub(super) struct TargetRelay {
     /// The observed process or pod.
     #[schema(example = "pid 4711")]
     target: String,
-    /// Blocks that were announced and connected, the last 1000, in order: `hash`, `height`, `announcements` (each peer once, the
+    /// Blocks that were announced and connected, the last 1000, in order: `hash`, `pid`, `height`, `announcements` (each peer once, the
     /// first one first), the `request` and the `delivery` that completed it, `connected_after_ns`, and the requests that were
     /// `unanswered`. Times of steps are `after_ns` since the first announcement.
     #[schema(value_type = Vec<Object>)]
@@ -68,7 +68,7 @@ pub(super) struct TargetRelay {
 /// Block relay: who announced a block first, who delivered it, which peer did not answer, and the time of each stage.
 ///
 /// Computed from the recorded events `net:inbound_message`, `net:outbound_message` and `validation:block_connected` of the range, of
-/// Bitcoin Core and nodes with its headers. Blocks whose first announcement is before the range are not in it.
+/// Bitcoin Core, Tapyrus, and nodes with headers of 80 bytes. Blocks whose first announcement is before the range are not in it.
 #[utoipa::path(get, path = "/v2/trace/relay", params(NodeParameters, RelayParameters), responses(
     (status = 200, description = "The blocks.", body = BlockRelay),
     (status = 400, description = "A parameter is malformed, several nodes are meant, or the query takes too long.", body = Problem, content_type = Problem::MEDIA_TYPE),

@@ -4,10 +4,7 @@ mod content;
 mod mempool;
 mod peers;
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use chainscope_trace::{
     Accounting, Attachment, Event, Polled, Selection, Source,
@@ -19,7 +16,8 @@ use ratatui::{
 };
 
 pub(super) use self::{mempool::Log, peers::Peers};
-use crate::{keys::Key, signals::stop_flag, terminal};
+use super::ending::Ending;
+use crate::{keys::Key, terminal};
 
 /// Time for events between two drawings, after which keys are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -36,15 +34,15 @@ pub(super) trait Screen {
     fn key(&mut self, key: Key);
 }
 
-/// Shows a source until it is told to quit. `drain`: how long events are still counted after that.
+/// Shows a source until a signal or a key that quits; what was captured before is still counted.
 pub(super) fn run(
     source: &mut dyn Source,
     selection: &Selection,
     screen: &mut dyn Screen,
-    drain: Duration,
+    ending: &Ending,
 ) -> anyhow::Result<()> {
     let shown = match ratatui::try_init() {
-        Ok(mut terminal) => Shown { source, selection, screen, state: State::Live, drain }.run(&mut terminal),
+        Ok(mut terminal) => Shown { source, selection, screen, state: State::Live, ending }.run(&mut terminal),
         Err(error) => Err(error.into()),
     };
     ratatui::restore();
@@ -58,7 +56,7 @@ struct Shown<'a> {
     selection: &'a Selection,
     screen: &'a mut dyn Screen,
     state: State,
-    drain: Duration,
+    ending: &'a Ending,
 }
 
 /// Whether there may be more events.
@@ -70,12 +68,11 @@ enum State {
 
 impl Shown<'_> {
     fn run(&mut self, terminal: &mut DefaultTerminal) -> anyhow::Result<Accounting> {
-        let stop = stop_flag()?;
         // The lines of the view are not shown: a screen draws its state.
         let mut lines = Lines::default();
         self.screen.view().begin(self.source.start(), &self.source.attachments(), &mut lines);
         let (mut accounting, mut read) = (self.source.accounting(), Instant::now());
-        while !stop.load(Ordering::Relaxed) {
+        while !self.ending.is_requested() {
             self.feed(&mut lines)?;
             if read.elapsed() > ACCOUNTING_INTERVAL || self.state == State::Ended {
                 (accounting, read) = (self.source.accounting(), Instant::now());
@@ -91,7 +88,7 @@ impl Shown<'_> {
         }
         self.source.stop();
         let stopped = Instant::now();
-        while self.state == State::Live && stopped.elapsed() < self.drain {
+        while self.state == State::Live && stopped.elapsed() < self.ending.drain {
             self.feed(&mut lines)?;
         }
         Ok(self.source.accounting())
@@ -104,6 +101,7 @@ impl Shown<'_> {
             match self.source.poll(POLL_INTERVAL)? {
                 Polled::Event(event) => self.event(&event, lines),
                 Polled::Idle { monotonic_ns } => self.screen.view().advance(monotonic_ns, lines),
+                Polled::Process(process) => self.screen.view().process(process),
                 Polled::End => self.state = State::Ended,
             }
             lines.discard();

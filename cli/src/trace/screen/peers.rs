@@ -1,7 +1,7 @@
 //! The screen of `p2p_monitor.py`: peers, the latest messages of one, and the content of one of those.
 
 use bytesize::ByteSize;
-use chainscope_trace::view::{Count, Direction, Monitor, MonitorEntry, MonitorPeer, View};
+use chainscope_trace::view::{Count, Direction, Monitor, MonitorEntry, MonitorPeer, PeerKey, View};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -42,7 +42,7 @@ const SHORT_PANEL_HELP: &str = "UP/DOWN select, RIGHT content, LEFT back, ENTER 
 pub(in crate::trace) struct Peers {
     monitor: Monitor,
     /// The selected peer.
-    peer: Option<i64>,
+    peer: Option<PeerKey>,
     /// What is open of it.
     open: Open,
     list: ListState,
@@ -94,8 +94,9 @@ impl Screen for Peers {
 
         let selected = self.peer_index();
         self.list.select(selected);
-        let rows = self.monitor.peers().iter().map(|(id, peer)| {
-            let row = Line::from(row(*id, peer, main.width));
+        let has_process = self.monitor.has_several_processes();
+        let rows = self.monitor.peers().iter().map(|(key, peer)| {
+            let row = Line::from(row(*key, has_process, peer, main.width));
             if peer.is_closed { row.dim() } else { row }
         });
         let list = List::new(rows).highlight_style(Style::new().reversed());
@@ -138,14 +139,14 @@ impl Screen for Peers {
 
 impl Peers {
     /// The peer that is selected: the first one at the beginning.
-    fn selected_peer(&self) -> Option<i64> {
+    fn selected_peer(&self) -> Option<PeerKey> {
         let peers = self.monitor.peers();
         self.peer.filter(|peer| peers.contains_key(peer)).or_else(|| peers.keys().next().copied())
     }
 
     fn peer_index(&self) -> Option<usize> {
         let selected = self.selected_peer()?;
-        self.monitor.peers().keys().position(|id| *id == selected)
+        self.monitor.peers().keys().position(|key| *key == selected)
     }
 
     /// The messages of the open peer, newest first.
@@ -197,12 +198,13 @@ impl Peers {
     }
 
     fn message_lines(&self, selected: Option<u64>, area: Rect) -> Vec<Line<'static>> {
-        let Some((id, peer)) = self.peer.and_then(|id| Some((id, self.monitor.peers().get(&id)?))) else {
+        let Some(((pid, id), peer)) = self.peer.and_then(|key| Some((key, self.monitor.peers().get(&key)?))) else {
             return vec![Line::from(" This peer was evicted: it was heard of least recently.")];
         };
         let width = usize::from(area.width);
         let closed = if peer.is_closed { " disconnected" } else { "" };
-        let title = cut(&format!("PEER {id} ({}){closed}", peer.address), width);
+        let process = if self.monitor.has_several_processes() { format!(" of process {pid}") } else { String::new() };
+        let title = cut(&format!("PEER {id} ({}){process}{closed}", peer.address), width);
         let title = format!("{title:^width$}");
         let (left, right) = (" OUR NODE", "PEER ");
         let middle = width.saturating_sub(left.len() + right.len());
@@ -238,9 +240,9 @@ fn header(width: u16) -> String {
     format!("{:>7} {:>6} {:>9}  {:>6} {:>9}  {:<address$}  {kind}", "PEER", "SENT", "BYTES", "RECVD", "BYTES", "ADDR")
 }
 
-fn row(id: i64, peer: &MonitorPeer, width: u16) -> String {
+fn row((pid, id): PeerKey, has_process: bool, peer: &MonitorPeer, width: u16) -> String {
     if width >= SCRIPT_WIDTH {
-        return peer.row(id);
+        return peer.row((pid, id), has_process);
     }
     let (address, has_type) = address_width(width);
     let rest = usize::from(width).saturating_sub(FIXED_WIDTH + address + 2);
@@ -250,6 +252,7 @@ fn row(id: i64, peer: &MonitorPeer, width: u16) -> String {
         (true, false) => peer.connection_type.clone(),
         (true, true) => format!("disconnected, {}", peer.connection_type),
     };
+    let kind = if has_process && has_type { format!("process {pid}, {kind}") } else { kind };
     let count = |Count { messages, bytes }: Count| format!("{messages:>6} {:>9}", ByteSize::b(bytes).to_string());
     let (sent, received) = (count(peer.traffic.outbound), count(peer.traffic.inbound));
     let shown = cut(&peer.address, address);

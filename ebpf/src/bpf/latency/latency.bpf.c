@@ -126,6 +126,7 @@ int on_call(void *ctx)
 	return 0;
 }
 
+/* Ids of the initial pid namespace, whichever one user space is in: they only tell threads and processes apart here. */
 static __always_inline struct open_key key_of(void *ctx, u64 cookie)
 {
 	u64 task = bpf_get_current_pid_tgid();

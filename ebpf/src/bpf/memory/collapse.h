@@ -127,7 +127,7 @@ int on_collapse_end(u64 *args)
 	if (!succeeded)
 		return 0;
 	tgid = tgid_of(BPF_CORE_READ(mm, owner));
-	t = bpf_map_lookup_elem(&targets, &tgid);
+	t = target_of(tgid);
 	l = t ? address_space_of(t->mm) : 0;
 	if (!l)
 		return 0;

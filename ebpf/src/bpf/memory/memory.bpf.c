@@ -6,6 +6,7 @@
  * The programs use raw tracepoints (Linux 4.17): classic tracepoints share one recursion flag for each CPU, so that an event
  * that interrupts another program would be missed. Minimum kernel of the programs: Linux 5.17 (bpf_loop).
  */
+#include "target.h"
 #include "unwind.h"
 #include "migration.h"
 #include "collapse.h"
@@ -73,14 +74,14 @@ SEC("raw_tracepoint/mm_page_alloc")
 int on_alloc(u64 *args)
 {
 	u64 page = args[0], gfp = args[2], pfn, thread = bpf_get_current_pid_tgid();
-	u32 order = args[1], tgid = current_tgid(), node;
+	u32 order = args[1], tgid = current_tgid_of(thread), node;
 	struct counters *a;
 	struct target *t;
 
 	if (!page)
 		return 0;
 	pfn = page_to_pfn(page);
-	t = bpf_map_lookup_elem(&targets, &tgid);
+	t = target_of(tgid);
 	a = counters_here();
 	if (!a)
 		return 0;
@@ -206,7 +207,7 @@ int on_fork(u64 *args)
 
 	if (from == to || !follow_children || !g)
 		return 0;
-	t = bpf_map_lookup_elem(&targets, &from);
+	t = target_of(from);
 	if (!t)
 		return 0;
 	created = *t;
@@ -218,7 +219,7 @@ int on_fork(u64 *args)
 		created.id = __sync_fetch_and_add(&g->last_target, 1) + 1;
 		created.mm = new_address_space(g, created.id, address_space_of(t->mm), 0);
 	}
-	if (bpf_map_update_elem(&targets, &to, &created, BPF_ANY)) {
+	if (insert_target(to, &created)) {
 		if (!created.flags)
 			release_address_space(created.mm);
 		__sync_fetch_and_add(&g->lost_targets, 1);
@@ -234,7 +235,7 @@ int on_exec(u64 *args)
 {
 	struct task_struct *task = (void *)args[0];
 	u32 tgid = tgid_of(task);
-	struct target *t = bpf_map_lookup_elem(&targets, &tgid);
+	struct target *t = target_of(tgid);
 	struct globals *g = globals();
 	struct address_space *before;
 	u32 nodes = 0;
@@ -263,12 +264,12 @@ int on_exit(u64 *args)
 {
 	struct task_struct *task = (void *)args[0];
 	u32 tgid = tgid_of(task);
-	struct target *t = bpf_map_lookup_elem(&targets, &tgid), last;
+	struct target *t = target_of(tgid), last;
 
 	if (!t || BPF_CORE_READ(task, signal, live.counter) > 0)
 		return 0;
 	last = *t;
-	bpf_map_delete_elem(&targets, &tgid);
+	delete_target(tgid);
 	if (!(last.flags & SHARES_MM)) {
 		release_address_space(last.mm);
 		notify(N_EXITED, tgid, &last);

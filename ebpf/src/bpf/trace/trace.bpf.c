@@ -6,6 +6,7 @@
  * The slot tells user space from when on events may still be on their way (see `src/trace/order.rs`).
  */
 #include "payload.h"
+#include "../pidns.h"
 
 #define COUNT(counters, field) __sync_fetch_and_add(&(counters)->field, 1)
 
@@ -196,10 +197,17 @@ static __noinline int deliver(struct scratch *s, struct counters *c)
 	return 0;
 }
 
+/* A function of its own: its frame is gone before the program sleeps. */
+static __noinline int identify(struct scratch *s)
+{
+	s->event.pid = current_tgid();
+	s->event.tid = current_tid();
+	return 0;
+}
+
 static __always_inline int hit(void *ctx, const bool sleepable)
 {
 	u32 number = 0, location = bpf_get_attach_cookie(ctx);
-	u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct location *l = bpf_map_lookup_elem(&locations, &location);
 	struct counters *c = bpf_map_lookup_elem(&accounts, &location);
 	struct slot *slot;
@@ -222,8 +230,7 @@ static __always_inline int hit(void *ctx, const bool sleepable)
 		s->event.slot = number;
 		s->event.location = location;
 		s->event.time = time;
-		s->event.pid = pid_tgid >> 32;
-		s->event.tid = pid_tgid;
+		identify(s);
 		s->event.cpu = bpf_get_smp_processor_id();
 		s->event.pad = 0;
 		if (sleepable)

@@ -24,6 +24,7 @@ impl MemoryProbe {
             events.extend(self.resync());
         }
         events.extend(self.refresh_mapped());
+        events.extend(self.take_late_code());
         events
     }
 
@@ -41,11 +42,11 @@ impl MemoryProbe {
         if self.processes.contains_key(&target) {
             return None;
         }
-        let entry = self.targets.get(&pid, 0).ok().filter(|entry| entry.id == target.0);
+        let entry = self.targets.get(pid).filter(|entry| entry.id == target.0);
         let Some(origin) = self.processes.get(&parent) else {
             // The parent was removed during the fork.
             if let Some(entry) = entry {
-                let _ = self.targets.remove(&pid);
+                self.targets.remove(pid);
                 self.address_spaces.end(entry.mm);
             }
             self.tree.unwatch(target);
@@ -69,7 +70,7 @@ impl MemoryProbe {
     }
 
     fn executed(&mut self, pid: u32, target: TargetId) -> Option<MemoryEvent> {
-        let mm = self.targets.get(&pid, 0).ok().filter(|entry| entry.id == target.0).map(|entry| entry.mm);
+        let mm = self.targets.get(pid).filter(|entry| entry.id == target.0).map(|entry| entry.mm);
         let process = self.processes.get_mut(&target)?;
         if let Some(previous) = self.address_spaces.get(process.mm) {
             process.past_stacks.iter_mut().zip(previous.stacks).for_each(|(sum, stacks)| *sum += stacks);
@@ -80,6 +81,7 @@ impl MemoryProbe {
         process.preexisting = PreexistingPages::default();
         process.at_attach.clear();
         process.preexisting_roots = None;
+        self.unscanned.remove(&target);
         self.refresh(target);
         Some(MemoryEvent::Executed { target, pid })
     }
@@ -94,7 +96,7 @@ impl MemoryProbe {
     fn resync(&mut self) -> Vec<MemoryEvent> {
         let mut events = Vec::new();
         let mut entries: Vec<(u32, Target)> =
-            self.targets.iter().filter_map(Result::ok).filter(|(_, entry)| entry.flags & SHARES_MM == 0).collect();
+            self.targets.iter().filter(|(_, entry)| entry.flags & SHARES_MM == 0).collect();
         // A parent before its children.
         entries.sort_unstable_by_key(|(_, entry)| entry.id);
         let alive: HashSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
@@ -125,33 +127,5 @@ impl MemoryProbe {
             .collect();
         let refreshed = targets.into_iter().filter(|(target, _)| self.refresh(*target));
         refreshed.map(|(target, pid)| MemoryEvent::Mapped { target, pid }).collect()
-    }
-
-    /// Reads the mappings of a target again; returns whether they have changed.
-    fn refresh(&mut self, target: TargetId) -> bool {
-        let Some((pid, mm)) = self.processes.get(&target).map(|process| (process.pid, process.mm)) else {
-            return false;
-        };
-        let Some(mappings) = self.map_code(pid) else { return false };
-        let Some(process) = self.processes.get_mut(&target) else { return false };
-        let is_published = self.address_spaces.get(mm).is_some_and(|entry| entry.mappings != 0);
-        if is_published && *process.mappings == mappings {
-            self.address_spaces.confirm_unmapped(mm);
-            return false;
-        }
-        // The nodes below a root belong to the files that were mapped when they were created: another file at the same
-        // address needs another root.
-        let is_root_valid = process.mappings.iter().all(|mapping| mappings.contains(mapping));
-        let mappings = Arc::new(mappings);
-        process.mappings = Arc::clone(&mappings);
-        let root = if is_root_valid {
-            if let Some(entry) = self.address_spaces.get(mm) {
-                self.tree.set_root(entry.root, Arc::clone(&mappings));
-            }
-            None
-        } else {
-            self.new_root(target, &mappings).and_then(|root| self.with_overflow(root)).ok()
-        };
-        self.publish(mm, &mappings, root).is_ok()
     }
 }

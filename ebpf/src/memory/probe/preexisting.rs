@@ -26,7 +26,9 @@ impl MemoryProbe {
     /// Determines the preexisting pages of a new target: resident pages that are not attributed.
     pub(super) fn scan_preexisting(&mut self, target: TargetId) {
         let Some(pid) = self.processes.get(&target).map(|process| process.pid) else { return };
-        let areas = process::areas(&self.proc, pid).unwrap_or_default();
+        let proc = self.proc.clone();
+        let areas = self.call_of(pid, move || process::areas(&proc, pid).unwrap_or_default());
+        let areas: Arc<[Area]> = areas.unwrap_or_default().into();
         let control = process::resident(&self.proc, pid).unwrap_or_default();
         let roots = self.add_preexisting(target, pid, &areas);
         self.tree.update(self.last_node());
@@ -43,8 +45,8 @@ impl MemoryProbe {
 
     /// Counts the pages under roots of their own, by mapping; `None` if their pfns are unknown, or if they have another owner
     /// already.
-    fn add_preexisting(&mut self, target: TargetId, pid: u32, areas: &[Area]) -> Option<PreexistingRoots> {
-        let first = pagemap::scan(&self.proc, pid, areas)?;
+    fn add_preexisting(&mut self, target: TargetId, pid: u32, areas: &Arc<[Area]>) -> Option<PreexistingRoots> {
+        let first = self.scan_pages(pid, areas)?;
         let (nodes, by_area) = self.new_preexisting_roots(target, areas)?;
         let entry =
             |page: Page| PreexistingPage { pfn: page.pfn, node: by_area.get(page.area as usize).copied().unwrap_or(0) };
@@ -57,7 +59,7 @@ impl MemoryProbe {
                 let folios =
                     now.folios.iter().map(|(pfn, order)| PreexistingPage { pfn: *pfn, node: order << ORDER_SHIFT });
                 self.set_owners(pagemap::difference(&now.pages, &known.pages).map(entry).chain(folios), false).ok()?;
-                known = std::mem::replace(&mut now, pagemap::scan(&self.proc, pid, areas)?);
+                known = std::mem::replace(&mut now, self.scan_pages(pid, areas)?);
             }
         }
         self.tree.update(self.last_node());
@@ -69,6 +71,11 @@ impl MemoryProbe {
             return None;
         }
         Some(nodes)
+    }
+
+    fn scan_pages(&self, pid: u32, areas: &Arc<[Area]>) -> Option<PagemapScan> {
+        let (proc, areas) = (self.proc.clone(), Arc::clone(areas));
+        self.call_of(pid, move || pagemap::scan(&proc, pid, &areas))?
     }
 
     /// Allocates a root for each kind of mapping; returns them, and the root of each area.

@@ -146,7 +146,8 @@ impl MemoryProbe {
         }
         let mut in_use = self.tree.modules();
         let mapped = self.processes.values().flat_map(|process| process.mappings.iter());
-        in_use.extend(mapped.filter_map(|mapping| mapping.module));
+        let read = self.code_readings.values().flat_map(|reading| &reading.resolved);
+        in_use.extend(mapped.chain(read).filter_map(|mapping| mapping.module));
         let mut removed = self.modules.remove_unused(&in_use);
         self.reclaiming.modules_at = (2 * self.modules.held()).max(MIN_MODULES);
         removed.retain(|module| *module < self.modules_reported);

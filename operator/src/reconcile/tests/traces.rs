@@ -67,7 +67,7 @@ fn a_trace_and_its_pod_appear_in_the_desired_state() {
 fn functions_that_are_timed_appear_in_the_desired_state() {
     let latency = json!({
         "functions": [{ "function": "f*", "returns": true }, { "span": "a..b" }, { "set": "rippled" }],
-        "block": "90s", "tags": ["v2"], "commit": "c0ffee",
+        "block": "90s", "tags": ["v2"], "commit": "c0ffee", "version": "2.4.0",
     });
     let mut cluster = cluster(json!({ "latency": latency }));
     let target = |select, returns| LatencyTarget { select: Some(select), returns };
@@ -80,6 +80,7 @@ fn functions_that_are_timed_appear_in_the_desired_state() {
         block_ms: Some(90_000),
         tags: vec!["v2".to_owned()],
         commit: "c0ffee".to_owned(),
+        version: "2.4.0".to_owned(),
     };
     let of_pod = |cluster: &TestCluster| cluster.observed("host-1", "u0").unwrap().trace.clone().unwrap();
     assert_eq!(of_pod(&cluster).latency, Some(options));

@@ -1,5 +1,6 @@
 //! Block relay: which peer announced a block first, which delivered it, which did not answer, and how long each stage took until
-//! the block was connected. From `net:*_message` and `validation:block_connected` of Bitcoin Core and nodes with its headers.
+//! the block was connected. From `net:*_message` and `validation:block_connected` of Bitcoin Core, Tapyrus, and nodes with headers of
+//! Bitcoin. Several processes are told apart.
 
 mod wire;
 
@@ -15,6 +16,7 @@ use super::{
 use crate::{
     accounting::Accounting,
     attachment::Attachment,
+    content::Protocol,
     event::{Event, Timestamp, Value},
     json::rfc3339,
     show::reversed_hex,
@@ -35,14 +37,19 @@ pub struct Relay {
     /// The one that was heard of last is the last.
     blocks: VecDeque<Block>,
     connected: VecDeque<Json>,
-    /// Blocks that were connected last: late announcements of them are no new blocks.
-    known: VecDeque<Hash>,
+    /// Blocks that were connected last, by process: late announcements of them are no new blocks.
+    known: VecDeque<(u32, Hash)>,
+    /// The first process, and whether there are others: then lines name theirs.
+    pid: Option<u32>,
+    has_several: bool,
     forgotten: u64,
 }
 
 /// A block that is not connected.
 #[derive(Debug)]
 struct Block {
+    /// The process that it is on its way to.
+    pid: u32,
     hash: Hash,
     steps: Vec<Taken>,
 }
@@ -65,7 +72,8 @@ impl Relay {
         let Some(Value::Bytes { bytes, .. }) = event.get("payload") else { return };
         let message_type = message.message_type().to_string();
         let is_inbound = message.direction == Direction::Inbound;
-        for (step, hash) in wire::blocks(&message_type, is_inbound, bytes) {
+        let protocol = Protocol::of(&event.attachment);
+        for (step, hash) in wire::blocks(protocol, &message_type, is_inbound, bytes) {
             let peer = format!("{} ({}, {})", message.peer(), message.connection_type(), message.address());
             let taken = Taken {
                 step,
@@ -75,38 +83,38 @@ impl Relay {
                 peer,
                 is_reported: false,
             };
-            self.add(hash, taken);
+            self.add(event.pid, hash, taken);
         }
     }
 
-    fn add(&mut self, hash: Hash, taken: Taken) {
-        if let Some(block) = self.blocks.iter_mut().find(|block| block.hash == hash) {
+    fn add(&mut self, pid: u32, hash: Hash, taken: Taken) {
+        if let Some(block) = self.blocks.iter_mut().find(|block| (block.pid, block.hash) == (pid, hash)) {
             if block.steps.len() < MAX_STEPS {
                 block.steps.push(taken);
             }
             return;
         }
         // Of others, such as requested old blocks, there is no first announcement.
-        if matches!(taken.step, Step::Announced | Step::Compact) && !self.known.contains(&hash) {
+        if matches!(taken.step, Step::Announced | Step::Compact) && !self.known.contains(&(pid, hash)) {
             if self.blocks.len() == MAX_BLOCKS {
                 self.blocks.pop_front();
                 self.forgotten += 1;
             }
-            self.blocks.push_back(Block { hash, steps: vec![taken] });
+            self.blocks.push_back(Block { pid, hash, steps: vec![taken] });
         }
     }
 
     fn connect(&mut self, event: &Event, out: &mut Lines) {
         let Some(Value::Bytes { bytes, .. }) = event.get("hash") else { return };
         let Ok(hash) = Hash::try_from(bytes.as_ref()) else { return };
-        self.known.push_back(hash);
+        self.known.push_back((event.pid, hash));
         while self.known.len() > MAX_BLOCKS {
             self.known.pop_front();
         }
-        let found = self.blocks.iter().position(|block| block.hash == hash);
+        let found = self.blocks.iter().position(|block| (block.pid, block.hash) == (event.pid, hash));
         let Some(block) = found.and_then(|index| self.blocks.remove(index)) else { return };
         let height = event.show("height");
-        block.print(&format!("Block {height}"), Some(event.time), out);
+        block.print(&format!("{}Block {height}", of_process(event.pid, self.has_several)), Some(event.time), out);
         self.connected.push_back(block.json(event));
         while self.connected.len() > MAX_CONNECTED {
             self.connected.pop_front();
@@ -114,22 +122,35 @@ impl Relay {
     }
 
     fn report_stalls(&mut self, now: u64, out: &mut Lines) {
+        let mut late: Vec<(u64, String)> = Vec::new();
+        let several = self.has_several;
         for block in &mut self.blocks {
-            let late: Vec<usize> = block
+            let due: Vec<usize> = block
                 .unanswered()
                 .filter(|(_, request)| !request.is_reported)
                 .filter(|(_, request)| request.time.monotonic_ns.saturating_add(STALLING_NS) < now)
                 .map(|(index, _)| index)
                 .collect();
-            for index in late {
+            for index in due {
                 let Some(request) = block.steps.get_mut(index) else { continue };
                 request.is_reported = true;
+                let process = of_process(block.pid, several);
                 let hash = reversed_hex(&block.hash);
                 let (time, peer, kind) = (rfc3339(request.time.wall_ns), &request.peer, &request.message_type);
-                out.line(format_args!("Block ({hash}): peer {peer} stalls: no answer to {kind} of {time} for 2 s"));
+                let line =
+                    format!("{process}Block ({hash}): peer {peer} stalls: no answer to {kind} of {time} for 2 s");
+                late.push((request.time.monotonic_ns, line));
             }
         }
+        // In the order in which they became late, however long nobody looked.
+        late.sort_by_key(|(time, _)| *time);
+        late.into_iter().for_each(|(_, line)| out.line(format_args!("{line}")));
     }
+}
+
+/// What precedes the lines of a process if there are several.
+fn of_process(pid: u32, has_several: bool) -> String {
+    if has_several { format!("Process {pid}: ") } else { String::new() }
 }
 
 impl Block {
@@ -213,6 +234,7 @@ impl Block {
         let delivery = self.delivery();
         json!({
             "hash": reversed_hex(&self.hash),
+            "pid": self.pid,
             "height": event.integer("height").and_then(|height| i64::try_from(height).ok()),
             "announcements": announcements.iter().map(|taken| step(taken)).collect::<Vec<_>>(),
             "request": delivery.and_then(|delivery| self.request(delivery)).map(step),
@@ -245,6 +267,7 @@ impl View for Relay {
     }
 
     fn event(&mut self, event: &Event, out: &mut Lines) {
+        self.has_several |= *self.pid.get_or_insert(event.pid) != event.pid;
         match Message::of(event) {
             Some(message) => self.message(&message, event),
             None => self.connect(event, out),
@@ -253,7 +276,7 @@ impl View for Relay {
 
     fn finish(&mut self, _accounting: &Accounting, out: &mut Lines) {
         for block in &self.blocks {
-            block.print("Block", None, out);
+            block.print(&format!("{}Block", of_process(block.pid, self.has_several)), None, out);
         }
         if self.forgotten > 0 {
             out.line(format_args!("{} blocks that were announced and not connected are forgotten", self.forgotten));

@@ -1,14 +1,18 @@
-//! What messages say about blocks: as much of the P2P protocol of Bitcoin as relay takes (BIP 130, BIP 152).
+//! What messages say about blocks: as much of the P2P protocols of Bitcoin (BIP 130, BIP 152) and Tapyrus as relay takes.
 //!
 //! Payloads are untrusted, and may be captured in part: what is there is read.
 
 use sha2::{Digest as _, Sha256};
 
+use crate::content::Protocol;
+
 /// A block's hash in the order of the protocol.
 pub(super) type Hash = [u8; 32];
 
-/// Size of a block header.
+/// Size of a block header of Bitcoin.
 const HEADER: usize = 80;
+/// Size of a block header of Tapyrus up to the type of its extra field: features, three hashes, time.
+const TAPYRUS_HEADER: usize = 4 + 3 * 32 + 4;
 /// Size of an element of an inventory: a type and a hash.
 const INVENTORY: usize = 36;
 /// Most headers of an announcement; with more a peer answers a request (`MAX_BLOCKS_TO_ANNOUNCE`).
@@ -30,15 +34,15 @@ pub(super) enum Step {
     Compact,
 }
 
-/// The blocks of a message, with what it does for them.
-pub(super) fn blocks(message_type: &str, is_inbound: bool, payload: &[u8]) -> Vec<(Step, Hash)> {
+/// The blocks of a message, with what it does for them. A protocol that is not known is taken for one with Bitcoin's headers.
+pub(super) fn blocks(protocol: Protocol, message_type: &str, is_inbound: bool, payload: &[u8]) -> Vec<(Step, Hash)> {
     let of = |step, hash: Option<Hash>| hash.map(|hash| (step, hash)).into_iter().collect();
     match (message_type, is_inbound) {
         ("inv", true) => inventory(payload).map(|hash| (Step::Announced, hash)).collect(),
         ("getdata", false) => inventory(payload).map(|hash| (Step::Requested, hash)).collect(),
-        ("headers", true) => headers(payload).map(|hash| (Step::Announced, hash)).collect(),
-        ("cmpctblock", true) => of(Step::Compact, header_hash(payload)),
-        ("block", true) => of(Step::Delivered, header_hash(payload)),
+        ("headers", true) => headers(protocol, payload).into_iter().map(|hash| (Step::Announced, hash)).collect(),
+        ("cmpctblock", true) => of(Step::Compact, first_header(protocol, payload)),
+        ("block", true) => of(Step::Delivered, first_header(protocol, payload)),
         ("getblocktxn", false) => of(Step::Requested, first_hash(payload)),
         ("blocktxn", true) => of(Step::Delivered, first_hash(payload)),
         _ => Vec::new(),
@@ -54,16 +58,49 @@ fn inventory(payload: &[u8]) -> impl Iterator<Item = Hash> {
     })
 }
 
-/// The hashes of announced headers, each followed by a count of transactions, which is 0.
-fn headers(payload: &[u8]) -> impl Iterator<Item = Hash> {
-    let (count, rest) = compact_size(payload).filter(|(count, _)| *count <= MAX_ANNOUNCED).unwrap_or((0, &[]));
-    let count = usize::try_from(count).unwrap_or(0);
-    rest.chunks_exact(HEADER + 1).take(count).filter_map(header_hash)
+/// The hashes of announced headers, each followed by a count of transactions, which is 0; those before the first that is none.
+fn headers(protocol: Protocol, payload: &[u8]) -> Vec<Hash> {
+    let (count, mut rest) = compact_size(payload).filter(|(count, _)| *count <= MAX_ANNOUNCED).unwrap_or((0, &[]));
+    let mut hashes = Vec::new();
+    for _ in 0..count {
+        let Some((header, after)) = split_header(protocol, rest) else { break };
+        let Some((0, after)) = compact_size(after) else { break };
+        hashes.push(double_sha256(header));
+        rest = after;
+    }
+    hashes
 }
 
-fn header_hash(bytes: &[u8]) -> Option<Hash> {
-    let header = bytes.get(..HEADER)?;
-    Some(Sha256::digest(Sha256::digest(header)).into())
+/// The hash of the header that begins a message.
+fn first_header(protocol: Protocol, bytes: &[u8]) -> Option<Hash> {
+    split_header(protocol, bytes).map(|(header, _)| double_sha256(header))
+}
+
+/// Splits off the header of a block, all of which is hashed.
+fn split_header(protocol: Protocol, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    if protocol != Protocol::Tapyrus {
+        return bytes.split_at_checked(HEADER);
+    }
+    let (kind, after) = bytes.get(TAPYRUS_HEADER..)?.split_first()?;
+    // The extra field (`xfield.h`): none, the federation's public key, the maximum size of a block. Then the signature.
+    let after = match kind {
+        0 => after,
+        1 => skip_bytes(after)?,
+        2 => after.get(size_of::<u32>()..)?,
+        _ => return None,
+    };
+    let rest = skip_bytes(after)?;
+    bytes.split_at_checked(bytes.len() - rest.len())
+}
+
+/// What follows bytes that are preceded by their number.
+fn skip_bytes(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = compact_size(bytes)?;
+    rest.get(usize::try_from(length).ok()?..)
+}
+
+fn double_sha256(bytes: &[u8]) -> Hash {
+    Sha256::digest(Sha256::digest(bytes)).into()
 }
 
 fn first_hash(bytes: &[u8]) -> Option<Hash> {

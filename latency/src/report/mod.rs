@@ -1,15 +1,20 @@
 //! What is shown of runs, as JSON: the terminal, the page and the API show the same numbers.
 
+mod build;
+mod timeline;
+mod transactions;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::{
+    timeline::Period,
+    transactions::{SLOWEST, TransactionCourse, TransactionGroup, TransactionType},
+};
 use crate::Histogram;
-use crate::model::{Block, Resolution, Run, RunId, RunInfo, Time, Transaction};
-use crate::verdict::{Comparison, History, Options, Side, Verdict, change_points, compare};
-
-/// Transactions of a report.
-const SLOWEST: usize = 20;
+use crate::model::{Resolution, RunId, RunInfo, Time, Transaction};
+use crate::verdict::{Comparison, History, Verdict};
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -121,6 +126,24 @@ pub struct RunStatistics {
     /// Its spans.
     #[serde(flatten)]
     pub statistics: Statistics,
+    /// Its course: periods in which the function was called, in order of time.
+    #[serde(default)]
+    pub timeline: Vec<Period>,
+}
+
+/// One function in the runs of a tag or of a commit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GroupStatistics {
+    /// The tag, of a group by tag.
+    pub tag: Option<String>,
+    /// The commit, of a group by commit.
+    pub commit: Option<String>,
+    /// Number of its runs.
+    pub run_count: usize,
+    /// The spans of all of them.
+    #[serde(flatten)]
+    pub statistics: Statistics,
 }
 
 /// One function.
@@ -135,6 +158,9 @@ pub struct FunctionReport {
     pub exit: String,
     /// Both sides of a comparison, or all runs.
     pub sides: Vec<SideReport>,
+    /// Runs together that have a tag or a commit in common; without those of one run, and of all.
+    #[serde(default)]
+    pub groups: Vec<GroupStatistics>,
     /// The runs, in order of time.
     pub runs: Vec<RunStatistics>,
 }
@@ -157,6 +183,28 @@ pub struct TransactionRow {
     pub run: String,
 }
 
+/// What both sides of a comparison do not have in common, besides the program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SideDifference {
+    /// What differs: `host` or `kernel`.
+    pub what: String,
+    /// Its values on the first side.
+    pub a: Vec<String>,
+    /// Its values on the second side.
+    pub b: Vec<String>,
+}
+
+impl SideDifference {
+    /// The difference as a sentence.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let list = |values: &[String]| values.join(", ");
+        let Self { what, a, b } = self;
+        format!("{what} of A: {}; of B: {}. A change may come from that", list(a), list(b))
+    }
+}
+
 /// Runs, or two sides of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = LatencyReport))]
@@ -165,12 +213,21 @@ pub struct Report {
     pub sides: Vec<Vec<RunSummary>>,
     /// What changed from the first side to the second.
     pub comparison: Option<Comparison>,
+    /// Where the sides were recorded, if not at the same place.
+    #[serde(default)]
+    pub differences: Vec<SideDifference>,
     /// Functions, most significant change first; without a comparison by total time.
     pub functions: Vec<FunctionReport>,
     /// Lasting changes over the runs; empty below 8 runs.
     pub histories: Vec<History>,
     /// The slowest transactions, slowest first.
     pub slowest_transactions: Vec<TransactionRow>,
+    /// Those of them that were applied several times.
+    #[serde(default)]
+    pub transaction_groups: Vec<TransactionGroup>,
+    /// Transactions by type, the most frequent type first.
+    #[serde(default)]
+    pub transaction_types: Vec<TransactionType>,
 }
 
 /// A time in RFC 3339.
@@ -178,6 +235,15 @@ pub struct Report {
 pub fn rfc3339(time: Time) -> String {
     let timestamp = jiff::Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or(jiff::Timestamp::MIN);
     timestamp.to_string()
+}
+
+impl RunSummary {
+    /// The version, or the beginning of the build id of an executable whose version is not known.
+    #[must_use]
+    pub fn version_or_build(&self) -> String {
+        let build = || self.build_id.as_deref().map(|id| format!("build {}", id.chars().take(8).collect::<String>()));
+        self.version.clone().or_else(build).unwrap_or_default()
+    }
 }
 
 impl From<&RunInfo> for RunSummary {
@@ -204,6 +270,13 @@ impl From<&RunInfo> for RunSummary {
     }
 }
 
+/// Whether bytes begin with these hexadecimal digits, upper case.
+#[must_use]
+pub fn hex_prefix(bytes: &[u8], prefix: &str) -> bool {
+    let whole = bytes.get(..prefix.len().div_ceil(2)).map(hex::encode_upper);
+    whole.is_some_and(|whole| whole.starts_with(prefix))
+}
+
 impl TransactionRow {
     /// A transaction of a run.
     #[must_use]
@@ -219,112 +292,29 @@ impl TransactionRow {
     }
 }
 
-/// Blocks that are summed up.
-fn statistics<'a>(blocks: impl Iterator<Item = &'a Block>) -> (Statistics, Histogram) {
-    let mut histogram = Histogram::default();
-    let mut returns = BTreeMap::<i64, u64>::new();
-    let mut lost = BTreeMap::<String, u64>::new();
-    let mut unended = 0_u64;
-    for block in blocks {
-        histogram.merge(&block.histogram);
-        unended = unended.saturating_add(block.unended);
-        for (&code, count) in &block.returns {
-            let held = returns.entry(code).or_default();
-            *held = held.saturating_add(*count);
-        }
-        for (reason, count) in &block.lost {
-            let held = lost.entry(reason.as_str().to_owned()).or_default();
-            *held = held.saturating_add(*count);
-        }
-    }
-    let mut returns: Vec<ReturnCount> = returns.into_iter().map(|(code, count)| ReturnCount { code, count }).collect();
+/// Return codes, most frequent first.
+fn return_counts(counts: BTreeMap<i64, u64>) -> Vec<ReturnCount> {
+    let mut returns: Vec<ReturnCount> = counts.into_iter().map(|(code, count)| ReturnCount { code, count }).collect();
     returns.sort_by_key(|held| std::cmp::Reverse(held.count));
-    let quantile = |q| histogram.quantile(q);
-    let statistics = Statistics {
-        spans: histogram.count(),
-        sum_ns: histogram.sum(),
-        mean_ns: histogram.mean(),
-        min_ns: histogram.min(),
-        p50_ns: quantile(0.5),
-        p90_ns: quantile(0.9),
-        p99_ns: quantile(0.99),
-        p999_ns: quantile(0.999),
-        max_ns: histogram.max(),
-        unended,
-        lost,
-        returns,
-    };
-    (statistics, histogram)
+    returns
 }
 
-/// Blocks of a function by name.
-fn blocks<'a>(run: &'a Run, function: &str) -> impl Iterator<Item = &'a Block> {
-    let index = run.functions.iter().position(|known| known.name == function);
-    index.into_iter().flat_map(|index| run.blocks_of(index))
-}
-
-fn function_report(sides: &[&[Run]], name: &str) -> FunctionReport {
-    let all = || sides.iter().copied().flatten();
-    let known = all().flat_map(|run| &run.functions).rfind(|function| function.name == name);
-    let side_report = |runs: &&[Run]| {
-        let (statistics, histogram) = statistics(runs.iter().flat_map(|run| blocks(run, name)));
-        let bucket =
-            |held: crate::Bucket| BucketCount { least_ns: held.least, greatest_ns: held.greatest, count: held.count };
-        SideReport { statistics, histogram: histogram.buckets().map(bucket).collect() }
-    };
-    let runs =
-        all().filter(|run| run.functions.iter().any(|function| function.name == name)).map(|run| RunStatistics {
-            run: run.info.id.to_string(),
-            tags: run.info.tags.iter().cloned().collect(),
-            commit: run.info.commit.clone(),
-            statistics: statistics(blocks(run, name)).0,
-        });
-    FunctionReport {
-        function: name.to_owned(),
-        entry: known.map(|known| known.entry.pattern.clone()).unwrap_or_default(),
-        exit: known.map(|known| known.exit.pattern.clone()).unwrap_or_default(),
-        sides: sides.iter().map(side_report).collect(),
-        runs: runs.collect(),
-    }
-}
-
-impl Report {
-    /// Report of runs in order of time.
-    #[must_use]
-    pub fn of_runs(runs: &[Run], options: &Options) -> Self {
-        let mut report = Self::new(&[runs], None);
-        report.functions.sort_by_key(|function| std::cmp::Reverse(function.sides[0].statistics.sum_ns));
-        report.histories = change_points(runs, options.margin);
-        report.histories.retain(|history| !history.changes.is_empty());
-        report
-    }
-
-    /// Report of what changed from `a` to `b`.
-    #[must_use]
-    pub fn of_comparison(a: &[Run], b: &[Run], options: &Options) -> Self {
-        let comparison = compare(Side { runs: a }, Side { runs: b }, options);
-        let mut report = Self::new(&[a, b], None);
-        let rank = |name: &str| comparison.functions.iter().position(|function| function.function == name);
-        report.functions.sort_by_key(|function| rank(&function.function));
-        report.comparison = Some(comparison);
-        report
-    }
-
-    fn new(sides: &[&[Run]], comparison: Option<Comparison>) -> Self {
-        let runs = || sides.iter().copied().flatten();
-        let mut names: Vec<&String> = runs().flat_map(|run| &run.functions).map(|function| &function.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        let mut slowest: Vec<(RunId, &Transaction)> =
-            runs().flat_map(|run| run.transactions.iter().map(|transaction| (run.info.id, transaction))).collect();
-        slowest.sort_by_key(|(_, transaction)| std::cmp::Reverse(transaction.duration_ns));
-        slowest.truncate(SLOWEST);
+impl Statistics {
+    fn new(histogram: &Histogram, returns: Vec<ReturnCount>, unended: u64, lost: BTreeMap<String, u64>) -> Self {
+        let quantile = |q| histogram.quantile(q);
         Self {
-            sides: sides.iter().map(|runs| runs.iter().map(|run| RunSummary::from(&run.info)).collect()).collect(),
-            comparison,
-            functions: names.into_iter().map(|name| function_report(sides, name)).collect(),
-            histories: Vec::new(),
-            slowest_transactions: slowest.into_iter().map(|(run, fact)| TransactionRow::new(run, fact)).collect(),
+            spans: histogram.count(),
+            sum_ns: histogram.sum(),
+            mean_ns: histogram.mean(),
+            min_ns: histogram.min(),
+            p50_ns: quantile(0.5),
+            p90_ns: quantile(0.9),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
+            max_ns: histogram.max(),
+            unended,
+            lost,
+            returns,
         }
     }
 }

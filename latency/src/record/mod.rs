@@ -1,4 +1,6 @@
-//! Runs as records: agents send them and aggregators store them block by block. Input is untrusted.
+//! Runs as records: agents send them and aggregators store them block by block, transactions one by one. Input is untrusted.
+
+mod transaction;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,6 +9,7 @@ use std::{
 
 use chainscope_proto::v1::{LatencyBlock, LatencyCounts, LatencyFunction, LatencyLocation, LatencyRun};
 
+pub use self::transaction::{decode_transaction, encode_transaction};
 use crate::{
     Histogram,
     model::{Block, Function, Location, LossReason, Resolution, Run, RunId, RunInfo, Time},
@@ -32,6 +35,7 @@ pub fn encode_run(info: &RunInfo, functions: &[Function]) -> LatencyRun {
         start_ns: info.start.0,
         block_ns: nanoseconds(info.block),
         functions: functions.iter().map(function).collect(),
+        version: info.version.clone(),
     }
 }
 
@@ -157,7 +161,7 @@ impl Runs {
         infos
     }
 
-    /// The runs with their blocks, in order of their start.
+    /// The runs with their blocks and without transactions, in order of their start.
     #[must_use]
     pub fn into_runs(self) -> Vec<Run> {
         let whole = self.runs.into_values().filter_map(|parts| {
@@ -192,7 +196,7 @@ fn decode_run(node: &str, id: RunId, run: &LatencyRun) -> (RunInfo, Vec<Function
         pid: run.pid,
         executable: run.executable.clone(),
         build_id: run.build_id.clone(),
-        version: None,
+        version: run.version.clone(),
         commit: run.commit.clone(),
         tags: run.tags.iter().cloned().collect::<BTreeSet<_>>(),
         host: run.host.clone(),
@@ -233,7 +237,7 @@ mod tests {
                 pid: 4711,
                 executable: "/usr/bin/node".to_owned(),
                 build_id: Some("ab".to_owned()),
-                version: None,
+                version: Some("2.4".to_owned()),
                 commit: Some("c0".to_owned()),
                 tags: BTreeSet::from(["new".to_owned()]),
                 host: "h".to_owned(),

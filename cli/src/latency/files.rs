@@ -1,0 +1,60 @@
+//! `chainscope latency import` and `export`.
+
+use std::{fs::File, io::Write as _, path::Path};
+
+use anyhow::Context as _;
+use chainscope_latency::{Run, database::Database, export};
+
+use super::source;
+use crate::{
+    args::{ExportArgs, ExportFormat},
+    failure::Failure,
+    progress::Progress,
+    terminal,
+};
+
+pub(super) fn import(db: &Path, from: &Path) -> anyhow::Result<()> {
+    let mut database = Database::create_or_open(db)?;
+    let imported =
+        Progress::during(format!("importing {}", from.display()), || database.import(from)).map_err(|error| {
+            let hint = match &error {
+                chainscope_latency::database::Error::Exists { .. } => {
+                    "it was imported before: `latency list` shows its runs"
+                }
+                _ => "`latency import` reads a database of the rippled sample (tx_latency.py --db)",
+            };
+            Failure::new(error.to_string()).hint(hint)
+        })?;
+    terminal::note(&format!(
+        "{} runs, {} blocks, {} transactions; {} rows lie in several collections, {} in none",
+        imported.runs.len(),
+        imported.blocks,
+        imported.transactions,
+        imported.ambiguous,
+        imported.outside
+    ));
+    Ok(())
+}
+
+pub(super) fn export(db: &Path, args: &ExportArgs) -> anyhow::Result<()> {
+    let database = source::open(db)?;
+    let infos = source::select(&database, &args.runs, None)?;
+    if args.format == ExportFormat::Probes {
+        return Ok(database.export(&infos, &args.to)?);
+    }
+    let runs: Vec<Run> = infos.iter().map(|info| database.run(info)).collect::<Result<_, _>>()?;
+    let bytes = match args.format {
+        ExportFormat::Otlp => export::otlp(&runs).into_bytes(),
+        _ => export::prometheus(&runs),
+    };
+    let path = args.to.display();
+    let mut file = File::create_new(&args.to).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => anyhow::Error::from(
+            Failure::new(format!("{path} exists; an export does not overwrite")).hint("name another file"),
+        ),
+        _ => anyhow::Error::from(error).context(path.to_string()),
+    })?;
+    file.write_all(&bytes).with_context(|| path.to_string())?;
+    terminal::note(&format!("{} runs in {path}", runs.len()));
+    Ok(())
+}
