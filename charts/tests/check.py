@@ -18,6 +18,8 @@ import permissions
 HERE = pathlib.Path(__file__).parent
 CHART = HERE.parent / "chainscope"
 ROOT = HERE.parent.parent
+# Kinds of change that Artifact Hub knows.
+CHANGES = {"added", "changed", "deprecated", "removed", "fixed", "security"}
 RELEASE, NAMESPACE = "scope", "chainscope"
 
 failures = []
@@ -101,6 +103,18 @@ def pods_without_versions():
         fail("pod templates", "differ between versions of the chart")
 
 
+def annotations():
+    """What Artifact Hub reads of the chart: lists in YAML, with the kinds of change and the resources that it knows."""
+    hub = yaml.safe_load((CHART / "Chart.yaml").read_text())["annotations"]
+    read = {name: yaml.safe_load(hub[f"artifacthub.io/{name}"]) for name in ("changes", "crds", "crdsExamples", "links")}
+    for change in read["changes"]:
+        if change.keys() != {"kind", "description"} or change["kind"] not in CHANGES:
+            fail("Chart.yaml", f"has a change that Artifact Hub does not read: {change}")
+    kinds = {item["kind"] for item in read["crds"]}
+    if kinds != {"TezosNode", "NodeTrace"} or kinds != {item["kind"] for item in read["crdsExamples"]}:
+        fail("Chart.yaml", "does not have an example of every CRD")
+
+
 def explained():
     """The guide explains exactly the reasons of conditions that exist."""
     source = (ROOT / "operator/src/reconcile/reason.rs").read_text()
@@ -128,6 +142,7 @@ def main():
     schema = yaml.safe_load((CHART / "values.schema.json").read_text())
     same_keys(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
     pods_without_versions()
+    annotations()
     explained()
     plain = ROOT / "deploy/manifests/chainscope.yaml"
     for problem in manifests.problems(manifests.load(plain.read_text()), seen):

@@ -6,6 +6,7 @@ use chainscope_trace::{Pattern, Source, view::View};
 
 use crate::{
     args::trace::{Live, Program},
+    progress::Progress,
     terminal, tracepoints,
 };
 
@@ -58,7 +59,10 @@ pub(super) fn attach(live: &Live, view: &dyn View, is_raw: bool) -> anyhow::Resu
         // A small ring is read before it is full.
         let wake_bytes = default.wake_bytes.min(ring_bytes / 16);
         let options = TraceOptions { ring_bytes, wake_bytes, max_string: live.max_text, max_payload, ..default };
-        match ProbeSource::attach(&observed, wanted.clone(), &options, live.queue_bytes) {
+        let attached = Progress::during("attaching to tracepoints", || {
+            ProbeSource::attach(&observed, wanted.clone(), &options, live.queue_bytes)
+        });
+        match attached {
             Err(error) if error.is_out_of_memory() && live.ring_pages.is_none() && pages > RING_PAGES => {
                 pages /= 2;
                 terminal::note(&format!("the ring buffer has {pages} pages only: {error}"));
