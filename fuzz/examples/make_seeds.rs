@@ -1,16 +1,17 @@
-//! Writes seeds for all targets, made from the test vectors, the message generator and a system binary: `make_seeds
-//! VECTORS CORPUS`.
+//! Writes seeds for all targets, made from the test vectors, the message generator, the built-in contracts of tracepoints and a
+//! system binary: `make_seeds VECTORS CORPUS`.
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
 use chainscope_agent::fuzzing::spool::segment;
-use chainscope_fuzz::{SESSION, recorded, records};
+use chainscope_fuzz::{SESSION, recorded, records, server::PATHS, trace};
 use chainscope_proto::v1::{
     Journal, JournalDirection, JournalSession, MemoryState, RecordRequest, record_request::Request,
 };
 use chainscope_tezos::{generate::Generator, message::PEER_KINDS};
+use chainscope_trace::{Event, Incomplete, Value};
 use prost::Message as _;
 
 /// A line of each form.
@@ -104,6 +105,27 @@ fn main() -> io::Result<()> {
         write("contract", node, &fs::read(contracts.join(format!("{node}.toml")))?)?;
     }
 
+    let recording = |name: &str, events: &[Event]| -> io::Result<()> {
+        let file = trace::recording(events)?;
+        write("recording", name, &file)?;
+        // The target adds a header and the compression to its input.
+        let decoded = zstd::decode_all(file.as_slice())?;
+        let mut entries = decoded.as_slice();
+        let header = prost::decode_length_delimiter(&mut entries).map_err(io::Error::other)?;
+        write("recording", &format!("{name}-entries"), &entries[header..])
+    };
+    let events = trace::events();
+    recording("whole", &events)?;
+    for (name, value) in [
+        ("truncated", Value::Text { bytes: "10.0".into(), is_truncated: true }),
+        ("limited", Value::Bytes { bytes: vec![7].into(), claimed: 32, incomplete: Some(Incomplete::Limit) }),
+        ("unreadable", Value::Unreadable { address: 16 }),
+        ("unsupported", Value::Unsupported),
+    ] {
+        let without = |event: &Event| Event { arguments: vec![value.clone(); event.arguments.len()], ..event.clone() };
+        recording(name, &events.iter().map(without).collect::<Vec<_>>())?;
+    }
+
     // The first block of the main network, and a list of two addresses.
     let block = "010000000000000000000000000000000000000000000000000000000000000000000000\
         3ba3edfd7a7b12b27ac72c3e67768f617fc81bc3888a51323a9fb8aa4b1e5e4a29ab5f49ffff001d1dac2b7c\
@@ -143,9 +165,16 @@ fn main() -> io::Result<()> {
         "remote_addr=[::ffff:1.2.3.4]:9732&from=1600000000&to=1700000000000&timestamp=1&target=pid+7&node_name=node",
         "cn=0.000000005&cursor=0.000000005-remote-3",
         "threshold=1&reverse=true&kind=all&since=1600000000&at=1700000000&pid=7&query=%22a%22",
+        "log_level=NOTICE,error&query=+identity%20-(head%20OR%20%22a%20b%22)&query_no_quotes=true&cursor_id=9",
+        "tracepoint=net:*,validation:block_connected&peer=10.0.0.1:8333&payload=true&filter=size%3E30&filter=cpu=1",
+        "provider=net&name=inbound_message&from=1599999999&until=1600000001&limit=1",
+        "a=old&b=new/host=host/kernel=6.18&margin=3.5&from=1599999999",
+        "run=latest,old&slowest=true&id=01&type=7&result=125,0&tag=new&host=host&kernel=6.18&limit=10",
     ];
-    for (choice, query) in (0..11).flat_map(|choice| queries.map(|query| (choice, query))) {
-        write("query", &format!("{choice}-{}", query.len()), &with_choice(choice, query.as_bytes()))?;
+    for (number, query) in queries.iter().enumerate() {
+        for choice in 0..PATHS.len() {
+            write("query", &format!("{choice}-{number}"), &with_choice(choice, query.as_bytes()))?;
+        }
     }
     for (number, line) in LOG_LINES.iter().enumerate() {
         write("log_message", &number.to_string(), line.as_bytes())?;

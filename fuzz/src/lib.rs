@@ -6,7 +6,8 @@ use std::{
 };
 
 use chainscope_proto::v1::{
-    Batch, Chunk, ConnectionEvent, ConnectionOpened, MemoryCounts, MemoryFrame, MemoryKind, MemoryState, Message,
+    Batch, Chunk, ConnectionEvent, ConnectionOpened, LatencyBlock, LatencyCounts, LatencyFunction, LatencyRun,
+    LatencyTransaction, LogEncoding, LogLevel, LogMessage, MemoryCounts, MemoryFrame, MemoryKind, MemoryState, Message,
     Record, RecordRequest, connection_event::Event, record::Kind, record_request::Request,
 };
 use chainscope_tezos::{
@@ -15,8 +16,10 @@ use chainscope_tezos::{
     message::PEER_KINDS,
     seal::{Announcement, connection_chunk, session},
 };
+use chainscope_trace::record::{encode_attachment, encode_event};
 
 pub mod server;
+pub mod trace;
 
 /// Limits with a small resynchronisation budget, so that inputs run fast; some inputs exhaust the budget.
 pub fn low_budget() -> Limits {
@@ -207,10 +210,14 @@ pub fn records(data: &[u8]) -> Vec<Record> {
     (0..).zip(data.chunks(24)).take(8).map(record).collect()
 }
 
-/// What an agent sends of a short connection and of a process's memory.
+/// When everything that [`recorded`] returns was observed, nanoseconds since 1970.
+const TIME_NS: i64 = 1_600_000_000_000_000_000;
+
+/// What an agent sends of a short connection, of a log message, of tracepoints, of the latency of a function and of a process's
+/// memory.
 pub fn recorded() -> Vec<RecordRequest> {
     let plain: bytes::Bytes = Generator::new(1).message(0x14).into();
-    let kinds = [
+    let mut kinds = vec![
         Kind::Connection(ConnectionEvent { connection: 5, event: Some(Event::Opened(ConnectionOpened::default())) }),
         Kind::Chunk(Chunk { connection: 5, counter: 3, plain: plain.clone(), ..Chunk::default() }),
         Kind::Message(Message {
@@ -224,9 +231,21 @@ pub fn recorded() -> Vec<RecordRequest> {
             peer_id: "idX".to_owned(),
             ..Message::default()
         }),
+        Kind::LogMessage(LogMessage {
+            raw: b"Nov 24 13:56:37.285 NOTICE | read identity file".to_vec(),
+            encoding: LogEncoding::Plain.into(),
+            level: LogLevel::Notice.into(),
+            received_ns: TIME_NS,
+            source: "stdout".to_owned(),
+            position: None,
+        }),
     ];
-    let record =
-        |kind: Kind| Record { time_ns: 1_600_000_000_000_000_000, target: "pid 7".to_owned(), kind: Some(kind) };
+    let traced = trace::events();
+    kinds.extend(
+        traced.iter().map(|event| Kind::TraceEvent(encode_event(event, &encode_attachment(&event.attachment)))),
+    );
+    kinds.extend([(1, "old"), (2, "new")].into_iter().flat_map(|(id, tag)| timed(id, tag)));
+    let record = |kind: Kind| Record { time_ns: TIME_NS, target: "pid 7".to_owned(), kind: Some(kind) };
     let records = kinds.into_iter().map(record).collect();
     let batch = Batch { node: "node".to_owned(), first_sequence: 0, records };
     let counts = MemoryCounts { kind: MemoryKind::Anon.into(), nodes: vec![1, 2], pages: vec![300, 400] };
@@ -235,7 +254,7 @@ pub fn recorded() -> Vec<RecordRequest> {
         target: "pid 7".to_owned(),
         profile: 1,
         sequence: 1,
-        time_ns: 1_600_000_000_000_000_000,
+        time_ns: TIME_NS,
         first_string: 1,
         strings: vec!["program".to_owned(), "main".to_owned()],
         first_frame: 1,
@@ -247,4 +266,34 @@ pub fn recorded() -> Vec<RecordRequest> {
         ..MemoryState::default()
     };
     [Request::Batch(batch), Request::Memory(memory)].map(|request| RecordRequest { request: Some(request) }).into()
+}
+
+/// What an agent sends of a run with one function and one transaction: its description, what was counted, the transaction.
+fn timed(id: u8, tag: &str) -> [Kind; 3] {
+    let length_ns = 30_000_000_000;
+    let run = LatencyRun {
+        pid: 7,
+        executable: "/usr/bin/node".to_owned(),
+        tags: vec![tag.to_owned()],
+        host: "host".to_owned(),
+        kernel: "6.18.5".to_owned(),
+        start_ns: TIME_NS,
+        block_ns: length_ns,
+        functions: vec![LatencyFunction { name: "apply".to_owned(), ..LatencyFunction::default() }],
+        ..LatencyRun::default()
+    };
+    let counts = LatencyCounts {
+        buckets: vec![5, 9],
+        counts: vec![3, 1],
+        sum_ns: 24,
+        min_ns: 5,
+        max_ns: 9,
+        ..LatencyCounts::default()
+    };
+    let head = LatencyBlock { run_id: vec![id; 16], ..LatencyBlock::default() };
+    let described = LatencyBlock { run: Some(run), ..head.clone() };
+    let counted = LatencyBlock { length_ns, functions: vec![counts], ..head };
+    let transaction =
+        LatencyTransaction { run_id: vec![id; 16], id: vec![id; 32], r#type: 7, result: 125, duration_ns: 9 };
+    [Kind::LatencyBlock(described), Kind::LatencyBlock(counted), Kind::LatencyTransaction(transaction)]
 }

@@ -15,6 +15,34 @@ pub const AGENT: &str = "fuzz";
 /// Number of executions that a server is used for.
 const USES: u64 = 256;
 
+/// Paths of the API that answer queries.
+pub const PATHS: &[&str] = &[
+    "/nodes",
+    "/v2/p2p",
+    "/v2/p2p/stream",
+    "/v3/messages",
+    "/v3/connections",
+    "/v3/chunks",
+    "/v2/stats",
+    "/v1/tree",
+    "/v1/flamegraph",
+    "/v1/pprof",
+    "/v1/snapshots",
+    "/v1/targets",
+    "/v1/pid",
+    "/v2/log",
+    "/v2/log/stream",
+    "/v3/logs",
+    "/v2/trace",
+    "/v2/trace/stream",
+    "/v2/trace/relay",
+    "/v2/latency/runs",
+    "/v2/latency/report",
+    "/v2/latency/compare",
+    "/v2/latency/compare/report",
+    "/v2/latency/transactions",
+];
+
 static SERVER: LazyLock<Mutex<Server>> = LazyLock::new(|| Mutex::new(Server::start()));
 
 /// A running aggregator.
@@ -86,13 +114,17 @@ impl Server {
         })
     }
 
-    /// Status and body of a response.
+    /// Status and body of a response. A live stream has no end: its body is not read, and its connection closed.
     pub fn get(&self, target: &str) -> (u16, String) {
         let Some(running) = &self.running else { return (0, String::new()) };
         let mut response =
             self.client.get(format!("http://{}{target}", running.http_addr())).call().expect("a response");
+        let status = response.status().as_u16();
+        if response.body().mime_type() == Some("text/event-stream") {
+            return (status, String::new());
+        }
         let body = response.body_mut().read_to_vec().expect("its body");
-        (response.status().as_u16(), String::from_utf8_lossy(&body).into_owned())
+        (status, String::from_utf8_lossy(&body).into_owned())
     }
 }
 

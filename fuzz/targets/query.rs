@@ -3,22 +3,8 @@
 #![no_main]
 use std::fmt::Write as _;
 
-use chainscope_fuzz::server::Server;
+use chainscope_fuzz::server::{PATHS, Server};
 use libfuzzer_sys::fuzz_target;
-
-const PATHS: [&str; 11] = [
-    "/v2/p2p",
-    "/v3/messages",
-    "/v3/connections",
-    "/v3/chunks",
-    "/v2/stats",
-    "/v1/tree",
-    "/v1/flamegraph",
-    "/v1/pprof",
-    "/v1/snapshots",
-    "/v1/targets",
-    "/v1/pid",
-];
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, query)) = data.split_first() else { return };

@@ -1,34 +1,17 @@
-//! Authentication of callers by TokenReview of their bearer token, with a cache.
+//! Authentication of callers by TokenReview of their bearer token.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::{Duration, Instant, SystemTime},
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
 
-use chainscope_hygiene::{EscapedTruncated, warn_limited};
+use chainscope_hygiene::EscapedTruncated;
 use futures::future::BoxFuture;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::{Api, Client, api::PostParams};
-use sha2::{Digest as _, Sha256};
-use tokio::{sync::Semaphore, time::timeout};
 use tonic::{Status, metadata::MetadataMap};
 
-use super::{claims::Claims, metrics::Metrics};
+use super::{claims::Claims, metrics::Metrics, tokens::TokenReviews};
 
 /// Audience of the tokens for the config stream.
 pub const AUDIENCE: &str = "chainscope";
-
-/// Lifetime of a cached acceptance.
-const ACCEPTED_TTL: Duration = Duration::from_secs(60);
-/// Lifetime of a cached refusal.
-const REFUSED_TTL: Duration = Duration::from_secs(10);
-/// Maximum number of cached reviews.
-const MAX_CACHED: usize = 8192;
-/// Maximum number of concurrent reviews.
-const MAX_CONCURRENT_REVIEWS: usize = 32;
-/// Timeout of a review, including the wait for its turn.
-const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Extra user information of tokens that are bound to a pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
@@ -54,6 +37,9 @@ pub enum ReviewError {
     /// The API server is unavailable, with the reason.
     #[error("{0}")]
     Unavailable(String),
+    /// The token was not reviewed: too many tokens from the same address are.
+    #[error("too many unknown tokens come from this address")]
+    TooManyReviews,
 }
 
 /// Reviews tokens.
@@ -138,27 +124,20 @@ pub(crate) struct Authenticator {
     /// User name of the agents.
     agent: String,
     aggregator: String,
-    reviewer: Arc<dyn ReviewToken>,
-    cache: parking_lot::Mutex<HashMap<[u8; 32], CachedReview>>,
-    permits: Semaphore,
+    tokens: Arc<TokenReviews>,
     metrics: Metrics,
-}
-
-struct CachedReview {
-    expires: Instant,
-    outcome: Result<Arc<Review>, String>,
 }
 
 impl Authenticator {
     pub(crate) fn new(accounts: &ServiceAccounts, reviewer: Arc<dyn ReviewToken>, metrics: Metrics) -> Self {
         let (agent, aggregator) = (accounts.username(&accounts.agent), accounts.username(&accounts.aggregator));
-        let cache = parking_lot::Mutex::default();
-        Self { agent, aggregator, reviewer, cache, permits: Semaphore::new(MAX_CONCURRENT_REVIEWS), metrics }
+        let tokens = Arc::new(TokenReviews::new(reviewer, metrics.clone()));
+        Self { agent, aggregator, tokens, metrics }
     }
 
-    /// Authenticates an agent.
-    pub(crate) async fn agent(&self, metadata: &MetadataMap) -> Result<Agent, Status> {
-        let (review, expires) = self.caller(metadata, &self.agent, "agent").await?;
+    /// Authenticates an agent that calls from the address `peer`.
+    pub(crate) async fn agent(&self, metadata: &MetadataMap, peer: Option<IpAddr>) -> Result<Agent, Status> {
+        let (review, expires) = self.caller(metadata, peer, &self.agent, "agent").await?;
         let bound = |key: &str| review.extra.get(key).and_then(|values| values.first()).filter(|name| !name.is_empty());
         let host = bound(NODE_NAME).cloned().ok_or_else(|| {
             self.metrics.refused("no host");
@@ -170,14 +149,15 @@ impl Authenticator {
         Ok(Agent { host, pod: bound(POD_NAME).cloned().unwrap_or_default(), expires })
     }
 
-    /// Authenticates the aggregator; returns the expiry of its token.
-    pub(crate) async fn aggregator(&self, metadata: &MetadataMap) -> Result<SystemTime, Status> {
-        Ok(self.caller(metadata, &self.aggregator, "aggregator").await?.1)
+    /// Authenticates the aggregator, which calls from the address `peer`; returns the expiry of its token.
+    pub(crate) async fn aggregator(&self, metadata: &MetadataMap, peer: Option<IpAddr>) -> Result<SystemTime, Status> {
+        Ok(self.caller(metadata, peer, &self.aggregator, "aggregator").await?.1)
     }
 
     async fn caller(
         &self,
         metadata: &MetadataMap,
+        peer: Option<IpAddr>,
         account: &str,
         role: &str,
     ) -> Result<(Arc<Review>, SystemTime), Status> {
@@ -187,7 +167,7 @@ impl Authenticator {
             self.metrics.refused("bad token");
             Status::unauthenticated(reason)
         })?;
-        let review = self.reviewed(token).await?;
+        let review = self.tokens.review(token, peer).await.map_err(|error| self.status(&error))?;
         if !review.audiences.iter().any(|audience| audience == AUDIENCE) {
             self.metrics.refused("bad token");
             return Err(Status::unauthenticated("the token is not for the audience chainscope"));
@@ -202,57 +182,19 @@ impl Authenticator {
         Ok((review, claims.expires))
     }
 
-    async fn reviewed(&self, token: &str) -> Result<Arc<Review>, Status> {
-        let key: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        if let Some(outcome) = self.cached(&key) {
-            self.metrics.reviewed("cached");
-            return outcome.map_err(|reason| self.unauthenticated(&reason));
-        }
-        let review = async {
-            let _permit = self.permits.acquire().await;
-            self.reviewer.review(token).await
-        };
-        let outcome = match timeout(REVIEW_TIMEOUT, review).await {
-            Ok(Ok(review)) => Ok(Arc::new(review)),
-            Ok(Err(ReviewError::Refused(reason))) => Err(reason),
-            Ok(Err(ReviewError::Unavailable(reason))) => return Err(self.unavailable(&reason)),
-            Err(_) => return Err(self.unavailable("the request timed out after 10 seconds")),
-        };
-        self.metrics.reviewed(if outcome.is_ok() { "accepted" } else { "refused" });
-        self.store(key, outcome.clone());
-        outcome.map_err(|reason| self.unauthenticated(&reason))
-    }
-
-    fn unavailable(&self, reason: &str) -> Status {
-        self.metrics.reviewed("failed");
-        warn_limited!(reason = %EscapedTruncated(reason), "cannot review a token");
-        Status::unavailable("the token cannot be reviewed: the API server is unavailable")
-    }
-
-    fn unauthenticated(&self, reason: &str) -> Status {
-        self.metrics.refused("bad token");
-        Status::unauthenticated(format!("the API server rejected the token: {}", EscapedTruncated(reason)))
-    }
-
-    fn cached(&self, key: &[u8; 32]) -> Option<Result<Arc<Review>, String>> {
-        let cache = self.cache.lock();
-        let cached = cache.get(key).filter(|cached| Instant::now() < cached.expires)?;
-        Some(cached.outcome.clone())
-    }
-
-    fn store(&self, key: [u8; 32], outcome: Result<Arc<Review>, String>) {
-        let now = Instant::now();
-        let expires = now + if outcome.is_ok() { ACCEPTED_TTL } else { REFUSED_TTL };
-        let mut cache = self.cache.lock();
-        if cache.len() >= MAX_CACHED {
-            cache.retain(|_, old| now < old.expires);
-        }
-        if cache.len() >= MAX_CACHED {
-            // Refused tokens must not displace accepted ones.
-            cache.retain(|_, old| old.outcome.is_ok());
-        }
-        if cache.len() < MAX_CACHED {
-            cache.insert(key, CachedReview { expires, outcome });
+    fn status(&self, error: &ReviewError) -> Status {
+        match error {
+            ReviewError::Refused(reason) => {
+                self.metrics.refused("bad token");
+                Status::unauthenticated(format!("the API server rejected the token: {}", EscapedTruncated(reason)))
+            }
+            ReviewError::Unavailable(_) => {
+                Status::unavailable("the token cannot be reviewed: the API server is unavailable")
+            }
+            ReviewError::TooManyReviews => {
+                self.metrics.refused("too many reviews");
+                Status::resource_exhausted(format!("the token was not reviewed: {error}"))
+            }
         }
     }
 }

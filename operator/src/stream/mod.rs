@@ -17,6 +17,7 @@ mod metrics;
 mod reports;
 mod service;
 mod subscription;
+mod tokens;
 mod validate;
 
 pub use auth::{AUDIENCE, Review, ReviewError, ReviewToken, ServiceAccounts, TokenReviewer};

@@ -1,6 +1,6 @@
 //! The gRPC service of the config stream: authenticates callers, negotiates the version and starts subscriptions.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 
 use chainscope_hygiene::EscapedTruncated;
 use chainscope_proto::v1::{
@@ -127,7 +127,7 @@ impl Configuration for Service {
 
     async fn host(&self, request: Request<Streaming<HostReport>>) -> Result<Response<Self::HostStream>, Status> {
         self.check_serving()?;
-        let agent = self.authenticator.agent(request.metadata()).await?;
+        let agent = self.authenticator.agent(request.metadata(), peer(&request)).await?;
         let mut reports = request.into_inner();
         let (registry, desired, metrics) = (Arc::clone(&self.registry), self.desired.clone(), self.metrics.clone());
         let lifetime = self.lifetime(agent.expires, CancellationToken::new());
@@ -154,7 +154,7 @@ impl Configuration for Service {
 
     async fn catalog(&self, request: Request<CatalogRequest>) -> Result<Response<Self::CatalogStream>, Status> {
         self.check_serving()?;
-        let expires = self.authenticator.aggregator(request.metadata()).await?;
+        let expires = self.authenticator.aggregator(request.metadata(), peer(&request)).await?;
         let CatalogRequest { least_version, greatest_version, build } = request.into_inner();
         let version = negotiate(VERSIONS, (least_version, greatest_version), "aggregator")
             .inspect_err(|_| self.metrics.refused("no common version"))?;
@@ -168,6 +168,11 @@ impl Configuration for Service {
             status
         })))
     }
+}
+
+/// Address of the caller: behind a Service, that of its pod.
+fn peer<T>(request: &Request<T>) -> Option<IpAddr> {
+    request.remote_addr().map(|address| address.ip())
 }
 
 /// Runs a subscription in its own task. The channel holds one part; later parts remain part of the difference.

@@ -201,19 +201,38 @@ fn defaults_of_the_schema_are_those_of_the_types() {
     assert_eq!(stored.spec.identity_path(), "/var/tezos/node/data/identity.json");
 }
 
+/// Resources with the place where they are shown: files, blocks of the guide, of which some have a `spec` of a TezosNode only, and
+/// those that Artifact Hub shows.
+fn examples() -> Vec<(String, Value)> {
+    let mut examples = Vec::new();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("crd/examples")).unwrap() {
+        let path = entry.unwrap().path();
+        let example = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        examples.push((path.display().to_string(), example));
+    }
+    for block in include_str!("../../../docs/kubernetes.md").split("```yaml\n").skip(1) {
+        let (text, _) = block.split_once("```").unwrap();
+        let example: Value = serde_saphyr::from_str(text).unwrap();
+        let example = if example["kind"].is_null() { resource("TezosNode", &example) } else { example };
+        examples.push((format!("docs/kubernetes.md:\n{text}"), example));
+    }
+    let chart: Value = serde_saphyr::from_str(include_str!("../../../charts/chainscope/Chart.yaml")).unwrap();
+    let shown = chart["annotations"]["artifacthub.io/crdsExamples"].as_str().unwrap();
+    let shown: Vec<Value> = serde_saphyr::from_str(shown).unwrap();
+    examples.extend(shown.into_iter().map(|example| ("Chart.yaml".to_owned(), example)));
+    examples
+}
+
 #[test]
 fn examples_are_valid() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crd/examples");
     let mut kinds = BTreeSet::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let resource: Value = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    for (place, resource) in examples() {
         let kind = resource["kind"].as_str().unwrap().to_owned();
         let schema = schema(&kind);
         let resource = apply_defaults(&schema, &resource);
         let violations = Schema::new(&schema).check(&resource);
-        assert!(violations.is_empty(), "{}: {violations:?}", path.display());
-        Validator::new().validate(&schema, &resource, None).unwrap();
+        assert!(violations.is_empty(), "{place}: {violations:?}");
+        Validator::new().validate(&schema, &resource, None).unwrap_or_else(|errors| panic!("{place}: {errors}"));
         if kind == "NodeTrace" {
             serde_json::from_value::<NodeTrace>(resource).unwrap().spec.trace().validate().unwrap();
         } else {

@@ -2,16 +2,14 @@
 
 mod calls;
 mod many;
+mod reviews;
 mod streams;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -30,7 +28,10 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Status, Streaming, transport::Channel};
+use tonic::{
+    Request, Status, Streaming,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+};
 
 use super::{AUDIENCE, Config, Metrics, Review, ReviewError, ReviewToken, Service, ServiceAccounts};
 use crate::{
@@ -47,14 +48,23 @@ const AGGREGATOR: &str = "system:serviceaccount:chainscope:cs-aggregator";
 #[derive(Default)]
 struct FakeReviewer {
     known: parking_lot::Mutex<HashMap<String, Result<Review, ReviewError>>>,
-    reviews: AtomicUsize,
+    /// Number of reviews.
+    reviews: watch::Sender<usize>,
+    /// While true, reviews of other tokens are not answered.
+    is_holding: watch::Sender<bool>,
 }
 
 impl ReviewToken for FakeReviewer {
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Review, ReviewError>> {
-        self.reviews.fetch_add(1, Ordering::Relaxed);
+        self.reviews.send_modify(|reviews| *reviews += 1);
         let answer = self.known.lock().get(token).cloned();
-        Box::pin(async move { answer.unwrap_or_else(|| Err(ReviewError::Refused("never issued".to_owned()))) })
+        Box::pin(async move {
+            let Some(answer) = answer else {
+                self.is_holding.subscribe().wait_for(|is_holding| !is_holding).await.unwrap();
+                return Err(ReviewError::Refused("never issued".to_owned()));
+            };
+            answer
+        })
     }
 }
 
@@ -71,6 +81,19 @@ impl FakeReviewer {
 
     fn agent(&self, host: &str) -> String {
         self.issue(AGENT, Some(host), 3600)
+    }
+
+    /// Number of reviews so far.
+    fn reviews(&self) -> usize {
+        *self.reviews.borrow()
+    }
+}
+
+fn accounts() -> ServiceAccounts {
+    ServiceAccounts {
+        namespace: "chainscope".to_owned(),
+        agent: "cs-agent".to_owned(),
+        aggregator: "cs-aggregator".to_owned(),
     }
 }
 
@@ -112,13 +135,8 @@ impl TestService {
         let (serving, serving_receiver) = watch::channel(true);
         let (reviewer, metrics, stop) =
             (Arc::new(FakeReviewer::default()), Metrics::default(), CancellationToken::new());
-        let accounts = ServiceAccounts {
-            namespace: "chainscope".to_owned(),
-            agent: "cs-agent".to_owned(),
-            aggregator: "cs-aggregator".to_owned(),
-        };
         let (server, reports) = Service::new(Config {
-            accounts,
+            accounts: accounts(),
             reviewer: Arc::clone(&reviewer) as Arc<dyn ReviewToken>,
             desired: desired_receiver,
             serving: serving_receiver,
@@ -137,6 +155,14 @@ impl TestService {
         ConfigurationClient::new(remote.connect().await.unwrap())
     }
 
+    /// A client with the given address of the loopback interface.
+    async fn client_at(&self, address: IpAddr) -> ConfigurationClient<Channel> {
+        let ca = Certificate::from_pem(fs::read(self.trust.path().join("ca.crt")).unwrap());
+        let tls = ClientTlsConfig::new().ca_certificate(ca).domain_name("localhost");
+        let endpoint = Endpoint::from_shared(format!("https://{}", self.address)).unwrap().tls_config(tls).unwrap();
+        ConfigurationClient::new(endpoint.local_address(Some(address)).connect().await.unwrap())
+    }
+
     /// Connects an agent with the token and sends a hello.
     async fn agent(&self, token: &str) -> Result<Agent, Status> {
         Agent::connect(&mut self.client().await, token, (1, 1)).await
@@ -153,6 +179,15 @@ impl TestService {
         assert!(matches!(waited, Ok(Ok(()))), "timeout: {what}; {:?}", self.reports.borrow());
         Arc::clone(&self.reports.borrow())
     }
+}
+
+/// The metrics as text.
+fn page(metrics: &Metrics) -> String {
+    let mut registry = prometheus_client::registry::Registry::default();
+    metrics.register(&mut registry);
+    let mut page = String::new();
+    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+    page
 }
 
 #[expect(clippy::disallowed_methods, reason = "compared with timestamps of reports")]

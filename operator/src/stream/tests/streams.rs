@@ -62,14 +62,6 @@ async fn reports_and_disconnects_are_published() {
     assert!(page.contains("config_stream_updates_total{client=\"agent\"} 1"), "{page}");
 }
 
-fn page(metrics: &Metrics) -> String {
-    let mut registry = prometheus_client::registry::Registry::default();
-    metrics.register(&mut registry);
-    let mut page = String::new();
-    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
-    page
-}
-
 #[tokio::test]
 async fn a_stream_ends_when_its_token_expires() {
     let service = TestService::new().await;
@@ -98,7 +90,7 @@ async fn only_the_leader_serves() {
     let token = service.reviewer.agent("h1");
     let status = service.agent(&token).await.err().unwrap();
     assert_eq!(status.code(), Code::Unavailable);
-    assert_eq!(service.reviewer.reviews.load(Ordering::Relaxed), 0, "no token is reviewed");
+    assert_eq!(service.reviewer.reviews(), 0, "no token is reviewed");
 
     service.serving.send_replace(true);
     let mut agent = service.agent(&token).await.unwrap();
