@@ -18,6 +18,10 @@ import permissions
 HERE = pathlib.Path(__file__).parent
 CHART = HERE.parent / "chainscope"
 ROOT = HERE.parent.parent
+# An older chart, from which `lifecycle` upgrades to this one.
+OLDER = ROOT / "e2e/fixtures/chainscope-0.0.10.tgz"
+# Fields of a StatefulSet that every supported version of Kubernetes lets change.
+MUTABLE = {"minReadySeconds", "ordinals", "persistentVolumeClaimRetentionPolicy", "replicas", "template", "updateStrategy"}
 # Kinds of change that Artifact Hub knows.
 CHANGES = {"added", "changed", "deprecated", "removed", "fixed", "security"}
 RELEASE, NAMESPACE = "scope", "chainscope"
@@ -82,6 +86,36 @@ def same_keys(values, schema, place=""):
         same_keys(value, sub, f"{place}/{key}")
 
 
+def workloads(text):
+    return [item for item in manifests.load(text) if manifests.pod_of(item) and item["kind"] != "Pod"]
+
+
+def immutable(item):
+    """Fields of a workload that the API server refuses to change, with the defaults of those that it fills in."""
+    if item["kind"] != "StatefulSet":
+        return {"selector": item["spec"]["selector"]}
+    given = {field: value for field, value in item["spec"].items() if field not in MUTABLE}
+    return {"podManagementPolicy": "OrderedReady", "revisionHistoryLimit": 10} | given
+
+
+def upgradable():
+    """The workloads of an older chart are upgraded: they have their names and immutable fields."""
+    found = []
+    for chart in (OLDER, CHART):
+        accepted, text, error = template({}, chart)
+        if not accepted:
+            fail(chart.name, error)
+            return
+        found.append({manifests.label(item): immutable(item) for item in workloads(text)})
+    older, today = found
+    if len(older) != 3:
+        fail(OLDER.name, f"has other workloads: {', '.join(older)}")
+    for label, fields in older.items():
+        now = today.get(label, {})
+        if changed := [field for field in sorted(fields.keys() | now.keys()) if fields.get(field) != now.get(field)]:
+            fail(label, f"differs in immutable fields from {OLDER.name}: {', '.join(changed)}")
+
+
 def pods_without_versions():
     """Pod templates, selectors and claims of two versions of the chart are the same but for images: a new chart restarts no pod
     that is the same, and changes no immutable field."""
@@ -97,7 +131,7 @@ def pods_without_versions():
             if not accepted:
                 fail("another version of the chart", error)
                 return
-            specs = [item["spec"] for item in manifests.load(text) if manifests.pod_of(item) and item["kind"] != "Pod"]
+            specs = [item["spec"] for item in workloads(text)]
             found.append([(spec["template"], spec["selector"], spec.get("volumeClaimTemplates")) for spec in specs])
     if len(found[0]) != 3 or found[0] != found[1]:
         fail("pod templates", "differ between versions of the chart")
@@ -142,6 +176,7 @@ def main():
     schema = yaml.safe_load((CHART / "values.schema.json").read_text())
     same_keys(yaml.safe_load((CHART / "values.yaml").read_text()), schema)
     pods_without_versions()
+    upgradable()
     annotations()
     explained()
     plain = ROOT / "deploy/manifests/chainscope.yaml"
