@@ -53,19 +53,22 @@ fn documents_and_files_of_the_program_are_sent_once() {
 }
 
 #[test]
-fn a_message_is_sent_once() {
+fn messages_and_chunks_are_sent_once() {
     let server = Server::start();
     let mut records = vec![record(TIME, Kind::Message(message("advertise")))];
     records.push(record(TIME, Kind::Message(message("advertise"))));
     records.extend(with_chunks(message("operation"), &[7; 1_000_000], 0, 65_519));
     server.feed("9732", records);
-    let paths = ["/v2/p2p/0", "/v2/p2p/1", "/v3/message/1", "/v2/p2p/2", "/v2/p2p/2?node_name=9732"];
+    let chunk = |counter| format!("/v3/chunk/1617005682.953928051-local-{counter}");
+    let (first, second) = (chunk(0), chunk(1));
+    let paths = ["/v2/p2p/0", "/v2/p2p/1", "/v3/message/1", "/v2/p2p/2", "/v2/p2p/2?node_name=9732", &*first, &*second];
     let tags: Vec<_> = paths.iter().map(|path| check(&server, path, "private, no-cache")).collect();
     assert!((1..tags.len()).all(|at| !tags[..at].contains(&tags[at])), "{tags:?}");
     assert_eq!(again(&server, "/v2/p2p/0", &tags[1]).status, 200);
+    assert_eq!(again(&server, &first, &tags[6]).status, 200);
 
     // One that may still come, and lists, which grow.
-    for path in ["/v2/p2p/3", "/v2/p2p", "/v2/stats", "/nodes", "/v2/log"] {
+    for path in ["/v2/p2p/3", &*chunk(1000), "/v2/p2p", "/v2/stats", "/nodes", "/v2/log"] {
         let answer = server.get(path);
         assert_eq!((answer.header("etag"), answer.header("cache-control")), (None, Some("no-store")), "{path}");
         assert_eq!(again(&server, path, "*").status, 200, "{path}");

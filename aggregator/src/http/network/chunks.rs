@@ -3,10 +3,12 @@
 use axum::{body::Body, extract::Path, response::Response};
 use chainscope_proto::v1::{Record, record::Kind};
 use chainscope_store::ChunkQuery;
+use prost::Message as _;
 
 use super::{
     super::{
         app::AuthorizedNode,
+        conditional::{Audience, IfNoneMatch, not_modified, tagged},
         list::{self, DEFAULT_LIMIT, Page},
         params::{NodeParameters, Params},
         problem::Problem,
@@ -93,21 +95,32 @@ async fn page(
     ("key" = String, Path, description = "Key of the chunk: `<connection>-<local|remote>-<counter>`."), NodeParameters,
 ), responses(
     (status = 200, description = "The chunk, or null.", body = Option<ChunkView>),
+    (status = 304, description = "The client has it: `If-None-Match` lists its `ETag`."),
     (status = 400, description = "The key is malformed, or several nodes are meant.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 404, description = "There is no such node.", body = Problem, content_type = Problem::MEDIA_TYPE),
     (status = 503, description = "Overloaded.", body = Problem, content_type = Problem::MEDIA_TYPE),
 ))]
-pub(crate) async fn chunk(Path(key): Path<String>, node: AuthorizedNode<ReadChunks>) -> Result<Response, Problem> {
+pub(crate) async fn chunk(
+    Path(key): Path<String>,
+    known: IfNoneMatch,
+    node: AuthorizedNode<ReadChunks>,
+) -> Result<Response, Problem> {
     let (connection, incoming, counter) = require_chunk_key("key", &key)?;
-    let json = node.read(move |store, node, _| {
-        let mut json = Vec::new();
-        match store.chunk(node, connection, incoming, counter)? {
-            Some(Record { time_ns, kind: Some(Kind::Chunk(chunk)), .. }) => {
-                list::push(&mut json, true, &ChunkView::whole(time_ns, &chunk));
-            }
-            _ => json.extend_from_slice(b"null"),
-        }
-        Ok(json)
+    let found = node.read(move |store, node, _| {
+        let Some(record) = store.chunk(node, connection, incoming, counter)? else { return Ok(None) };
+        let Some(Kind::Chunk(chunk)) = &record.kind else { return Ok(None) };
+        // A chunk never changes. Two agents' chunks can have one key: the tag is of the one that is shown.
+        let tag = known.tag(&[node.as_bytes(), &record.encode_to_vec()]);
+        let json = (!known.has(&tag)).then(|| {
+            let mut json = Vec::new();
+            list::push(&mut json, true, &ChunkView::whole(record.time_ns, chunk));
+            json
+        });
+        Ok(Some((json, tag)))
     });
-    Ok(response::json(Body::from(json.await?)))
+    Ok(match found.await? {
+        None => response::json(Body::from("null")),
+        Some((None, tag)) => not_modified(&tag, Audience::Caller),
+        Some((Some(json), tag)) => tagged(response::json(Body::from(json)), &tag, Audience::Caller),
+    })
 }
