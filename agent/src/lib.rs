@@ -59,7 +59,7 @@ mod unsupported;
 mod workers;
 
 pub use agent::{Agent, Running, Status};
-pub use chainscope_ebpf::{Finding, network::CaptureMode};
+pub use chainscope_ebpf::{Error as ProbeError, Finding, network::CaptureMode};
 pub use check::{require_supported, self_check};
 pub use config::{ClusterConfig, Config, ContainerLogs, NodeConfig, NodeLogs, Store, TargetLimits, Watch};
 pub use delivery::uplink::{Link, Remote, Uplink};

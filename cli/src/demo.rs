@@ -37,9 +37,9 @@ const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_MESSAGES: u64 = 40;
 /// What to try after the demo.
 const NEXT: &str = "
-  chainscope run --p2p-port 9732       record the node that listens for peers on port 9732
+  sudo chainscope run --p2p-port 9732  record the node that listens for peers on port 9732
   chainscope messages --live           then: its peers and their messages, live
-  chainscope memory --pid PID          which code holds the memory of any process
+  sudo chainscope memory --pid PID     which code holds the memory of any process
   make images                          images for Kubernetes: docs/kubernetes.md
 
 docs/chainscope.example.toml adds the log and the memory of a node, and more nodes.";

@@ -5,7 +5,7 @@ use chainscope_hygiene::{Escaped, EscapedTruncated};
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Deserialize;
 
-use crate::{api::Api, args::LogsArgs, rows::Source, terminal, time};
+use crate::{api::Api, args::LogsArgs, failure, program, rows::Source, terminal, time};
 
 /// Past log messages without --limit and --since.
 const DEFAULT_LIMIT: u64 = 100;
@@ -31,7 +31,11 @@ pub(crate) fn run(args: LogsArgs) -> anyhow::Result<()> {
     };
     let format = args.output.of_stream(args.follow)?;
     let has_colours = terminal::has_colours();
-    source.print(format, args.follow, args.range.limit(DEFAULT_LIMIT), &mut |row| show(row, has_colours))
+    let shown = source.print(format, args.follow, args.range.limit(DEFAULT_LIMIT), &mut |row| show(row, has_colours));
+    shown.map_err(|error| {
+        let quote = "put text with parentheses, AND, OR or NOT in double quotes";
+        failure::of_parameter(error, "query", &format!("{quote}; `{} logs --help` explains queries", program::name()))
+    })
 }
 
 /// The log messages of the only node.

@@ -1,13 +1,13 @@
 //! `chainscope completions` and `chainscope man`.
 
-use std::{fs, path::Path};
+use std::{fs, io::ErrorKind, path::Path};
 
 use anyhow::Context as _;
 use clap_mangen::Man;
 
 use crate::{
     args::{self, CompletionsArgs, ManArgs},
-    failure::Failure,
+    failure::{self, Failure},
     program, terminal,
 };
 
@@ -42,7 +42,12 @@ fn print(names: &[String]) -> anyhow::Result<()> {
 }
 
 fn write_all(directory: &Path) -> anyhow::Result<()> {
-    let context = || format!("cannot write to {}", directory.display());
-    fs::create_dir_all(directory).with_context(context)?;
-    clap_mangen::generate_to(args::command(), directory).with_context(context)
+    let written = fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(args::command(), directory));
+    let advice = [
+        (ErrorKind::AlreadyExists, "name a directory with --out, not a file"),
+        (ErrorKind::PermissionDenied, "run it as root, or name another directory with --out"),
+    ];
+    written
+        .with_context(|| format!("cannot write to {}", directory.display()))
+        .map_err(|error| failure::of_file(error, &advice))
 }

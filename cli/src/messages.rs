@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr as _;
 use crate::{
     api::{Api, Query},
     args::{Initiator, MessagesArgs, Sender},
-    live,
+    failure, live,
     message_row::Row,
     rows::Source,
     table, terminal, time,
@@ -17,6 +17,11 @@ use crate::{
 const DEFAULT_LIMIT: u64 = 10;
 
 pub(crate) fn run(args: MessagesArgs) -> anyhow::Result<()> {
+    let advice = "name known types with --types, separated by commas; without it all are shown";
+    show(args).map_err(|error| failure::of_parameter(error, "types", advice))
+}
+
+fn show(args: MessagesArgs) -> anyhow::Result<()> {
     let api = args.api.client()?;
     let node: Query = args.node.name().map(|name| ("node_name", name)).into_iter().collect();
     let filters = filters(&args);

@@ -14,7 +14,8 @@ const DELAY: Duration = Duration::from_millis(300);
 /// Interval between two updates.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// A wait that is shown on a terminal, with the time that it has taken; nothing is shown elsewhere.
+/// A wait that is shown on a terminal, with the time that it has taken; nothing is shown elsewhere, nor among the details of
+/// --verbose.
 pub(crate) struct Progress {
     what: String,
     start: Instant,
@@ -25,7 +26,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn start(what: impl Into<String>) -> Self {
-        let is_enabled = io::stderr().is_terminal() && !terminal::is_quiet();
+        let is_enabled = io::stderr().is_terminal() && !terminal::is_quiet() && !terminal::is_verbose();
         Self { what: what.into(), start: Instant::now(), shown: None, is_enabled }
     }
 

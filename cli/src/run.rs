@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -13,7 +14,7 @@ use tracing::{info, warn};
 use crate::{
     args::RunArgs,
     diagnostics,
-    failure::Failure,
+    failure::{self, Failure},
     standalone::{self, Storage},
     terminal,
 };
@@ -23,9 +24,25 @@ const NO_CONFIGURATION: &str = "\
 no configuration file. The shortest one, as ./chainscope.toml or /etc/chainscope/chainscope.toml:
 
     [[nodes]]
-    p2p_port = 9732
+    p2p_port = 9732";
 
-It records the node that listens for peers on port 9732; for that node alone, `chainscope run --p2p-port 9732` does the same.";
+/// What that configuration does.
+const WITHOUT_CONFIGURATION: &str = "it records the node that listens for peers on port 9732; for that node alone, \
+    `sudo chainscope run --p2p-port 9732` does the same";
+
+/// What to do about a configuration file that cannot be read.
+const OTHER_CONFIGURATION: [(ErrorKind, &str); 2] = [
+    (
+        ErrorKind::NotFound,
+        "name an existing file with --config; without it ./chainscope.toml, ./config.toml or \
+         /etc/chainscope/chainscope.toml is read",
+    ),
+    (ErrorKind::PermissionDenied, "run it as root, or name another file with --config"),
+];
+
+/// What to do about a data directory that cannot be written.
+const OTHER_DATA_DIR: [(ErrorKind, &str); 1] =
+    [(ErrorKind::PermissionDenied, "run it as root, or name another directory with --data-dir")];
 
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     chainscope_hygiene::protect_process()?;
@@ -39,9 +56,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     if let Some(listen) = args.listen {
         config.listen = listen;
     }
-    fs::create_dir_all(&config.data_dir)
-        .with_context(|| format!("cannot make the data directory {}", config.data_dir.display()))?;
-    diagnostics::start(Some(&config.data_dir), "info")?;
+    start_log(&config.data_dir).map_err(|error| failure::of_file(error, &OTHER_DATA_DIR))?;
     for warning in warnings {
         warn!("{source}: {warning}");
     }
@@ -56,6 +71,13 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     let stopped = running.stop();
     ended?;
     stopped
+}
+
+/// Makes the data directory, and starts the log in it.
+fn start_log(data_dir: &Path) -> anyhow::Result<()> {
+    let path = data_dir.display();
+    fs::create_dir_all(data_dir).with_context(|| format!("cannot make the data directory {path}"))?;
+    diagnostics::start(Some(data_dir), "info").with_context(|| format!("cannot write the log in {path}"))
 }
 
 /// The configuration, its source for messages, and warnings about it.
@@ -85,9 +107,11 @@ pub(crate) fn default_config() -> Option<PathBuf> {
 pub(crate) fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
     let path = match path {
         Some(path) => path.to_owned(),
-        None => default_config().context(NO_CONFIGURATION)?,
+        None => default_config().ok_or_else(|| Failure::new(NO_CONFIGURATION).hint(WITHOUT_CONFIGURATION))?,
     };
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))
+        .map_err(|error| failure::of_file(error, &OTHER_CONFIGURATION))?;
     let (config, warnings) = Config::parse(&text).with_context(|| path.display().to_string())?;
     Ok(ConfigFile { path, text, config, warnings })
 }
@@ -107,11 +131,15 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 fn require_prerequisites(findings: &[Finding]) -> anyhow::Result<()> {
-    let missing = findings.iter().filter(|finding| finding.is_obstacle()).count();
-    if missing > 0 {
-        return Err(Failure::refused(format!("this machine lacks {missing} of the prerequisites above")).into());
+    let missing: Vec<&Finding> = findings.iter().filter(|finding| finding.is_obstacle()).collect();
+    if missing.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let hint = match missing.iter().any(|finding| finding.name.starts_with("capability ")) {
+        true => "run it as root, or with these capabilities",
+        false => "`chainscope run --help` says which kernels and rights are needed",
+    };
+    Err(Failure::refused(format!("this machine lacks {} of the prerequisites above", missing.len())).hint(hint).into())
 }
 
 /// The host's proc file system, by the configuration if there is one.
@@ -133,6 +161,7 @@ mod tests {
     use chainscope_agent::Finding;
 
     use super::{lines, require_prerequisites};
+    use crate::failure;
 
     #[test]
     fn only_missing_prerequisites_fail_the_check() {
@@ -142,9 +171,11 @@ mod tests {
         require_prerequisites(&findings).unwrap();
         findings.push(finding("tracepoint b", false, false));
         assert!(lines(&findings).ends_with("MISSING tracepoint b: there\n"));
-        assert_eq!(
-            require_prerequisites(&findings).unwrap_err().to_string(),
-            "this machine lacks 1 of the prerequisites above"
-        );
+        let error = require_prerequisites(&findings).unwrap_err();
+        assert_eq!(error.to_string(), "this machine lacks 1 of the prerequisites above");
+        assert!(failure::hint(&error).is_some_and(|hint| hint.contains("run --help")), "{error}");
+        findings.push(finding("capability CAP_BPF", false, false));
+        let error = require_prerequisites(&findings).unwrap_err();
+        assert!(failure::hint(&error).is_some_and(|hint| hint.starts_with("run it as root")), "{error}");
     }
 }

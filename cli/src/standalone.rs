@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    io::ErrorKind,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -13,6 +14,8 @@ use chainscope_spec::Config;
 use chainscope_store::{Store, StoreOptions};
 use tokio::{runtime::Runtime, signal::unix, sync::watch};
 use tracing::warn;
+
+use crate::failure;
 
 /// How long the last records may take to be stored at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -118,6 +121,27 @@ impl Running {
 
 /// Starts agent and aggregator.
 pub(crate) fn start(config: &Config, storage: Storage) -> anyhow::Result<Running> {
+    launch(config, storage).map_err(|error| match advice(&error, config) {
+        Some(advice) => failure::with_hint(error, advice),
+        None => failure::of_probe(error),
+    })
+}
+
+/// What to do about a database or an address that another process has.
+fn advice(error: &anyhow::Error, config: &Config) -> Option<String> {
+    if let Some(chainscope_store::Error::Locked { .. }) = error.downcast_ref::<chainscope_store::Error>() {
+        return Some("stop the other process, or name another directory with --data-dir".to_owned());
+    }
+    match error.downcast_ref::<chainscope_aggregator::Error>()? {
+        chainscope_aggregator::Error::Listen { address, source } if source.kind() == ErrorKind::AddrInUse => {
+            let place = if *address == config.listen { "with --listen" } else { "in the configuration file" };
+            Some(format!("stop the program that listens there, or name another address {place}"))
+        }
+        _ => None,
+    }
+}
+
+fn launch(config: &Config, storage: Storage) -> anyhow::Result<Running> {
     let runtime = Runtime::new()?;
     let store = storage.open(config)?;
     let mut serve = chainscope_aggregator::Config::new(store, config.listen);

@@ -4,7 +4,7 @@
 
 use std::{
     fs::{self, File},
-    io::Read as _,
+    io::{ErrorKind, Read as _},
     path::Path,
 };
 
@@ -13,7 +13,7 @@ use chainscope_hygiene::Escaped;
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, Header};
 
-use crate::{args::SupportBundleArgs, diagnostics, failure, run, standalone, terminal};
+use crate::{api::Api, args::SupportBundleArgs, diagnostics, failure, progress::Progress, run, standalone, terminal};
 
 /// Paths of the API to request, and the names of their responses in the archive.
 const RESPONSES: [(&str, &str); 5] = [
@@ -27,8 +27,17 @@ const RESPONSES: [(&str, &str); 5] = [
 /// Largest part of each log file that is included: its end.
 const MAX_LOG_BYTES: u64 = 8 << 20;
 
+/// What to do about a file that cannot be written.
+const OTHER_FILE: [(ErrorKind, &str); 3] = [
+    (ErrorKind::NotFound, "make its directory, or name another file with --output"),
+    (ErrorKind::IsADirectory, "name a file with --output, not a directory"),
+    (ErrorKind::PermissionDenied, "run it as root, or name another file with --output"),
+];
+
 pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
-    let file = File::create(&args.output).with_context(|| format!("cannot write {}", args.output.display()))?;
+    let file = File::create(&args.output)
+        .with_context(|| format!("cannot write {}", args.output.display()))
+        .map_err(|error| failure::of_file(error, &OTHER_FILE))?;
     let mut bundle = Bundle { archive: Builder::new(GzEncoder::new(file, Compression::default())), notes: Vec::new() };
 
     let found = run::read_config(args.config.as_deref());
@@ -46,14 +55,10 @@ pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
     bundle.add("self-check.txt", run::self_check_text(config).as_bytes())?;
     let url = config.map(|config| format!("http://{}", standalone::reachable(config.listen)));
     let api = args.api.or(url).client()?;
-    for (path, name) in RESPONSES {
-        match api.text(path, &[]) {
-            Ok(text) => bundle.add(name, text.as_bytes())?,
-            Err(error) => bundle.notes.push(format!("{name}: {}", failure::one_line(&error))),
-        }
-    }
+    Progress::during(format!("requesting from {}", api.base()), || bundle.add_responses(&api))?;
     if let Some(config) = config {
-        bundle.add_logs(&diagnostics::directory(&config.data_dir))?;
+        let logs = diagnostics::directory(&config.data_dir);
+        Progress::during("compressing the log", || bundle.add_logs(&logs))?;
     }
     let kernel = fs::read("/proc/version").unwrap_or_default();
     bundle.add("kernel.txt", &kernel)?;
@@ -80,6 +85,17 @@ impl Bundle {
         header.set_size(bytes.len() as u64);
         header.set_mode(0o600);
         self.archive.append_data(&mut header, Path::new("chainscope-support").join(name), bytes)?;
+        Ok(())
+    }
+
+    /// Adds the responses of the server, and notes those that it does not give.
+    fn add_responses(&mut self, api: &Api) -> anyhow::Result<()> {
+        for (path, name) in RESPONSES {
+            match api.text(path, &[]) {
+                Ok(text) => self.add(name, text.as_bytes())?,
+                Err(error) => self.notes.push(format!("{name}: {}", failure::one_line(&error))),
+            }
+        }
         Ok(())
     }
 

@@ -11,11 +11,11 @@ use crate::{failure::Failure, program};
 #[serde(default)]
 pub(super) struct Problem {
     status: u16,
+    /// The kind of error, which never changes; the detail may. Empty in a response of another server.
+    code: String,
     detail: String,
     /// The malformed parameter.
     parameter: Option<String>,
-    /// Names of the nodes that the request may mean.
-    nodes: Option<Vec<String>>,
 }
 
 impl Problem {
@@ -49,22 +49,39 @@ impl Problem {
 
     fn hint(self, status: u16) -> Option<String> {
         let program = program::name();
-        match status {
-            400 if self.nodes.is_some() => Some("--node NAME says which one".to_owned()),
-            400 if self.parameter.as_deref() == Some("node_name") => Some(format!("`{program} nodes` lists the nodes")),
-            401 => Some(
+        match (status, self.code.as_str()) {
+            (_, "node_required" | "ambiguous_node") => Some("--node NAME says which one".to_owned()),
+            (_, "unknown_node") => Some(format!("`{program} nodes` lists the nodes")),
+            (400, _) if self.parameter.as_deref() == Some("node_name") => {
+                Some(format!("`{program} nodes` lists the nodes"))
+            }
+            (401, _) => Some(
                 "--token-file FILE or CHAINSCOPE_TOKEN gives a token; --kube requests one from the cluster".to_owned(),
             ),
-            403 => Some(
-                "the account needs the ClusterRole chainscope-viewer in the namespace of the node; \
-                 `kubectl auth can-i get tezosnodes/messages -n NAMESPACE` checks it"
-                    .to_owned(),
-            ),
-            404 if self.detail.contains("node") => Some(format!("`{program} nodes` lists the nodes")),
-            404 => Some("--api is the URL of a Chainscope API, without a path or with /nodes/NAME".to_owned()),
-            503 => Some("the server is busy or starting: try again in some seconds".to_owned()),
+            (403, _) => Some(format!(
+                "the account needs the ClusterRole chainscope-viewer in the namespace of the node; {}",
+                check_of_permission(&self.detail)
+            )),
+            (404, "" | "unknown_path") => {
+                Some("--api is the URL of a Chainscope API, without a path or with /nodes/NAME".to_owned())
+            }
+            (503, _) => Some("the server is busy or starting: try again in some seconds".to_owned()),
             _ => None,
         }
+    }
+}
+
+/// How to check the permission that the detail of a 403 names, such as `tezosnodes/messages`; if it names none, how to list all.
+fn check_of_permission(detail: &str) -> String {
+    let permission = detail.split(' ').filter_map(|word| word.split_once('/')).find(|(resource, subresource)| {
+        let is_name = !subresource.is_empty() && subresource.bytes().all(|byte| byte.is_ascii_lowercase());
+        is_name && matches!(*resource, "tezosnodes" | "nodetraces")
+    });
+    match permission {
+        Some((resource, subresource)) => format!(
+            "`kubectl auth can-i get {resource}.chainscope.dev --subresource={subresource} -n NAMESPACE` checks it"
+        ),
+        None => "`kubectl auth can-i --list -n NAMESPACE` lists what an account may do".to_owned(),
     }
 }
 
@@ -83,5 +100,35 @@ mod tests {
             "http://a/nodes: 503 Service Unavailable: the database\\u{a}is busy (request 4711)"
         );
         assert_eq!(shown(StatusCode::NOT_FOUND), "http://a/nodes: 404 Not Found: the database\\u{a}is busy");
+    }
+
+    fn hint(status: u16, body: &str) -> Option<String> {
+        Problem::parse(body).hint(status)
+    }
+
+    #[test]
+    fn the_code_of_an_error_decides_on_its_hint() {
+        let nodes = Some("`chainscope nodes` lists the nodes".to_owned());
+        assert_eq!(hint(404, r#"{"code":"unknown_node","detail":"gone"}"#), nodes);
+        assert_eq!(hint(400, r#"{"code":"invalid_parameter","parameter":"node_name"}"#), nodes);
+        let ambiguous = r#"{"code":"ambiguous_node","parameter":"node_name","nodes":["a","b"]}"#;
+        assert_eq!(hint(400, ambiguous), Some("--node NAME says which one".to_owned()));
+        assert_eq!(hint(404, r#"{"code":"unknown_process","detail":"no such process of the node"}"#), None);
+        assert!(hint(404, "<p>no such node</p>").is_some_and(|hint| hint.starts_with("--api is the URL")));
+    }
+
+    #[test]
+    fn the_refused_permission_is_checked() {
+        let check = |detail: &str| hint(403, &serde_json::json!({ "code": "forbidden", "detail": detail }).to_string());
+        for (resource, subresource) in [("tezosnodes", "logs"), ("nodetraces", "trace")] {
+            let shown = check(&format!("alice may not get {resource}/{subresource} of a/b: no"));
+            let command =
+                format!("`kubectl auth can-i get {resource}.chainscope.dev --subresource={subresource} -n NAMESPACE`");
+            assert!(shown.as_ref().is_some_and(|hint| hint.contains(&command)), "{shown:?}");
+        }
+        for other in ["there is no node that alice may get logs of", "tezosnodes/`rm`", "pods/log"] {
+            let shown = check(other);
+            assert!(shown.as_ref().is_some_and(|hint| hint.contains("can-i --list")), "{shown:?}");
+        }
     }
 }

@@ -23,6 +23,11 @@ pub(crate) struct DbArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DbCommand {
     /// Read all of the database and check that it is complete and agrees with itself; exit code 1 if not
+    #[command(after_help = "\
+Examples:
+  chainscope db check
+  chainscope db check --data-dir /var/lib/chainscope
+  chainscope db check -o json | jq .problem_count")]
     Check {
         #[command(flatten)]
         output: OutputArgs,
@@ -31,12 +36,20 @@ pub(crate) enum DbCommand {
     ///
     /// On the same file system the files are linked, which takes no time and no space; such a copy does not outlive the disk.
     /// Full-text indexes are not in it: they are made again when a server opens it.
+    #[command(after_help = "\
+Examples:
+  chainscope db backup /mnt/backup/monday
+  chainscope db backup /mnt/backup/monday --data-dir /var/lib/chainscope")]
     Backup {
         /// Directory to create
         #[arg(value_name = "DIRECTORY")]
         to: PathBuf,
     },
     /// Make a database from a backup, in a data directory that has none
+    #[command(after_help = "\
+Examples:
+  chainscope db restore /mnt/backup/monday
+  chainscope db restore /mnt/backup/monday --data-dir /var/lib/chainscope")]
     Restore {
         /// Directory of the backup, which stays as it is
         #[arg(value_name = "BACKUP")]
@@ -45,6 +58,10 @@ pub(crate) enum DbCommand {
     /// Sort all files and give back the space of what was evicted; needs as much free space as the database takes
     ///
     /// A running server does so by itself, bit by bit.
+    #[command(after_help = "\
+Examples:
+  chainscope db compact
+  chainscope db compact --config /etc/chainscope/chainscope.toml")]
     Compact,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct MemoryArgs {
 const MEMORY_EXAMPLES: &str = "\
 Examples:
   chainscope memory tezos/rolling --reverse --kube
-  chainscope memory --pid $(pidof postgres | cut -d' ' -f1) --for 1m
+  sudo chainscope memory --pid $(pidof postgres | cut -d' ' -f1) --for 1m
   chainscope memory --diff 1day                what has grown since yesterday
 In a browser: /v1/flamegraph. For `go tool pprof`: /v1/pprof.";
 

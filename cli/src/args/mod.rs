@@ -61,11 +61,11 @@ pub(crate) struct Cli {
 
 const FIRST_STEPS: &str = "\
 First steps:
-  chainscope run --p2p-port 9732         record the node of this P2P port
+  sudo chainscope run --p2p-port 9732    record the node of this P2P port
   chainscope messages --live             its peers and messages, as a live table
   chainscope message 1104                a message, decoded, beside its bytes
   chainscope logs -f                     what it logs
-  chainscope memory --pid 4711           which code holds a process's memory
+  sudo chainscope memory --pid 4711      which code holds a process's memory
   chainscope nodes --kube                the nodes that are recorded in a cluster
   curl 'localhost:17732/v2/p2p?limit=5'  the newest five messages, as JSON
   http://localhost:17732/docs            the API in a browser

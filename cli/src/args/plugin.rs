@@ -17,7 +17,8 @@ First steps:
 Exit codes:
   0  success
   1  error
-  2  wrong command line, or a right or a prerequisite is missing";
+  2  wrong command line, or a right or a prerequisite is missing
+  3  latency compare: a function is slower; 4: inconclusive (--fail-on)";
 
 /// The command line under the name that this program was started with.
 pub(crate) fn command() -> Command {

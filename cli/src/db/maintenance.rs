@@ -15,6 +15,7 @@ use super::progress::report;
 use crate::{
     args::{DbArgs, DbCommand, Format},
     failure::Failure,
+    progress::Progress,
     run::{default_config, read_config},
     terminal,
 };
@@ -45,7 +46,8 @@ fn configured_data_dir(config: Option<&Path>) -> anyhow::Result<PathBuf> {
 }
 
 fn open(database: &Path) -> anyhow::Result<Offline> {
-    Offline::open(database).map_err(|error| advise(error, database))
+    let opened = Progress::during(format!("opening {}", database.display()), || Offline::open(database));
+    opened.map_err(|error| advise(error, database))
 }
 
 fn check(database: &Path, format: Format) -> anyhow::Result<()> {

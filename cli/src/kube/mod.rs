@@ -38,10 +38,12 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Finds the aggregator and makes it reachable. `has_token`: the command line gives one.
     pub(crate) fn connect(options: &Options, has_token: bool) -> anyhow::Result<Self> {
-        let mut progress = Progress::start("finding the aggregator by kubectl");
+        Progress::during("finding the aggregator by kubectl", || Self::find(options, has_token))
+    }
+
+    fn find(options: &Options, has_token: bool) -> anyhow::Result<Self> {
         let kubectl = Kubectl::new(options.context.clone());
         let aggregator = discovery::find(&kubectl, options.namespace.as_deref())?;
-        progress.tick();
         let token = match aggregator.auth.as_str() {
             _ if has_token => None,
             "none" => None,
@@ -56,9 +58,7 @@ impl Cluster {
                 return Err(failure.hint("--token-file FILE or CHAINSCOPE_TOKEN gives it").into());
             }
         };
-        progress.tick();
         let ca = aggregator.ca(&kubectl)?;
-        progress.tick();
         let Aggregator { namespace, service, port, .. } = &aggregator;
         let forward = PortForward::start(kubectl, namespace, service, *port)?;
         let scheme = if ca.is_some() { "https" } else { "http" };

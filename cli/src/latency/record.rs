@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io::ErrorKind,
     path::Path,
     sync::atomic::Ordering,
     time::{Duration, Instant},
@@ -17,7 +18,8 @@ use chainscope_latency::{Block, RunId, database::Database};
 
 use crate::{
     args::{ProbedExits, RecordArgs, RecordedProcess},
-    failure::Failure,
+    failure::{self, Failure},
+    progress::Progress,
     signals::stop_flag,
     terminal,
 };
@@ -33,12 +35,9 @@ pub(super) fn run(db: &Path, args: &RecordArgs) -> anyhow::Result<()> {
     for process in processes {
         let mut options = options(args);
         options.tags.extend(process.and_then(|process| process.tag.clone()));
-        let program = Program::open(process.map(|process| process.pid), args.exe.as_deref())?;
-        let mut plan = Plan::new(program, &asked.spans, &options).map_err(advise)?;
-        if let Some(transactions) = &asked.transactions {
-            plan = plan.with_transactions(transactions, &options)?;
-        }
-        plan.note_inlined();
+        let pid = process.map(|process| process.pid);
+        let plan = Progress::during("reading symbols", || plan(pid, args.exe.as_deref(), &asked, &options));
+        let plan = plan.map_err(advise)?;
         show(&plan);
         planned.push((plan, options));
     }
@@ -46,6 +45,16 @@ pub(super) fn run(db: &Path, args: &RecordArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     record(db, args, &planned)
+}
+
+/// Reads the symbols of a program, and chooses what is timed.
+fn plan(pid: Option<u32>, exe: Option<&Path>, asked: &Asked, options: &RecordOptions) -> Result<Plan, RecordError> {
+    let mut plan = Plan::new(Program::open(pid, exe)?, &asked.spans, options)?;
+    if let Some(transactions) = &asked.transactions {
+        plan = plan.with_transactions(transactions, options)?;
+    }
+    plan.note_inlined();
+    Ok(plan)
 }
 
 fn options(args: &RecordArgs) -> RecordOptions {
@@ -107,7 +116,7 @@ fn pattern(text: &str) -> Result<Pattern, Failure> {
     text.parse().map_err(|error| Failure::refused(format!("{text}: {error}")))
 }
 
-/// An error of the plan, with what to do about it.
+/// An error of the plan or of the probe, with what to do about it.
 fn advise(error: RecordError) -> anyhow::Error {
     match &error {
         RecordError::Find(FindError::TooMany { count, .. }) => {
@@ -115,7 +124,10 @@ fn advise(error: RecordError) -> anyhow::Error {
             Failure::refused(error.to_string()).hint(hint).into()
         }
         RecordError::OcamlReturns(_) => Failure::refused(error.to_string()).hint("leave out --exits return").into(),
-        _ => error.into(),
+        RecordError::File { cause, .. } if cause.kind() == ErrorKind::PermissionDenied => {
+            Failure::not_permitted(error.to_string()).into()
+        }
+        _ => failure::of_probe(error),
     }
 }
 
@@ -182,7 +194,7 @@ fn record(db: &Path, args: &RecordArgs, planned: &[(Plan, RecordOptions)]) -> an
     let mut database = Database::create_or_open(db)?;
     // All are attached before a run is begun in the file.
     let attached = planned.iter().map(|(plan, options)| attach(plan, options));
-    let attached = attached.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let attached = attached.collect::<Result<Vec<_>, _>>().map_err(advise)?.into_iter();
     let mut recordings =
         attached.map(|recorder| Recording::begin(&mut database, recorder)).collect::<anyhow::Result<Vec<_>>>()?;
     let block = Duration::from_secs(args.timeslice);

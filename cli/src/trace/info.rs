@@ -1,8 +1,7 @@
 //! `chainscope trace info`: what is in a recording.
 
-use std::{fmt::Write as _, fs::File, io::BufReader, path::Path};
+use std::{fmt::Write as _, io::BufReader, path::Path};
 
-use anyhow::Context as _;
 use bytesize::ByteSize;
 use chainscope_hygiene::{Escaped, EscapedJson};
 use chainscope_trace::{
@@ -12,13 +11,12 @@ use chainscope_trace::{
 };
 use serde_json::{Map, Value, json};
 
+use super::recording;
 use crate::terminal;
 
 pub(super) fn run(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let name = || path.display().to_string();
-    let file = File::open(path).with_context(name)?;
-    let size = file.metadata().with_context(name)?.len();
-    let info = Info::read(BufReader::new(file)).with_context(name)?;
+    let (size, info) = recording::read(path, |file| Ok((file.metadata()?.len(), Info::read(BufReader::new(file))?)))?;
     if as_json {
         let object = object(&name(), size, &info).to_string();
         return terminal::line(&EscapedJson(&object).to_string());

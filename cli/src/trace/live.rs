@@ -1,11 +1,12 @@
 //! Views of a running program: the probe is attached to the tracepoints that the view shows.
 
 use anyhow::{Context as _, bail};
-use chainscope_agent::trace::{Observed, ProbeSource, TraceOptions, Wanted};
+use chainscope_agent::trace::{AttachError, Observed, ProbeSource, TraceOptions, Wanted};
 use chainscope_trace::{Pattern, Source, view::View};
 
 use crate::{
     args::trace::{Live, Program},
+    failure,
     progress::Progress,
     terminal, tracepoints,
 };
@@ -67,11 +68,22 @@ pub(super) fn attach(live: &Live, view: &dyn View, is_raw: bool) -> anyhow::Resu
                 pages /= 2;
                 terminal::note(&format!("the ring buffer has {pages} pages only: {error}"));
             }
-            attached => break attached?,
+            attached => break attached.map_err(advise)?,
         }
     };
     source.skipped().iter().for_each(|skipped| note(&skipped.to_string()));
     Ok(source)
+}
+
+/// The error with the next step.
+fn advise(error: AttachError) -> anyhow::Error {
+    match error {
+        AttachError::File { .. } => failure::with_hint(error, tracepoints::PROGRAM),
+        AttachError::Nothing { .. } => {
+            failure::with_hint(error, "`chainscope tracepoints` lists the tracepoints of a program")
+        }
+        _ => failure::of_probe(error),
+    }
 }
 
 /// Shows what the source has to say.

@@ -14,7 +14,8 @@ use chainscope_trace::{
     view::{Lines, Raw, View},
 };
 
-use super::recording::PROGRAM;
+use super::recording::{EXISTING, PROGRAM};
+use crate::{failure, terminal};
 
 /// A view that writes to a file. Its last line is the accounting, as that of every other.
 pub(super) struct Packets {
@@ -31,8 +32,9 @@ impl Packets {
     /// Says how the file ended.
     pub(super) fn end(self) -> anyhow::Result<()> {
         let path = self.path.display();
-        let writer = self.writer.with_context(|| format!("cannot write {path}"))?;
-        eprintln!("{} messages written to {path}", writer.map_or(0, |writer| writer.messages()));
+        let written = self.writer.with_context(|| format!("cannot write {path}"));
+        let writer = written.map_err(|error| failure::of_file(error, &EXISTING))?;
+        terminal::note(&format!("{} messages written to {path}", writer.map_or(0, |writer| writer.messages())));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, BufWriter, Write as _},
+    io::{self, BufReader, BufWriter, ErrorKind, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -15,11 +15,32 @@ use chainscope_trace::{
     archive::{Ending, Item, Reader, Writer},
 };
 
+use crate::{failure, terminal};
+
 /// What writes recordings.
 pub(super) const PROGRAM: &str = concat!("chainscope ", env!("CARGO_PKG_VERSION"));
 
 /// What is recorded is in the file after this time at most.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What to do about a file that exists: it may be a recording of more than can be recorded again.
+pub(super) const EXISTING: [(ErrorKind, &str); 1] =
+    [(ErrorKind::AlreadyExists, "name another file: an existing one is not overwritten")];
+const RECORD: &str = "`chainscope trace any '*:*' --pid PID --record FILE` writes a recording";
+/// What to do about a file that is no recording, or does not exist.
+const NO_RECORDING: [(ErrorKind, &str); 2] = [(ErrorKind::NotFound, RECORD), (ErrorKind::InvalidData, RECORD)];
+
+/// Opens a recording and reads from it.
+pub(super) fn read<T>(path: &Path, read: impl FnOnce(File) -> io::Result<T>) -> anyhow::Result<T> {
+    let found = File::open(path).and_then(read).with_context(|| path.display().to_string());
+    found.map_err(|error| failure::of_file(error, &NO_RECORDING))
+}
+
+/// Creates a file that does not exist.
+fn create(path: &Path) -> anyhow::Result<File> {
+    let created = File::create_new(path).with_context(|| path.display().to_string());
+    created.map_err(|error| failure::of_file(error, &EXISTING))
+}
 
 /// A recording that is open.
 pub(super) struct Recording {
@@ -29,18 +50,17 @@ pub(super) struct Recording {
 
 impl Recording {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let file = File::open(path).with_context(|| path.display().to_string())?;
-        let reader = Reader::new(BufReader::new(file)).with_context(|| path.display().to_string())?;
+        let reader = read(path, |file| Reader::new(BufReader::new(file)))?;
         Ok(Self { path: path.to_owned(), reader })
     }
 
     /// Says so if the file was cut.
     pub(super) fn check_ending(&self) {
         if self.reader.ending() == Some(Ending::Cut) {
-            eprintln!(
+            terminal::note(&format!(
                 "chainscope: {} was cut, or is still being written: losses up to there are not known",
                 EscapedTruncated(&self.path.to_string_lossy())
-            );
+            ));
         }
     }
 }
@@ -78,8 +98,7 @@ pub(super) struct Recorder<'a> {
 impl<'a> Recorder<'a> {
     /// Begins a recording; an existing file is not overwritten.
     pub(super) fn new(source: &'a mut dyn Source, path: &Path) -> anyhow::Result<Self> {
-        let file = File::create_new(path).with_context(|| path.display().to_string())?;
-        let writer = Writer::new(BufWriter::new(file), PROGRAM, source.start(), &source.attachments());
+        let writer = Writer::new(BufWriter::new(create(path)?), PROGRAM, source.start(), &source.attachments());
         let writer = writer.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { source, writer, path: path.to_owned(), flushed: Instant::now() })
     }
@@ -132,8 +151,8 @@ impl Source for Recorder<'_> {
 /// Copies the selected events. The accounting of the copy is that of the recording.
 pub(super) fn copy(from: &Path, to: &Path, selection: &Selection) -> anyhow::Result<()> {
     let mut recording = Recording::open(from)?;
-    // An existing file is not overwritten: it may be the recording itself.
-    let file = File::create_new(to).with_context(|| to.display().to_string())?;
+    // An existing file may be the recording itself.
+    let file = create(to)?;
     let writing = || format!("cannot write {}", to.display());
     let start = recording.start();
     let mut writer = Writer::new(BufWriter::new(file), PROGRAM, start, &[]).with_context(writing)?;
@@ -155,7 +174,7 @@ pub(super) fn copy(from: &Path, to: &Path, selection: &Selection) -> anyhow::Res
     };
     let mut file = writer.finish(&recording.accounting()).with_context(writing)?;
     file.flush().with_context(writing)?;
-    eprintln!("{copied} of {seen} events copied");
+    terminal::note(&format!("{copied} of {seen} events copied"));
     recording.check_ending();
     ended.with_context(|| from.display().to_string())
 }

@@ -13,8 +13,13 @@ use globset::{Glob, GlobMatcher};
 
 use crate::{
     args::{Format, TracepointsArgs},
+    failure::{self, Failure},
     terminal,
 };
+
+/// What to do about a file that cannot be read.
+pub(crate) const PROGRAM: &str =
+    "name the executable of the program or one of its libraries, or with --pid a process that runs it";
 
 /// A file with tracepoints.
 struct Listed {
@@ -71,7 +76,12 @@ pub(crate) fn run(args: &TracepointsArgs) -> anyhow::Result<()> {
                 eprintln!("chainscope: {}: {}", EscapedTruncated(&file.path), EscapedTruncated(&cause));
             }
         }
-        bail!("no tracepoints of {} found (no readable notes in a section .note.stapsdt)", source(args));
+        let found = format!("no tracepoints of {} found (no readable notes in a section .note.stapsdt)", source(args));
+        let hint = match args.provider {
+            Some(_) => "leave out --provider to list those of all providers",
+            None => "a program has tracepoints if it was built with them (sys/sdt.h); docs/tracepoints.md says more",
+        };
+        return Err(Failure::new(found).hint(hint).into());
     }
     let findings: usize = files.iter().flat_map(|file| &file.contract).map(|agreed| agreed.findings.len()).sum();
     if args.check && files.iter().all(|file| file.contract.is_none()) {
@@ -120,7 +130,9 @@ fn source(args: &TracepointsArgs) -> String {
 
 fn files(args: &TracepointsArgs) -> anyhow::Result<Vec<Listed>> {
     if let Some(path) = &args.file {
-        let image = trace::image_of_file(path).with_context(|| path.display().to_string())?;
+        let image = trace::image_of_file(path)
+            .with_context(|| path.display().to_string())
+            .map_err(|error| failure::with_hint(error, PROGRAM))?;
         let path = path.to_string_lossy().into_owned();
         return Ok(vec![Listed { path, is_deleted: false, image: Ok(image), processes: Vec::new(), contract: None }]);
     }

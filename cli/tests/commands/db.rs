@@ -52,6 +52,15 @@ fn largest(dir: &Path, extension: &str) -> PathBuf {
     files.max_by_key(|path| fs::metadata(path).expect("exists").len()).expect("a file")
 }
 
+/// Inverts some bytes within a file.
+fn damage(path: &Path) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).expect("opens");
+    let middle = file.metadata().expect("exists").len() / 3;
+    let mut bytes = [0; 64];
+    file.read_exact_at(&mut bytes, middle).expect("reads");
+    file.write_all_at(&bytes.map(|byte| !byte), middle).expect("writes");
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
@@ -147,12 +156,7 @@ fn a_damaged_file_is_found_by_a_check_and_a_damaged_backup_is_not_restored() {
     let backup = dir.path().join("backup");
     stdout(&["db", "backup", text(&backup), "--data-dir", data]);
 
-    let table = largest(&database, "sst");
-    let file = fs::OpenOptions::new().read(true).write(true).open(&table).expect("opens");
-    let middle = file.metadata().expect("exists").len() / 3;
-    let mut bytes = [0; 64];
-    file.read_exact_at(&mut bytes, middle).expect("reads");
-    file.write_all_at(&bytes.map(|byte| !byte), middle).expect("writes");
+    damage(&largest(&database, "sst"));
     let Output { status, stdout: found, stderr } =
         chainscope(&["db", "check", "--data-dir", data]).output().expect("it starts");
     let [found, stderr] = [found, stderr].map(|bytes| String::from_utf8(bytes).expect("UTF-8"));
@@ -231,6 +235,76 @@ fn a_database_of_another_user_is_refused_with_the_next_step() {
     }
 }
 
+/// A command and its output in a transcript.
+fn transcribe(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = chainscope(arguments);
+    command.env("COLUMNS", "80").current_dir(directory);
+    snapshots::transcribe(&mut command, &snapshots::command_line(arguments))
+}
+
+/// A transcript without the sizes of files, which differ from run to run.
+fn without_sizes(transcript: &str) -> String {
+    let mut words = transcript.split(' ').peekable();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        let is_size = word.parse::<f64>().is_ok() && words.next_if(|unit| ["B", "KiB", "MiB"].contains(unit)).is_some();
+        kept.push(if is_size { "SIZE" } else { word });
+    }
+    kept.join(" ")
+}
+
+/// A transcript without its numbers: those of files, checksums and places of a damaged database differ from run to run.
+fn without_numbers(transcript: &str) -> String {
+    let mut kept = String::new();
+    for character in transcript.chars() {
+        match character.is_ascii_digit() {
+            true if kept.ends_with('N') => {}
+            true => kept.push('N'),
+            false => kept.push(character),
+        }
+    }
+    kept
+}
+
+/// What each command says that succeeds, and what a check says of a damaged database.
+#[test]
+fn output_of_maintenance() {
+    let dir = data_dir();
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (backup, restored) = (scratch.path().join("backup"), scratch.path().join("restored"));
+    let (data, backup, restored) = (text(dir.path()), text(&backup), text(&restored));
+    let named = [(data, "/var/lib/chainscope"), (backup, "/mnt/backup"), (restored, "/srv/chainscope")];
+    let run = |arguments: &[&str]| {
+        let transcript = transcribe(scratch.path(), arguments);
+        named.iter().fold(transcript, |text, (path, name)| text.replace(path, name))
+    };
+    let sound = [
+        run(&["db", "compact", "--data-dir", data]),
+        run(&["db", "check", "--data-dir", data, "-o", "jsonl"]),
+        run(&["db", "backup", backup, "--data-dir", data]),
+        run(&["db", "restore", backup, "--data-dir", restored]),
+    ];
+    damage(&largest(&dir.path().join("db"), "sst"));
+    let damaged = [
+        run(&["db", "check", "--data-dir", data]),
+        run(&["db", "check", "--data-dir", data, "-o", "json"]),
+        run(&["db", "check", "--data-dir", data, "-o", "jsonl", "-q"]),
+    ];
+    snapshots::compare(&(without_sizes(&sound.concat()) + &without_numbers(&damaged.concat())), "db-output");
+}
+
+#[test]
+fn help() {
+    let mut transcript = String::new();
+    for columns in [80, 200] {
+        for command in ["check", "backup", "restore", "compact"] {
+            let arguments = ["db", command, "--help"];
+            transcript += &snapshots::transcribe_at(Some(columns), &mut chainscope(&arguments), &arguments);
+        }
+    }
+    snapshots::compare(&transcript, "db-help");
+}
+
 /// Every error, as a user sees it.
 #[test]
 fn errors_have_the_next_step() {
@@ -239,11 +313,7 @@ fn errors_have_the_next_step() {
     let (data, backup, empty) = (dir.path(), scratch.path().join("backup"), scratch.path().join("empty"));
     fs::create_dir(&empty).expect("creates");
     let mut transcript = String::new();
-    let mut run = |arguments: &[&str]| {
-        let mut command = chainscope(arguments);
-        command.env("COLUMNS", "80").current_dir(scratch.path());
-        transcript += &snapshots::transcribe(&mut command, &snapshots::command_line(arguments));
-    };
+    let mut run = |arguments: &[&str]| transcript += &transcribe(scratch.path(), arguments);
     let (data, backup, empty) = (text(data), text(&backup), text(&empty));
     run(&["db", "check"]);
     run(&["db", "check", "--config", "missing.toml"]);

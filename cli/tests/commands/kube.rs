@@ -251,6 +251,7 @@ fn a_plugin_of_kubectl_requests_from_the_cluster() {
     assert!(text(&run(&["nodes"])).contains("9732"));
     let help = text(&run(&["--help"]));
     assert!(help.contains("Usage: kubectl chainscope ") && !help.contains("  demo  "), "{help}");
+    assert!(help.contains("\n  3  latency compare: "), "every exit code: {help}");
     let help = text(&run(&["messages", "--help"]));
     assert!(help.contains("Usage: kubectl chainscope messages"), "{help}");
     assert!(help.contains("\n  kubectl chainscope messages --since 5m\n"), "{help}");

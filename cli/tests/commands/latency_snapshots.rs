@@ -125,6 +125,28 @@ fn runs_of_a_file() {
 }
 
 #[test]
+fn runs_are_exported_and_imported() {
+    let directory = tempfile::tempdir().expect("created");
+    let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    let paths = ["latency.db", "other.db", "probes.db", "metrics.json"].map(path);
+    let [db, other, probes, metrics] = paths.each_ref().map(String::as_str);
+    let mut database = Database::create_or_open(Path::new(db)).expect("created");
+    runs().iter().for_each(|run| database.insert(run).expect("written"));
+    let mut text = String::new();
+    for arguments in [
+        &["latency", "export", probes, "1.4.0-b3", "--db", db][..],
+        &["latency", "export", probes, "1.4.0-b4", "--db", db],
+        &["latency", "export", metrics, "latest", "--format", "otlp", "--db", db],
+        &["latency", "import", probes, "--db", other],
+        &["latency", "import", probes, "--db", other],
+        &["latency", "list", "--db", other],
+    ] {
+        text += &transcribe(&mut chainscope(arguments), &command_line(arguments));
+    }
+    compare(&text.replace(&format!("{}/", directory.path().display()), ""), "latency-files");
+}
+
+#[test]
 fn runs_of_a_server() {
     let mut server = Server::start();
     server.feed(runs().iter().flat_map(records).collect());
@@ -136,8 +158,10 @@ fn runs_of_a_server() {
 fn help() {
     let mut text = String::new();
     for columns in ["80", "200"] {
-        for command in ["list", "report", "compare", "transactions", "import", "export"] {
-            let arguments = ["latency", command, "--help"];
+        for command in
+            [&[][..], &["record"], &["list"], &["report"], &["compare"], &["transactions"], &["import"], &["export"]]
+        {
+            let arguments = [&["latency"][..], command, &["--help"]].concat();
             let mut command = chainscope(&arguments);
             command.env("COLUMNS", columns);
             text += &transcribe(&mut command, &format!("{}    # {columns} columns", command_line(&arguments)));

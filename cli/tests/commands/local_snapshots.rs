@@ -10,7 +10,7 @@ use crate::{
     chainscope,
     server::{Server, metadata},
     snapshots::{compare, transcribe_at},
-    trace::recording,
+    trace::{chain_recording, recording},
 };
 
 /// A transcript of commands in a directory.
@@ -73,6 +73,23 @@ fn recordings() {
     transcript.check("trace");
 }
 
+#[test]
+fn recordings_of_blocks_coins_and_wallets() {
+    let directory = tempfile::tempdir().expect("a directory");
+    chain_recording(&directory);
+    let mut transcript = Transcript { directory: directory.path(), text: String::new() };
+    for view in [&["blocks", "0", "0", "100"][..], &["utxocache"], &["utxos"], &["coins"]] {
+        let arguments = [&["trace", "replay", "chain.trace"], view].concat();
+        transcript.run(Some(80), &arguments);
+        transcript.run(None, &[&arguments[..], &["--json"]].concat());
+    }
+    fs::write(directory.path().join("not.trace"), "no recording").expect("written");
+    for wrong in ["not.trace", "missing.trace"] {
+        transcript.run(Some(80), &["trace", "replay", wrong, "blocks", "0", "0", "100"]);
+    }
+    transcript.check("trace-chain");
+}
+
 /// Of a program whose notes are written in assembly, so that they do not depend on the compiler.
 #[test]
 fn tracepoints() {
@@ -97,6 +114,9 @@ fn tracepoints() {
     transcript.run(Some(80), &["tracepoints", "node"]);
     transcript.run(None, &["tracepoints", "node", "--contract", "tapyrus", "--json"]);
     transcript.run(Some(80), &["tracepoints", "node", "--contract", "tapyrus", "--check"]);
+    for format in ["json", "jsonl"] {
+        transcript.run(None, &["tracepoints", "node", "--contract", "tapyrus", "--check", "-o", format]);
+    }
     transcript.run(Some(80), &["tracepoints", "node", "--provider", "nothing"]);
     transcript.run(Some(80), &["tracepoints", "node", "--contract", "unknown"]);
     transcript.run(Some(80), &["tracepoints", "missing"]);

@@ -320,6 +320,7 @@ fn without_a_server() {
     for command in ["nodes", "messages", "connections", "logs", "stats", "memory"] {
         transcript.run(Some(80), &[command]);
     }
+    transcript.run(Some(80), &["message", "1104"]);
     transcript.run(Some(80), &["messages", "-v"]);
     transcript.check("unreachable");
 }

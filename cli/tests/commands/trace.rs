@@ -83,14 +83,58 @@ fn accounting() -> Accounting {
 const LAST_LINE: &str = "7 hits = 6 delivered + 1 dropped (net:outbound_message: ring_full 1)";
 
 pub(crate) fn recording(directory: &TempDir) -> PathBuf {
-    let path = directory.path().join("node.trace");
+    write(directory.path().join("node.trace"), &events(), &accounting())
+}
+
+fn write(path: PathBuf, events: &[Event], accounting: &Accounting) -> PathBuf {
     let mut writer = Writer::new(fs::File::create(&path).expect("valid"), "test", START, &[]).expect("valid");
-    for event in events() {
-        writer.event(&event).expect("valid");
+    for event in events {
+        writer.event(event).expect("valid");
         writer.flush().expect("valid");
     }
-    writer.finish(&accounting()).expect("valid");
+    writer.finish(accounting).expect("valid");
     path
+}
+
+/// A recording of two blocks, coins, a flush and a transaction of a wallet.
+pub(crate) fn chain_recording(directory: &TempDir) -> PathBuf {
+    let hash = |byte: u8| Value::bytes(vec![byte; 32]);
+    let block = |byte: u8, height: i64, duration_ns: i64| {
+        let counts = [Value::Unsigned(3_000), Value::Signed(7_000), Value::Signed(9_000)];
+        [hash(byte), Value::Signed(height)].into_iter().chain(counts).chain([Value::Signed(duration_ns)]).collect()
+    };
+    let coin = |index: u64, value: i64| {
+        let place = [hash(0xcd), Value::Unsigned(index), Value::Unsigned(840_001)];
+        place.into_iter().chain([Value::Signed(value), Value::Bool(index == 0)]).collect()
+    };
+    let (wallet, flushed) = (Value::text("hot"), [Value::Unsigned(100), Value::Unsigned(123_456), Value::Bool(false)]);
+    let hits: [(&str, &str, Vec<Value>); 8] = [
+        ("validation", "block_connected", block(0x11, 840_000, 150_000_000)),
+        ("validation", "block_connected", block(0x22, 840_001, 40_000_000)),
+        ("utxocache", "add", coin(0, 5_000_000_000)),
+        ("utxocache", "spent", coin(1, 1_000)),
+        ("utxocache", "uncache", coin(2, 2_000)),
+        ("utxocache", "flush", [Value::Signed(1_500), Value::Unsigned(2)].into_iter().chain(flushed).collect()),
+        (
+            "coin_selection",
+            "selected_coins",
+            vec![wallet.clone(), Value::text("bnb"), Value::Signed(1_000), Value::Signed(20), Value::Signed(1_200)],
+        ),
+        (
+            "coin_selection",
+            "normal_create_tx_internal",
+            vec![wallet, Value::Bool(true), Value::Signed(141), Value::Signed(-1)],
+        ),
+    ];
+    let hit = |(sequence, (provider, name, arguments))| event(&attachment(provider, name), sequence, arguments);
+    let events: Vec<Event> = (0..).zip(hits).map(hit).collect();
+    let mut nothing_lost = Accounting { tracepoints: BTreeMap::new(), ..accounting() };
+    for event in &events {
+        let counts = nothing_lost.tracepoints.entry(event.attachment.full_name()).or_default();
+        counts.hits += 1;
+        counts.delivered += 1;
+    }
+    write(directory.path().join("chain.trace"), &events, &nothing_lost)
 }
 
 fn trace(arguments: &[&str], file: &Path) -> Output {

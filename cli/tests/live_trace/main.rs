@@ -10,5 +10,6 @@ mod processes;
 mod record;
 mod relay;
 mod replays;
+mod rights;
 mod scripts;
 mod support;

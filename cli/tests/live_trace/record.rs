@@ -7,16 +7,17 @@ use std::{
 
 use chainscope_testing::program::compile;
 
-struct Workload(Child);
+/// A program of `testing/programs/latency_plain.c`, called `recorded`.
+pub(crate) struct Workload(Child);
 
 impl Workload {
-    fn start(folder: &Path) -> Self {
+    pub(crate) fn start(folder: &Path) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testing/programs/latency_plain.c");
         let program = compile("gcc", &source, folder, "recorded", &["-O2", "-pthread"]);
         Self(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
     }
 
-    fn pid(&self) -> String {
+    pub(crate) fn pid(&self) -> String {
         self.0.id().to_string()
     }
 }

@@ -33,6 +33,7 @@ fn without_a_configuration_a_minimal_one_is_shown() {
     assert!(!finished.status.success());
     let output = finished.err.join("\n");
     assert!(output.contains("[[nodes]]") && output.contains("p2p_port = 9732"), "{output}");
+    assert!(output.contains("\nhint: ") && output.contains("sudo chainscope run --p2p-port 9732"), "{output}");
 }
 
 #[test]
@@ -46,7 +47,9 @@ fn an_unknown_key_is_named_with_its_line() {
 fn a_port_that_is_taken_is_named() {
     let machine = machine();
     let taken = TcpListener::bind(("127.0.0.1", machine.port())).expect("the port is free");
-    assert_refused(&machine.launch().join(WAIT_TIMEOUT), &[&machine.port().to_string(), "in use"]);
+    let port = machine.port().to_string();
+    let words = [port.as_str(), "in use", "hint: stop the program that listens there", "--listen"];
+    assert_refused(&machine.launch().join(WAIT_TIMEOUT), &words);
     drop(taken);
 }
 
@@ -77,7 +80,9 @@ fn missing_capabilities_are_named() {
         .arg("run")
         .arg("--config")
         .arg(file);
-    assert_refused(&Program::start("chainscope as nobody", &mut command).join(WAIT_TIMEOUT), &["BPF"]);
+    let finished = Program::start("chainscope as nobody", &mut command).join(WAIT_TIMEOUT);
+    assert_refused(&finished, &["BPF", "hint: run it as root", "chainscope run --check"]);
+    assert_eq!(finished.status.code(), Some(2), "{}", finished.err.join("\n"));
 }
 
 #[test]
@@ -93,6 +98,7 @@ fn a_database_in_use_is_named() {
     std::fs::write(&file, configuration).expect("written");
     let mut command = Command::new(binary("chainscope"));
     let finished = Program::start("second chainscope", command.arg("run").arg("--config").arg(file)).join(WAIT_TIMEOUT);
-    assert_refused(&finished, &[&machine.data_dir().display().to_string()]);
+    let data_dir = machine.data_dir().display().to_string();
+    assert_refused(&finished, &[data_dir.as_str(), "hint: stop the other process", "--data-dir"]);
     assert!(first.api.request("/v2/version").is_some_and(|(status, _)| status == 200), "the first one keeps running");
 }
