@@ -54,10 +54,10 @@ e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (ne
 older: setup
 	scripts/older-release "$(OLDER)"
 
-e2e-long: older build images ## on a cluster: release images, an upgrade from an older release, every program at its memory limit (two builds, then 15 minutes)
+e2e-long: older build images ## on a cluster: release images, also on two hosts, an upgrade from an older release, every program at its memory limit (two builds, then 15 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
-	CHAINSCOPE_OLDER=$$(realpath "$(OLDER)") CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --no-fail-fast --test cluster_messages --test 'long_cluster*' \
+	CHAINSCOPE_OLDER=$$(realpath "$(OLDER)") CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --no-fail-fast --test cluster_messages --test cluster_hosts --test 'long_cluster*' \
 	  -- --test-threads 1 --show-output
 
 cluster: build ## run a Kubernetes cluster with the chart on this machine until Ctrl-C (HOSTS=1)

@@ -1,8 +1,11 @@
-//! Documents with commands in fenced blocks.
+//! Documents with commands, in fenced blocks and in the text.
 
 use std::{cell::Cell, path::Path};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Programs that commands in the text run.
+const PROGRAMS: [&str; 8] = ["kubectl", "helm", "docker", "skopeo", "ctr", "k3d", "minikube", "kind"];
 
 /// A document of this repository.
 pub struct Document {
@@ -11,12 +14,18 @@ pub struct Document {
     blocks: Vec<Block>,
 }
 
-/// A fenced block.
+/// A fenced block, or a command in the text, whose language is `sh`.
 struct Block {
     language: String,
     text: String,
     /// Set when [`Document::block`] returns it.
     is_used: Cell<bool>,
+}
+
+impl Block {
+    fn new(language: &str, text: String) -> Self {
+        Self { language: language.to_owned(), text, is_used: Cell::new(false) }
+    }
 }
 
 impl Document {
@@ -28,21 +37,27 @@ impl Document {
     pub fn read(path: &str) -> Self {
         let text = std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
         let (mut blocks, mut open): (Vec<Block>, Option<Block>) = (Vec::new(), None);
+        let mut paragraph = String::new();
         for line in text.lines() {
             match (line.strip_prefix("```"), &mut open) {
                 (Some(_), Some(_)) => blocks.extend(open.take()),
                 (Some(language), None) => {
-                    open = Some(Block { language: language.to_owned(), text: String::new(), is_used: Cell::new(false) })
+                    blocks.extend(commands_in_text(&std::mem::take(&mut paragraph)));
+                    open = Some(Block::new(language, String::new()));
                 }
                 (None, Some(block)) => block.text += &format!("{line}\n"),
-                (None, None) => {}
+                (None, None) if line.is_empty() => {
+                    blocks.extend(commands_in_text(&std::mem::take(&mut paragraph)));
+                }
+                (None, None) => paragraph += &format!("{line}\n"),
             }
         }
+        blocks.extend(commands_in_text(&paragraph));
         assert!(open.is_none(), "{path}: a block has no end");
         Self { path: path.to_owned(), blocks }
     }
 
-    /// The text of the first block that contains this.
+    /// The text of the first block, or the first command in the text, that contains this.
     ///
     /// # Panics
     /// If there is none.
@@ -50,18 +65,18 @@ impl Document {
     pub fn block(&self, text: &str) -> &str {
         let block = self.blocks.iter().find(|block| block.text.contains(text));
         let block = block.unwrap_or_else(|| panic!("{} has no block with {text}", self.path));
-        block.is_used.set(true);
+        self.blocks.iter().filter(|same| same.text == block.text).for_each(|same| same.is_used.set(true));
         &block.text
     }
 
-    /// The blocks of shell commands that [`block`](Self::block) has not returned.
+    /// The blocks of shell commands, and commands in the text, that [`block`](Self::block) has not returned.
     pub fn unused(&self) -> impl Iterator<Item = &str> {
         let unused = self.blocks.iter().filter(|block| block.language == "sh" && !block.is_used.get());
         unused.map(|block| block.text.as_str())
     }
 
-    /// The commands, without comments: the lines of blocks of shell commands, and in other blocks those after a prompt (`$ `).
-    /// Lines that belong to one command are one.
+    /// The commands, without comments: the lines of blocks of shell commands, in other blocks those after a prompt (`$ `), and
+    /// those in the text. Lines that belong to one command are one.
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         let mut commands = Vec::new();
@@ -82,6 +97,18 @@ impl Document {
 pub fn assert_has_columns(printed: &str, shown: &str) {
     let columns = |line: Option<&str>| line.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
     assert_eq!(columns(printed.lines().next()), columns(shown.lines().nth(1)));
+}
+
+/// The commands among the inline code of a paragraph. Two words, such as `helm upgrade`, only name one.
+fn commands_in_text(paragraph: &str) -> impl Iterator<Item = Block> {
+    let code = paragraph.split('`').skip(1).step_by(2);
+    let words = code.map(|code| code.split_whitespace().collect::<Vec<_>>());
+    let commands = words.filter(|words| {
+        let is_command =
+            words.first().is_some_and(|first| PROGRAMS.contains(first)) || words.starts_with(&["for", "name"]);
+        is_command && words.len() > 2
+    });
+    commands.map(|words| Block::new("sh", words.join(" ") + "\n"))
 }
 
 /// The commands of a shell script.
@@ -107,11 +134,19 @@ fn commands_of(script: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::commands_of;
+    use super::{commands_in_text, commands_of};
 
     #[test]
     fn commands_of_several_lines_are_one() {
         let script = "# first\na 'b' \\\n  c   # comment\n\nd <<'END'\ne # f\nEND\ng $(h) | i .  # j\n";
         assert_eq!(commands_of(script), ["a 'b'   c   # comment", "d <<'END'\ne # f\nEND", "g $(h) | i ."]);
+    }
+
+    #[test]
+    fn inline_code_is_a_command_if_it_has_a_program_and_arguments() {
+        let text =
+            "`helm upgrade` and `docker run\n--rm a`, `spec.ports` | `kubectl get pods` | `for name in a; do b; done`.";
+        let found: Vec<_> = commands_in_text(text).map(|block| block.text).collect();
+        assert_eq!(found, ["docker run --rm a\n", "kubectl get pods\n", "for name in a; do b; done\n"]);
     }
 }

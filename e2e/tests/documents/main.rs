@@ -1,5 +1,5 @@
 //! Every command of the documents about one machine, as printed: run by a scene of this test, or named in [`ELSEWHERE`]. What a
-//! cluster is needed for is run by `long_cluster_guide`.
+//! cluster is needed for is run by `cluster_guide`.
 
 mod latency;
 mod node;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use chainscope_e2e::harness::document::Document;
 
 /// The documents.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "docs/terminal.md",
     "docs/api.md",
@@ -23,10 +23,11 @@ const DOCUMENTS: [&str; 9] = [
     "docs/latency-recording.md",
     "docs/kubernetes.md",
     "charts/chainscope/README.md",
+    "charts/chainscope/templates/NOTES.txt",
 ];
 
 /// Runs all blocks of commands for a cluster, and fails if a document has others.
-const GUIDE: &str = "a cluster: long_cluster_guide";
+const GUIDE: &str = "a cluster: cluster_guide";
 
 /// Starts of commands that this test does not run, and the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -34,7 +35,20 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("make test", "runs this test"),
     ("make images", "a release build of minutes; `make e2e-long` runs its images"),
     ("cargo build --release", "a release build of minutes"),
-    ("for name in agent operator aggregator", "needs kind"),
+    (
+        "install target/release/chainscope /usr/local/bin/",
+        "changes the system; here the program is in a directory of the user",
+    ),
+    ("for name in agent operator aggregator; do kind load image-archive", "needs kind"),
+    ("k3d image import", "needs k3d"),
+    ("for name in agent operator aggregator; do minikube image load", "needs minikube"),
+    ("for name in agent operator aggregator; do skopeo copy", "needs a registry"),
+    (
+        "for name in agent operator aggregator; do ctr -n k8s.io images import",
+        "the hosts of each cluster import images by it",
+    ),
+    ("docker load --input target/images/chainscope.tar", "needs docker"),
+    ("docker run --rm --privileged --pid=host localhost/chainscope", "needs docker; `scenarios demo` runs its program"),
     ("helm install chainscope charts/chainscope --namespace chainscope", GUIDE),
     ("helm test chainscope --namespace chainscope", GUIDE),
     ("helm upgrade chainscope charts/chainscope -n chainscope --reset-then-reuse-values", GUIDE),
@@ -43,16 +57,28 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("kubectl create namespace chainscope", GUIDE),
     ("kubectl label namespace chainscope pod-security.kubernetes.io/enforce=privileged", GUIDE),
     ("kubectl apply -f - <<END", GUIDE),
+    ("kubectl apply --server-side -f deploy/manifests/chainscope.yaml", GUIDE),
+    ("kubectl explain tezosnode.spec --recursive", GUIDE),
     ("kubectl -n tezos create serviceaccount reader", GUIDE),
     ("kubectl -n tezos create rolebinding reader", GUIDE),
     ("kubectl -n chainscope get configmap chainscope-ca", GUIDE),
     ("kubectl -n chainscope port-forward service/chainscope-aggregator 17732 &", GUIDE),
-    ("curl --cacert ca.crt", GUIDE),
+    ("curl --retry 9 --retry-connrefused --cacert ca.crt", GUIDE),
+    ("kubectl auth can-i get tezosnodes.chainscope.dev --subresource=messages -n tezos", GUIDE),
+    ("kubectl -n chainscope patch secret chainscope-ca", GUIDE),
+    ("kubectl -n tezos describe tezosnode rolling", GUIDE),
+    ("kubectl -n tezos get pods --show-labels", GUIDE),
+    ("kubectl -n tezos describe pods", GUIDE),
+    ("kubectl -n chainscope get pods -o wide", GUIDE),
+    ("kubectl -n chainscope describe daemonset", GUIDE),
+    ("kubectl rollout undo", "names a command, without what it undoes"),
     ("kubectl delete crd tezosnodes.chainscope.dev nodetraces.chainscope.dev", GUIDE),
     ("kubectl -n chainscope delete pvc -l app.kubernetes.io/instance=chainscope", GUIDE),
     ("kubectl chainscope messages tezos/rolling", GUIDE),
+    ("kubectl chainscope nodes", GUIDE),
     ("kubectl get tezosnodes -n tezos", GUIDE),
     ("kubectl get nodetraces -n bitcoin", "a cluster: cluster_traces"),
+    ("mkdir -p ~/.local/bin", GUIDE),
     ("ln -s \"$(command -v chainscope)\" ~/.local/bin/kubectl-chainscope", GUIDE),
     ("chainscope nodes --kube", GUIDE),
     ("chainscope logs tezos/rolling -f --kube", GUIDE),
@@ -121,4 +147,17 @@ fn every_command_is_run_or_has_a_reason_not_to_be() {
         unused.remove(start.unwrap_or_else(|| panic!("{path}: {command}: add it to a scene or to ELSEWHERE")));
     }
     assert!(unused.is_empty(), "no document has {unused:?}");
+}
+
+#[test]
+fn images_of_the_guide_have_the_version_of_the_chart() {
+    let chart = include_str!("../../../charts/chainscope/Chart.yaml");
+    let version = chart.lines().find_map(|line| line.strip_prefix("appVersion: ")).expect("a version");
+    let tag = format!(":{version}");
+    let guide = Document::read("docs/kubernetes.md").commands();
+    let named = ["skopeo copy", "docker run"].map(|program| guide.iter().find(|command| command.contains(program)));
+    for command in named {
+        let command = command.expect("a command that names images by their version");
+        assert!(command.contains(&tag), "{command}: the version is {version}");
+    }
 }

@@ -1,5 +1,5 @@
 //! The commands of docs/kubernetes.md, of docs/terminal.md in a cluster, of the README's section on Kubernetes and of the notes that
-//! `helm install` prints, exactly as printed, in an installed cluster. Left out are those that build images and load them into kind.
+//! `helm install` prints, exactly as printed, in an installed cluster. Left out are those that build images or load them into clusters.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -19,9 +19,6 @@ use tempfile::TempDir;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// The pods, as tezos-k8s creates them.
 const PODS: &str = include_str!("../manifests/octez.yaml");
-/// After a command in the background that forwards the API's port.
-const UNTIL_FORWARDED: &str =
-    "timeout 60 bash -c 'until (: < /dev/tcp/localhost/17732) 2>/dev/null; do sleep 0.1; done'";
 
 #[test]
 fn commands_of_guide_and_notes_work_as_printed() {
@@ -56,13 +53,19 @@ fn commands_of_guide_and_notes_work_as_printed() {
     assert_is_page(&user.shell(guide.block("create rolebinding reader")));
 
     cluster.kubectl(r#"patch tezosnode rolling --namespace tezos --type merge --patch {"spec":{"logs":{}}}"#);
-    let terminal = Document::read("docs/terminal.md");
+    let (terminal, readme) = (Document::read("docs/terminal.md"), Document::read("README.md"));
     for command in [guide.block("--live --kube"), terminal.block("chainscope nodes --kube")].concat().lines() {
         user.command_line(command);
     }
-    let plugin = user.shell(&terminal.block("kubectl-chainscope").replace("ln -s", "mkdir -p ~/.local/bin; ln -s"));
+    let plugin = user.shell(terminal.block("kubectl-chainscope"));
     assert!(plugin.contains("connection"), "{plugin}");
+    // The user of the context has a client certificate and no token.
+    let token = "export CHAINSCOPE_TOKEN=$(kubectl -n tezos create token reader)";
+    let plugin = user.shell(&format!("{token}\n{}", readme.block("kubectl chainscope nodes")));
+    assert!(plugin.contains("tezos/rolling"), "{plugin}");
 
+    commands_of_troubleshooting_work_as_printed(&user, &guide, &installed);
+    a_ca_whose_secret_is_emptied_is_replaced(&cluster, &user, &guide);
     notes_of_other_values_work_as_printed(&cluster, &user);
 
     user.shell(guide.block("operator.secretNamespaces"));
@@ -70,9 +73,16 @@ fn commands_of_guide_and_notes_work_as_printed() {
     user.shell(guide.block("kubectl delete crd"));
     assert!(cluster.find("crd tezosnodes.chainscope.dev").is_none());
 
-    // The README's commands, which create the namespace by themselves, on what is left.
-    cluster.kubectl("delete namespace chainscope --wait=true");
-    let readme = Document::read("README.md");
+    // Without Helm.
+    user.shell(guide.block("deploy/manifests/chainscope.yaml"));
+    for workload in
+        ["daemonset/chainscope-agent", "deployment/chainscope-operator", "statefulset/chainscope-aggregator"]
+    {
+        cluster.kubectl(&format!("rollout status {workload} --namespace {RELEASE} --timeout=3m"));
+    }
+    cluster.kubectl("delete --ignore-not-found --filename deploy/manifests/chainscope.yaml");
+
+    // The README's commands, which create the namespace by themselves.
     let (_, install) =
         readme.block("helm install chainscope").split_once("done\n").expect("commands after the images' loop");
     user.shell(install);
@@ -83,6 +93,42 @@ fn commands_of_guide_and_notes_work_as_printed() {
     let of_cluster = |block: &&str| ["helm ", "kubectl", "--kube"].iter().any(|word| block.contains(word));
     let unused: Vec<&str> = unused.into_iter().filter(of_cluster).collect();
     assert!(unused.is_empty(), "not run: {unused:#?}");
+}
+
+/// The commands of the guide that only show something.
+fn commands_of_troubleshooting_work_as_printed(user: &User, guide: &Document, notes: &str) {
+    let shown = [
+        ("kubectl explain tezosnode.spec", "podSelector"),
+        ("describe tezosnode", "ProcessRunning"),
+        ("get pods --show-labels", "appType=octez-node"),
+        ("-n tezos describe pods", "rolling-node-0"),
+        ("get pods -o wide", "chainscope-agent-"),
+        ("describe daemonset", "chainscope-agent"),
+        ("kubectl auth can-i", "yes"),
+    ];
+    for (command, expected) in shown {
+        let printed = user.shell(guide.block(command));
+        assert!(printed.contains(expected), "{command}: {printed}");
+    }
+    let named = format!("`{}`", guide.block("describe tezosnode").trim_end());
+    assert!(notes.contains(&named), "the notes name another command than {named}: {notes}");
+}
+
+/// The certificate of the API is signed by the new CA, and an agent that restarts trusts it.
+fn a_ca_whose_secret_is_emptied_is_replaced(cluster: &Cluster, user: &User, guide: &Document) {
+    let config_map = format!("configmap {RELEASE}-ca --namespace {RELEASE}");
+    let bundle = |found: &Value| found["data"]["ca.crt"].as_str().map(str::to_owned);
+    let before = cluster.until("the CA bundle", &config_map, bundle);
+    user.shell(guide.block("patch secret chainscope-ca"));
+    cluster.until("the bundle of another CA", &config_map, |found| bundle(found).filter(|bundle| *bundle != before));
+    // The kubelet updates the files of the pods.
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "an API that the new CA certifies", || {
+        cluster.chainscope("tezos/reader", &["nodes"]).status.success().then_some(())
+    });
+    cluster.kill("agent");
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "an agent that trusts the operator", || {
+        cluster.metric("agent", "chainscope_agent_operator_connected").filter(|connected| *connected >= 1.0)
+    });
 }
 
 /// The commands that read messages, of the notes that other values print.
@@ -102,8 +148,9 @@ fn notes_of_other_values_work_as_printed(cluster: &Cluster, user: &User) {
     create.args(["create", "secret", "generic", "readers", "--namespace", RELEASE]);
     run(create.args(["--from-literal", "tokens=secret-token-of-alice alice tezos/*"]));
 
-    let variants: [(&[&str], &str); 4] = [
+    let variants: [(&[&str], &str); 5] = [
         (&["auth.mode=none"], "every client that can connect"),
+        (&["certificates.apiTls=false"], "http://localhost"),
         (&["auth.mode=token-file", "auth.tokenFile.secretName=readers"], "read -rsp"),
         (&["rbac.userRoles=false"], "create role reader"),
         (
@@ -164,7 +211,9 @@ struct User {
 impl User {
     fn new(cluster: &Cluster) -> Self {
         let home = tempfile::tempdir().expect("a home directory");
-        symlink(Path::new(ROOT).join("charts"), home.path().join("charts")).expect("a link to the chart");
+        for folder in ["charts", "deploy"] {
+            symlink(Path::new(ROOT).join(folder), home.path().join(folder)).expect("a link to a folder");
+        }
         let bin = home.path().join("bin");
         std::fs::create_dir(&bin).expect("a directory");
         for program in [programs().join("kubectl"), programs().join("helm"), binary("chainscope")] {
@@ -191,14 +240,9 @@ impl User {
         let mut script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
         for line in commands.lines() {
             // The forwarder's own output would keep the pipe open.
-            let is_forwarder = line.ends_with(" &");
             let line = line.strip_suffix(" &").map_or(line.to_owned(), |line| format!("{line} >/dev/null &"));
             script.push_str(&line);
             script.push('\n');
-            if is_forwarder {
-                script.push_str(UNTIL_FORWARDED);
-                script.push('\n');
-            }
         }
         let file = self.home.path().join("input");
         std::fs::write(&file, input).expect("the input");
