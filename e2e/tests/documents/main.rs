@@ -1,5 +1,5 @@
 //! Every command of the documents about one machine, as printed: run by a scene of this test, or named in [`ELSEWHERE`]. What a
-//! cluster is needed for is run by `cluster_guide`.
+//! cluster is needed for is run by `long_cluster_guide`.
 
 mod latency;
 mod node;
@@ -27,7 +27,7 @@ const DOCUMENTS: [&str; 10] = [
 ];
 
 /// Runs all blocks of commands for a cluster, and fails if a document has others.
-const GUIDE: &str = "a cluster: cluster_guide";
+const GUIDE: &str = "a cluster: long_cluster_guide";
 
 /// Starts of commands that this test does not run, and the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
