@@ -76,9 +76,7 @@ fn a_file_is_rotated_while_nobody_reads_it(node: &mut Node<'_>) -> Vec<(PathBuf,
 
     // The second time, the kubelet compresses the file of the first.
     for _ in 0..2 {
-        let before = rotated_files(scene);
-        node.log(20);
-        let keys = [(); 3].map(|()| node.log_long());
+        let (before, keys) = write_to_the_current_file(node);
         let file = wait::until("the file to be rotated", || rotated_files(scene).difference(&before).next().cloned());
         let bytes = std::fs::read(&file).expect("the rotated file");
         assert!(memmem::find(&bytes, b" stdout P ").is_some(), "no line is in parts: {}", file.display());
@@ -99,6 +97,25 @@ fn a_file_is_rotated_while_nobody_reads_it(node: &mut Node<'_>) -> Vec<(PathBuf,
     scene.cluster.scale_aggregator(1);
     wait::until("the aggregator", || scene.reader.request("/v2/version").filter(|(status, _)| *status == 200));
     spool
+}
+
+/// Writes what makes the kubelet rotate the file. Returns the files that were rotated before, and the secret keys.
+fn write_to_the_current_file(node: &mut Node<'_>) -> (BTreeSet<PathBuf>, [String; 3]) {
+    let scene = node.scene;
+    loop {
+        let before = rotated_files(scene);
+        node.log(20);
+        let keys = [(); 3].map(|()| node.log_long());
+        let last = mark(node.count);
+        let has_last =
+            |path: &PathBuf| std::fs::read(path).is_ok_and(|bytes| memmem::find(&bytes, last.as_bytes()).is_some());
+        let written =
+            wait::until("the messages to be in a file", || files_below(&log_folder(scene)).into_iter().find(has_last));
+        // The kubelet renames a file before it lets the runtime open another: until then messages are added to the renamed one.
+        if !before.contains(&written) {
+            return (before, keys);
+        }
+    }
 }
 
 /// The folder of the log of the node's container.
