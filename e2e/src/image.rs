@@ -59,14 +59,11 @@ pub fn traced_reference(name: &str) -> String {
     format!("localhost/chainscope/{name}:1")
 }
 
-/// The program [`hostile_code`](chainscope_testing::program::hostile_code) as `octez-node`, and a place for its files.
-///
-/// # Errors
-/// If it is not there.
-pub fn hostile_node(built: &Path) -> Result<Image> {
-    let mut files = program("usr/local/bin/octez-node", built)?;
-    files.push(Entry::Scratch { path: "tmp".to_owned() });
-    Ok(image(HOSTILE, "/usr/local/bin/octez-node", "0:0", files))
+/// The program [`hostile_code`](chainscope_testing::program::hostile_code) as `octez-node`, and a place for its files. It is linked statically.
+#[must_use]
+pub fn hostile_node(built: &Path) -> Image {
+    let files = vec![Entry::file("usr/local/bin/octez-node", built), Entry::Scratch { path: "tmp".to_owned() }];
+    image(HOSTILE, "/usr/local/bin/octez-node", "0:0", files)
 }
 
 /// curl and a shell.

@@ -91,7 +91,7 @@ fn scene_with_damaged_code() -> Scene {
     let folder = tempfile::tempdir().expect("a folder");
     let program = hostile_code(folder.path(), "octez-node");
     let archive = folder.path().join("hostile.tar");
-    image::hostile_node(&program).and_then(|image| image.write(&archive)).unwrap_or_else(|e| panic!("image: {e:#}"));
+    image::hostile_node(&program).write(&archive).unwrap_or_else(|e| panic!("image: {e:#}"));
     Scene::on(Setup::new(Level::Hosts(1)).images([archive]), &[], |_| {})
 }
 
