@@ -2,12 +2,16 @@
 //! naive model. Events of tracepoints are stored beside them: they share the limits.
 #![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
-use std::{ops::ControlFlow, path::Path};
+mod common;
+
+use std::ops::ControlFlow;
 
 use chainscope_proto::v1::{LatencyBlock, LatencyCounts, LatencyRun, Record, TraceEvent, record::Kind};
-use chainscope_store::{Budget, Error, LatencyQuery, Retention, Store, StoreOptions};
+use chainscope_store::{Budget, Error, LatencyQuery, Retention, Store};
+use common::open;
 
 const NODE: &str = "node";
+const SEGMENT_ROWS: u64 = 300;
 const BLOCKS: i64 = 3_000;
 
 /// Block `number` of three runs of two processes in turn; each 50th block of a run describes it.
@@ -92,30 +96,17 @@ fn limit(store: &Store, bytes: Option<u64>, rows: Option<u64>) {
     store.set_trace_retention(NODE, Retention { rows, bytes, age: None }).unwrap();
 }
 
-fn open(dir: Option<&Path>) -> Store {
-    let options = StoreOptions {
-        block_cache_bytes: 1 << 20,
-        write_buffer_bytes: 256 << 10,
-        stage_bytes: 20_000,
-        ballast_bytes: 0,
-        min_free_bytes: 0,
-        segment_rows: 300,
-        ..StoreOptions::default()
-    };
-    dir.map_or_else(|| Store::in_memory(options.clone()), |dir| Store::open(dir, options.clone())).unwrap()
-}
-
 #[test]
 fn blocks_are_found_by_run_time_and_process_until_they_are_evicted() {
     let dir = tempfile::tempdir().unwrap();
     for is_on_disk in [true, false] {
         let folder = is_on_disk.then_some(dir.path());
-        let mut store = open(folder);
+        let mut store = open(folder, SEGMENT_ROWS);
         feed(&store);
         assert_eq!(check(&store), BLOCKS as usize);
         if is_on_disk {
             drop(store);
-            store = open(folder);
+            store = open(folder, SEGMENT_ROWS);
             assert_eq!(check(&store), BLOCKS as usize);
         }
         limit(&store, Some(300_000), None);
@@ -138,7 +129,7 @@ fn blocks_are_found_by_run_time_and_process_until_they_are_evicted() {
 
 #[test]
 fn a_query_that_examines_too_much_is_an_error() {
-    let store = open(None);
+    let store = open(None, SEGMENT_ROWS);
     feed(&store);
     let budget = Budget { rows: Some(100), ..Budget::default() };
     let query = LatencyQuery { budget, ..LatencyQuery::default() };

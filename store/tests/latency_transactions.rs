@@ -2,13 +2,17 @@
 //! memory, compared with a naive model. Blocks of runs are stored beside them: each has ids of its own.
 #![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
-use std::{cmp::Reverse, ops::ControlFlow, path::Path};
+mod common;
+
+use std::{cmp::Reverse, ops::ControlFlow};
 
 use chainscope_proto::v1::{LatencyBlock, LatencyTransaction, Record, record::Kind};
-use chainscope_store::{Budget, Error, Order, Retention, Store, StoreOptions, TransactionQuery};
+use chainscope_store::{Budget, Error, Order, Retention, Store, TransactionQuery};
+use common::open;
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 
 const NODE: &str = "node";
+const SEGMENT_ROWS: u64 = 300;
 const COUNT: usize = 3_000;
 
 /// Transactions of three runs of two processes, durations of 0 up to all 64 bits.
@@ -129,30 +133,17 @@ fn limit(store: &Store) {
     store.set_trace_retention(NODE, Retention { rows: None, bytes: Some(200_000), age: None }).unwrap();
 }
 
-fn open(dir: Option<&Path>) -> Store {
-    let options = StoreOptions {
-        block_cache_bytes: 1 << 20,
-        write_buffer_bytes: 256 << 10,
-        stage_bytes: 20_000,
-        ballast_bytes: 0,
-        min_free_bytes: 0,
-        segment_rows: 300,
-        ..StoreOptions::default()
-    };
-    dir.map_or_else(|| Store::in_memory(options.clone()), |dir| Store::open(dir, options.clone())).unwrap()
-}
-
 #[test]
 fn transactions_are_found_by_what_they_are_until_they_are_evicted() {
     let (dir, all) = (tempfile::tempdir().unwrap(), transactions());
     for is_on_disk in [true, false] {
         let folder = is_on_disk.then_some(dir.path());
-        let mut store = open(folder);
+        let mut store = open(folder, SEGMENT_ROWS);
         feed(&store, &all);
         assert_eq!(check(&store, &all), COUNT);
         if is_on_disk {
             drop(store);
-            store = open(folder);
+            store = open(folder, SEGMENT_ROWS);
             assert_eq!(check(&store, &all), COUNT);
         }
         // A limit is not stored.
@@ -169,7 +160,7 @@ fn transactions_are_found_by_what_they_are_until_they_are_evicted() {
 
 #[test]
 fn a_query_that_examines_too_much_is_an_error() {
-    let (store, all) = (open(None), transactions());
+    let (store, all) = (open(None, SEGMENT_ROWS), transactions());
     feed(&store, &all);
     let budget = Budget { rows: Some(100), ..Budget::default() };
     let query = TransactionQuery { limit: u64::MAX, budget, ..TransactionQuery::default() };

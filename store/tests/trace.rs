@@ -2,10 +2,11 @@
 //! and in memory, compared with a naive model. Log messages are appended beside them: each has ids and limits of its own.
 #![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
-use std::path::Path;
+mod common;
 
 use chainscope_proto::v1::{LogMessage, Record, TraceEvent, TraceValue, record::Kind, trace_value};
-use chainscope_store::{Budget, Error, Order, Retention, Store, StoreOptions, TraceQuery};
+use chainscope_store::{Budget, Error, Order, Retention, Store, TraceQuery};
+use common::open;
 use proptest::prelude::*;
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng, seq::IndexedRandom as _};
 
@@ -180,22 +181,9 @@ fn ask_everything(store: &Store, model: &mut Model) {
     assert!(report.is_sound(), "{:#?}", report.problems);
 }
 
-fn open(is_on_disk: bool, dir: &Path, segment_rows: u64) -> Store {
-    let options = StoreOptions {
-        block_cache_bytes: 1 << 20,
-        write_buffer_bytes: 256 << 10,
-        stage_bytes: 20_000,
-        ballast_bytes: 0,
-        min_free_bytes: 0,
-        segment_rows,
-        ..StoreOptions::default()
-    };
-    if is_on_disk { Store::open(dir, options) } else { Store::in_memory(options) }.unwrap()
-}
-
 fn play(is_on_disk: bool, seed: u64, segment_rows: u64, steps: &[Step]) {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = open(is_on_disk, dir.path(), segment_rows);
+    let mut store = open(is_on_disk.then_some(dir.path()), segment_rows);
     let mut model = Model { stream: Vec::new(), rows: Vec::new(), rng: SmallRng::seed_from_u64(seed) };
     let mut evicted = 0;
     for step in steps.iter().chain([&Step::Ask, &Step::Reopen, &Step::Ask]) {
@@ -218,7 +206,7 @@ fn play(is_on_disk: bool, seed: u64, segment_rows: u64, steps: &[Step]) {
             }
             Step::Reopen if is_on_disk => {
                 drop(store);
-                store = open(is_on_disk, dir.path(), segment_rows);
+                store = open(is_on_disk.then_some(dir.path()), segment_rows);
             }
             Step::Reopen => {}
             Step::Ask => ask_everything(&store, &mut model),
@@ -250,7 +238,7 @@ proptest! {
 
 #[test]
 fn a_query_that_examines_too_much_is_an_error() {
-    let store = open(false, Path::new(""), 1_000_000);
+    let store = open(None, 1_000_000);
     let mut model = Model { stream: Vec::new(), rows: Vec::new(), rng: SmallRng::seed_from_u64(1) };
     model.add(500);
     model.append(&store, 0);
@@ -261,7 +249,7 @@ fn a_query_that_examines_too_much_is_an_error() {
 
 #[test]
 fn events_of_any_age_are_evicted_by_their_own_limit() {
-    let store = open(false, Path::new(""), 10);
+    let store = open(None, 10);
     let mut model = Model { stream: Vec::new(), rows: Vec::new(), rng: SmallRng::seed_from_u64(2) };
     model.add(95);
     model.append(&store, 0);
