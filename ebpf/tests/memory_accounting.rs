@@ -5,39 +5,13 @@ mod memory_common;
 
 use std::path::PathBuf;
 
-use chainscope_ebpf::memory::{Frame, Kind, MappingKind, MemoryProbe, StackEnd, TargetId};
+use chainscope_ebpf::memory::{Frame, Kind, MappingKind, StackEnd};
 use chainscope_testing::wait;
 
-use memory_common::{Snapshot, TestProcess, compile, probe, rollup, wait_until_counted, wait_until_freed};
-
-/// Checks that attributed pages and pages resident before the attach add up to the kernel's count of anonymous pages.
-#[track_caller]
-fn assert_exact(probe: &mut MemoryProbe, target: TargetId, workload: &TestProcess) -> Snapshot {
-    let snapshot = wait_until_counted(probe, workload.pid(), |snapshot| {
-        let is_explained = snapshot.target(target).unattributed() == 0;
-        if is_explained { snapshot.accounted_anon(target) } else { 0 }
-    });
-    let reading = snapshot.target(target);
-    assert_eq!(snapshot.reading.health.mismatches, 0, "{:?}", snapshot.reading.health);
-    let (all, complete) = snapshot.stack_totals(target);
-    assert_eq!(all, complete, "{:?}", reading.stacks);
-    snapshot
-}
-
-#[track_caller]
-fn assert_gone(probe: &mut MemoryProbe, target: TargetId) {
-    wait_until_freed(probe, "all pages to be released", |snapshot| {
-        let reading = snapshot.target(target);
-        // Some kernel pages remain: the dentry and inode caches outlive the process.
-        !reading.alive && reading.attributed[0] == 0 && reading.attributed[2] < 64
-    });
-}
-
-/// Allows one extra page, for the function's stack.
-#[track_caller]
-fn assert_near(held: u64, expected: u64) {
-    assert!((expected..=expected + 1).contains(&held), "{held} pages instead of {expected}");
-}
+use memory_common::{
+    Snapshot, TestProcess, assert_exact, assert_gone, assert_near, compile, in_mapping, probe, rollup,
+    wait_until_counted, wait_until_freed,
+};
 
 #[test]
 fn pages_are_attributed_to_allocating_functions() {
@@ -92,53 +66,6 @@ fn resident_before_attach_shrinks_on_free() {
     workload.call("unmap 1");
     let snapshot = assert_exact(&mut probe, target, &workload);
     assert_eq!(snapshot.target(target).before_attach.anon, before - 1500 - 1024);
-    workload.finish();
-    assert_gone(&mut probe, target);
-}
-
-/// Pages in mappings of a kind that were resident before the attach and still are.
-#[track_caller]
-fn in_mapping(snapshot: &Snapshot, target: TargetId, mapping: &MappingKind) -> u64 {
-    let exact = snapshot.target(target).before_exact.as_ref().expect("page by page");
-    exact.iter().find(|(kind, _)| kind == mapping).map_or(0, |(_, pages)| *pages)
-}
-
-/// Covers pages that are freed, part of a huge page, migrated, collapsed, or shared after a fork.
-#[test]
-fn resident_before_attach_is_tracked_per_page() {
-    let mut probe = probe();
-    let mut workload = TestProcess::memory_workload();
-    workload.call("heap 100 200000");
-    workload.call("one 0 10000");
-    workload.call("huge 1 4096");
-    workload.call("drop 1 100 256");
-    workload.call("one 3 5000");
-    let target = probe.watch(workload.pid()).expect("the process is running");
-    let snapshot = assert_exact(&mut probe, target, &workload);
-    let (heap, anon) =
-        (in_mapping(&snapshot, target, &MappingKind::Heap), in_mapping(&snapshot, target, &MappingKind::Anonymous));
-    assert!((5468..=5600).contains(&heap), "{heap}");
-    assert!((18_840..=19_200).contains(&anon), "{anon}");
-
-    // Another function allocates in between, so that the kernel's sum alone is not sufficient.
-    workload.call("two 2 3000");
-    workload.call("drop 0 0 3000");
-    let snapshot = assert_exact(&mut probe, target, &workload);
-    assert_eq!(in_mapping(&snapshot, target, &MappingKind::Anonymous), anon - 3000);
-    assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_two"), 3000);
-    workload.call("drop 1 1024 300");
-    let snapshot = assert_exact(&mut probe, target, &workload);
-    assert_eq!(in_mapping(&snapshot, target, &MappingKind::Anonymous), anon - 3300);
-    assert_eq!(workload.call("collapse 3"), 0);
-    std::fs::write("/proc/sys/vm/compact_memory", "1").expect("root");
-    let snapshot = assert_exact(&mut probe, target, &workload);
-    assert_eq!(in_mapping(&snapshot, target, &MappingKind::Anonymous), anon - 3300);
-    workload.call("unmap 1");
-    workload.call("unmap 0");
-    workload.call("unmap 3");
-    let snapshot = assert_exact(&mut probe, target, &workload);
-    assert!(in_mapping(&snapshot, target, &MappingKind::Anonymous) < 200);
-    assert_eq!(in_mapping(&snapshot, target, &MappingKind::Heap), heap);
     workload.finish();
     assert_gone(&mut probe, target);
 }
@@ -256,28 +183,6 @@ fn recollapsed_huge_pages_keep_their_stack() {
     workload.call("unmap 1");
     let snapshot = assert_exact(&mut probe, target, &workload);
     assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_huge"), 0);
-    workload.finish();
-    assert_gone(&mut probe, target);
-}
-
-#[test]
-fn compacted_pages_keep_their_stack() {
-    let mut probe = probe();
-    let mut workload = TestProcess::memory_workload();
-    let target = probe.watch(workload.pid()).expect("the process is running");
-    // Single pages scattered over physical memory give compaction work to do.
-    workload.call("one 0 100000");
-    workload.call("thin 0");
-    let mut moved = 0;
-    // Compaction needs free pages as migration targets; after a build the page cache holds nearly all memory.
-    std::fs::write("/proc/sys/vm/drop_caches", "1").expect("root");
-    wait::until_true("pages to move", || {
-        std::fs::write("/proc/sys/vm/compact_memory", "1").expect("root");
-        moved = Snapshot::take(&mut probe).reading.health.moved;
-        moved > 1000
-    });
-    let snapshot = assert_exact(&mut probe, target, &workload);
-    assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_one"), 50_000);
     workload.finish();
     assert_gone(&mut probe, target);
 }

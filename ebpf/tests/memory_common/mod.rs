@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use chainscope_ebpf::memory::{
-    Frame, Kind, MemoryEvent, MemoryOptions, MemoryProbe, Module, ModuleId, Node, NodeId, Reading, Scope, StackEnd,
-    TargetId, TargetReading,
+    Frame, Kind, MappingKind, MemoryEvent, MemoryOptions, MemoryProbe, Module, ModuleId, Node, NodeId, Reading, Scope,
+    StackEnd, TargetId, TargetReading,
 };
 
 /// Compiles a program of `memory_common/programs` to the file `name`.
@@ -215,6 +215,42 @@ impl Snapshot {
         let complete = stacks.iter().find(|(end, _)| *end == StackEnd::Complete).map_or(0, |(_, count)| *count);
         (stacks.iter().map(|(_, count)| count).sum(), complete)
     }
+}
+
+/// Checks that attributed pages and pages resident before the attach add up to the kernel's count of anonymous pages.
+#[track_caller]
+pub fn assert_exact(probe: &mut MemoryProbe, target: TargetId, workload: &TestProcess) -> Snapshot {
+    let snapshot = wait_until_counted(probe, workload.pid(), |snapshot| {
+        let is_explained = snapshot.target(target).unattributed() == 0;
+        if is_explained { snapshot.accounted_anon(target) } else { 0 }
+    });
+    let reading = snapshot.target(target);
+    assert_eq!(snapshot.reading.health.mismatches, 0, "{:?}", snapshot.reading.health);
+    let (all, complete) = snapshot.stack_totals(target);
+    assert_eq!(all, complete, "{:?}", reading.stacks);
+    snapshot
+}
+
+#[track_caller]
+pub fn assert_gone(probe: &mut MemoryProbe, target: TargetId) {
+    wait_until_freed(probe, "all pages to be released", |snapshot| {
+        let reading = snapshot.target(target);
+        // Some kernel pages remain: the dentry and inode caches outlive the process.
+        !reading.alive && reading.attributed[0] == 0 && reading.attributed[2] < 64
+    });
+}
+
+/// Allows one extra page, for the function's stack.
+#[track_caller]
+pub fn assert_near(held: u64, expected: u64) {
+    assert!((expected..=expected + 1).contains(&held), "{held} pages instead of {expected}");
+}
+
+/// Pages in mappings of a kind that were resident before the attach and still are.
+#[track_caller]
+pub fn in_mapping(snapshot: &Snapshot, target: TargetId, mapping: &MappingKind) -> u64 {
+    let exact = snapshot.target(target).before_exact.as_ref().expect("page by page");
+    exact.iter().find(|(kind, _)| kind == mapping).map_or(0, |(_, pages)| *pages)
 }
 
 /// File offsets of a function.

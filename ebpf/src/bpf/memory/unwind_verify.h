@@ -4,8 +4,8 @@
  * copy of the stack and without reuse of frames. Both apply the same rules (unwind_step.h), so this verifies the reuse, not
  * the rules; those are verified by the share of stacks that reach their entry point.
  *
- * A reference unwind that could not read the stack is not counted unless it equals: while the kernel migrates a page, it is
- * unreadable, and the unwind before read it earlier.
+ * Unequal unwinds of which one could not read the stack are not counted: while the kernel migrates a page, it is unreadable,
+ * and one of them may have read it before or after. The stack itself is counted as unreadable.
  */
 #pragma once
 #include "unwind_step.h"
@@ -61,7 +61,7 @@ static __always_inline void verify_stack(struct unwind_ctx *ctx, const struct pt
 	bpf_loop_(r->count, compare_node, ctx, 0);
 	end = r->cursor.end ? find_node(r->cursor.end, w->root, 0) : w->root;
 	is_equal = !r->mismatch && r->node == end;
-	if (!is_equal && r->cursor.end == UNREADABLE)
+	if (!is_equal && (r->cursor.end == UNREADABLE || w->cursor.end == UNREADABLE))
 		return;
 	ctx->counters->verified_stacks++;
 	ctx->counters->mismatched_stacks += !is_equal;
