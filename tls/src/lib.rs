@@ -12,6 +12,7 @@
 mod client;
 mod error;
 mod files;
+pub mod reviews;
 mod server;
 mod token;
 

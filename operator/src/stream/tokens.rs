@@ -9,14 +9,15 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
+use chainscope_tls::reviews::{PeerPermits, TokenDigest, TooManyReviews, UnderReview};
 use futures::{
     FutureExt as _,
-    future::{BoxFuture, Shared, WeakShared},
+    future::{BoxFuture, Shared},
 };
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
@@ -35,15 +36,10 @@ const REFUSED_TTL: Duration = Duration::from_secs(10);
 const MAX_CACHED: usize = 8192;
 /// Maximum number of concurrent reviews.
 const MAX_REVIEWS: usize = 32;
-/// Maximum number of concurrent reviews of tokens from one peer. Further ones wait.
-const MAX_REVIEWS_OF_PEER: usize = 4;
-/// Maximum time that a review waits for those of the same peer.
-const PEER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of a review, including the wait for those of other peers. With [`PEER_TIMEOUT`] less than clients wait for the
-/// first message of a stream.
+/// Timeout of a review, including the wait for those of other peers. With that for those of the same peer less than clients wait
+/// for the first message of a stream.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
-type TokenDigest = [u8; 32];
 type Outcome = Result<Arc<Review>, ReviewError>;
 type ReviewFuture = BoxFuture<'static, Outcome>;
 
@@ -51,10 +47,10 @@ type ReviewFuture = BoxFuture<'static, Outcome>;
 pub(super) struct TokenReviews {
     reviewer: Arc<dyn ReviewToken>,
     cache: Mutex<HashMap<TokenDigest, CachedReview>>,
-    under_review: Mutex<HashMap<TokenDigest, WeakShared<ReviewFuture>>>,
+    under_review: UnderReview<Outcome>,
     permits: Semaphore,
-    /// Permits of each peer with reviews. Calls without an address share those of `None`.
-    peers: Mutex<HashMap<Option<IpAddr>, Weak<Semaphore>>>,
+    /// Calls without an address share the permits of `None`.
+    peers: PeerPermits<Option<IpAddr>>,
     metrics: Metrics,
 }
 
@@ -65,8 +61,8 @@ struct CachedReview {
 
 impl TokenReviews {
     pub(super) fn new(reviewer: Arc<dyn ReviewToken>, metrics: Metrics) -> Self {
-        let (cache, under_review, peers) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { reviewer, cache, under_review, permits: Semaphore::new(MAX_REVIEWS), peers, metrics }
+        let (under_review, peers) = (UnderReview::default(), PeerPermits::default());
+        Self { reviewer, cache: Mutex::default(), under_review, permits: Semaphore::new(MAX_REVIEWS), peers, metrics }
     }
 
     /// Reviews a token that `peer` sent.
@@ -81,34 +77,20 @@ impl TokenReviews {
 
     /// The review of the token: the one under way, or a new one.
     fn join(self: &Arc<Self>, digest: TokenDigest, token: &str, peer: Option<IpAddr>) -> Shared<ReviewFuture> {
-        let mut under_review = self.under_review.lock();
-        if let Some(review) = under_review.get(&digest).and_then(WeakShared::upgrade) {
-            return review;
-        }
-        let (reviews, token, permits) = (Arc::clone(self), token.to_owned(), self.permits_of(peer));
-        let review = async move { reviews.perform(digest, &token, permits).await }.boxed().shared();
-        under_review.retain(|_, review| review.upgrade().is_some());
-        under_review.extend(review.downgrade().map(|weak| (digest, weak)));
-        review
+        self.under_review.join(digest, || {
+            // One address: the pods of a host share the /64 network of IPv6 with its agent.
+            let permit = self.peers.acquire(peer.map(|address| address.to_canonical()));
+            let (reviews, token) = (Arc::clone(self), token.to_owned());
+            async move {
+                let _permit = permit.await.map_err(|TooManyReviews| ReviewError::TooManyReviews)?;
+                reviews.perform(digest, &token).await
+            }
+            .boxed()
+        })
     }
 
-    /// The permits of a peer. It is one address: the pods of a host share the /64 network of IPv6 with its agent.
-    fn permits_of(&self, peer: Option<IpAddr>) -> Arc<Semaphore> {
-        let peer = peer.map(|address| address.to_canonical());
-        let mut peers = self.peers.lock();
-        if let Some(permits) = peers.get(&peer).and_then(Weak::upgrade) {
-            return permits;
-        }
-        let permits = Arc::new(Semaphore::new(MAX_REVIEWS_OF_PEER));
-        peers.retain(|_, permits| permits.strong_count() > 0);
-        peers.insert(peer, Arc::downgrade(&permits));
-        permits
-    }
-
-    /// Reviews a token when the limits allow it; caches the API server's answer. The semaphores are never closed.
-    async fn perform(&self, digest: TokenDigest, token: &str, permits: Arc<Semaphore>) -> Outcome {
-        let permit = timeout(PEER_TIMEOUT, permits.acquire_owned()).await;
-        let _permit_of_peer = permit.map_err(|_| ReviewError::TooManyReviews)?;
+    /// Reviews a token when the limit of all peers allows it; caches the API server's answer. The semaphore is never closed.
+    async fn perform(&self, digest: TokenDigest, token: &str) -> Outcome {
         let review = async {
             let _permit = self.permits.acquire().await;
             self.reviewer.review(token).await
