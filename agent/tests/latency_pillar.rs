@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic shows the line of the failure")]
 
 mod common;
+mod latency_common;
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -24,6 +25,7 @@ use chainscope_testing::{
     wait::until_true,
 };
 use common::{Stage, TIMEOUT, collector::Delivered};
+use latency_common::assert_agrees;
 
 /// A program in a file of this test's own: an agent observes every process of a file.
 fn program(stage: &Stage) -> PathBuf {
@@ -128,15 +130,6 @@ fn whole(run: &Run, name: &str) -> Histogram {
 fn returned(run: &Run, name: &str, code: i64) -> u64 {
     let index = run.functions.iter().position(|function| function.name == name).unwrap();
     run.blocks_of(index).filter_map(|block| block.returns.get(&code)).sum()
-}
-
-/// `exact`: what the program answers to `exact NAME`.
-fn assert_agrees(histogram: &Histogram, exact: &[u64]) {
-    assert_eq!(histogram.count(), exact[0]);
-    for (q, exact) in [(0.5, exact[3]), (0.9, exact[4])] {
-        let measured = histogram.quantile(q).unwrap() as f64;
-        assert!((measured / exact as f64 - 1.0).abs() <= 0.031, "{q}: {measured}, exactly {exact}");
-    }
 }
 
 #[test]

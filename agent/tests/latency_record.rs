@@ -140,7 +140,8 @@ fn plans_say_what_they_cost_and_leave_out() {
 
 #[test]
 fn transactions_one_by_one() {
-    let mut node = FakeNode::run(folder(), Flavour::Rippled);
+    let own = tempfile::tempdir().unwrap();
+    let mut node = FakeNode::run(own.path(), Flavour::Rippled);
     let options = RecordOptions::default();
     let requested = TransactionRequest {
         name: "transaction".to_owned(),
@@ -201,7 +202,8 @@ fn transactions_one_by_one() {
 
 #[test]
 fn transactions_that_no_ring_can_hold_are_counted() {
-    let mut node = FakeNode::run(folder(), Flavour::Rippled);
+    let own = tempfile::tempdir().unwrap();
+    let mut node = FakeNode::run(own.path(), Flavour::Rippled);
     let options = RecordOptions::default();
     let requested = TransactionRequest {
         name: "firing".to_owned(),

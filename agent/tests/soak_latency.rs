@@ -29,8 +29,10 @@ struct Length {
 
 /// Twice as many blocks as a verdict needs.
 const NAPS: Length = Length { blocks: 16, block: Duration::from_millis(500) };
+/// Runs one after the other are no pairs, so that what the machine did meanwhile makes their intervals wider.
+const NAPS_LATER: Length = Length { blocks: 32, block: Duration::from_millis(500) };
 /// Queries compete for processors, so that their blocks differ by more: a change of 9 % is 4 % beyond the margin.
-const QUERIES: Length = Length { blocks: 40, block: Duration::from_secs(1) };
+const QUERIES: Length = Length { blocks: 80, block: Duration::from_secs(1) };
 /// Queries a second of each server.
 const RATE: u32 = 200;
 
@@ -87,9 +89,13 @@ impl Verdicts {
         let comparison = compare(side(a), side(b), &Options::default());
         let design = if is_simultaneous { Design::Paired } else { Design::Blocks };
         assert_eq!(comparison.functions[0].design, design);
-        let changes: Vec<Option<f64>> =
-            comparison.functions[0].quantiles.iter().map(|quantile| quantile.change_percent).collect();
-        eprintln!("{name}: {}, {changes:.1?} %", comparison.verdict.as_str());
+        let quantiles = comparison.functions[0].quantiles.iter();
+        let changes: Vec<String> = quantiles
+            .map(|quantile| [quantile.change_percent, quantile.low_percent, quantile.high_percent])
+            .map(|percents| percents.map(|percent| percent.map_or("-".to_owned(), |percent| format!("{percent:.1}"))))
+            .map(|[change, low, high]| format!("{change} ({low} to {high})"))
+            .collect();
+        eprintln!("{name}: {}, {} %", comparison.verdict.as_str(), changes.join(", "));
         *self.0.entry(name).or_default().entry(comparison.verdict).or_default() += 1;
     }
 
@@ -144,7 +150,7 @@ fn naps(name: &str, is_simultaneous: bool) {
         let processes = napping.each_ref().map(|napping| napping.0.id());
         let runs = match is_simultaneous {
             true => record(&processes, "plain_nap", NAPS),
-            false => processes.iter().flat_map(|process| record(&[*process], "plain_nap", NAPS)).collect(),
+            false => processes.iter().flat_map(|process| record(&[*process], "plain_nap", NAPS_LATER)).collect(),
         };
         for (name, slower) in [("0 %", &runs[1]), ("2 %", &runs[2]), ("10 %", &runs[3])] {
             verdicts.add(name, &runs[0], slower, is_simultaneous);

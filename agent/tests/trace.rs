@@ -15,7 +15,6 @@ use chainscope_proto::v1::{Loss, Record, TraceEvent, record::Kind};
 use chainscope_spec::{Trace, TraceRule};
 use chainscope_testing::{
     fakenode::{FakeNode, Fired, Flavour, blocks::Block, build, relay::Relay},
-    program,
     wait::until_true,
 };
 use chainscope_trace::{
@@ -29,10 +28,7 @@ use tokio::sync::mpsc;
 
 /// A fake node in a file of this test's own: an agent observes every process of a file.
 fn program(stage: &Stage, flavour: Flavour) -> PathBuf {
-    let built = build(Path::new(env!("CARGO_TARGET_TMPDIR")), flavour);
-    let copy = stage.dir.path().join(built.file_name().unwrap());
-    program::copy(&built, &copy);
-    copy
+    build(stage.dir.path(), flavour)
 }
 
 /// A node whose tracepoints are recorded, and nothing else.
@@ -222,13 +218,14 @@ fn with_a_stopped_sink_the_loss_is_exact() {
     let stage = Stage::new();
     let program = program(&stage, Flavour::Core(31));
     let gate = Arc::new(Mutex::new(false));
-    let nodes = vec![node("btc", &program, Trace::of(["net:inbound_message"]))];
+    // A ring that has room for all hits: all losses are of the queue.
+    let trace = Trace { max_payload: bytesize::ByteSize::mib(4), ..Trace::of(["net:inbound_message"]) };
+    let nodes = vec![node("btc", &program, trace)];
     let config =
         Config { ring_bytes: 1 << 20, queue_bytes: 1 << 20, ..Config::new(stage.dir.path().join("data"), nodes) };
     let mut running = FakeNode::start(&program);
     let agent = Agent::start(config, closed_link(&gate, &stage)).unwrap();
     running.wait_for_semaphores(&["net:inbound_message"], 1);
-    // Slow enough for the ring: all losses are of the queue.
     running.execute(&format!("repeat {HITS} net:inbound_message size=100 quiet=1 rate=20000"));
     let metric = |name: &str| -> u64 {
         let metrics = agent.monitor().metrics();

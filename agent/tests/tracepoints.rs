@@ -98,7 +98,8 @@ fn every_tracepoint_of_a_file() {
 
 #[test]
 fn selected_tracepoints_of_a_process_until_it_ends() {
-    let node = FakeNode::run(folder(), Flavour::Core(31));
+    let own = tempfile::tempdir().unwrap();
+    let node = FakeNode::run(own.path(), Flavour::Core(31));
     let mut source = attach(&Observed::Process(node.pid()), &["net:{inbound,outbound}_message", "mempool:*"]).unwrap();
     let mut attached: Vec<String> = source.attachments().iter().map(|attachment| attachment.full_name()).collect();
     attached.sort_unstable();
@@ -207,7 +208,8 @@ fn libraries_that_are_loaded_later() {
 /// Their limit is not that of hashes.
 #[test]
 fn hashes_are_whole_without_payloads() {
-    let mut node = FakeNode::run(folder(), Flavour::Core(31));
+    let own = tempfile::tempdir().unwrap();
+    let mut node = FakeNode::run(own.path(), Flavour::Core(31));
     let wanted = wanted(&["mempool:added", "net:inbound_message"]);
     let options = TraceOptions { max_payload: 0, ..TraceOptions::default() };
     let mut source = ProbeSource::attach(&Observed::Process(node.pid()), wanted, &options, QUEUE_BYTES).unwrap();
@@ -227,7 +229,8 @@ fn hashes_are_whole_without_payloads() {
 #[test]
 fn a_full_queue_leaves_the_loss_to_the_ring() {
     const HITS: u64 = 20_000;
-    let mut node = FakeNode::run(folder(), Flavour::Core(31));
+    let own = tempfile::tempdir().unwrap();
+    let mut node = FakeNode::run(own.path(), Flavour::Core(31));
     let options = TraceOptions { ring_bytes: 64 << 10, wake_bytes: 4 << 10, ..TraceOptions::default() };
     let mut source =
         ProbeSource::attach(&Observed::Process(node.pid()), wanted(&["mempool:removed"]), &options, 1).unwrap();

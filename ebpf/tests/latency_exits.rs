@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use chainscope_ebpf::latency::{Exit, Pairing};
 
 use chainscope_testing::wait::until_true;
+use rustix::process::{Pid, Signal, kill_process};
 
 use latency_common::{Exits, Target, Watcher, assert_agrees, compile, span, stacks, workload};
 
@@ -138,8 +139,12 @@ fn a_call_in_progress_has_no_entry() {
     // `clock_nanosleep`
     let call = format!("/proc/{}/syscall", target.pid());
     until_true("it naps", || std::fs::read_to_string(&call).is_ok_and(|text| text.starts_with("230 ")));
+    // Stopped until the probe is attached, which may take longer than the nap.
+    let pid = Pid::from_raw(target.pid().cast_signed()).expect("a process");
+    kill_process(pid, Signal::STOP).expect("it runs");
     let watcher =
         Watcher::attach(&program, Some(target.pid()), None, &[span(&program, "work::nap", Exits::Instructions)]);
+    kill_process(pid, Signal::CONT).expect("it is stopped");
     assert_eq!(target.reply(), Some(vec![1]));
     let counts = watcher.counts(0);
     assert_eq!((counts.started, counts.ended, counts.no_entry), (0, 0, 1));

@@ -9,7 +9,7 @@ use chainscope_ebpf::memory::{Frame, Kind, MappingKind, StackEnd};
 use chainscope_testing::wait;
 
 use memory_common::{
-    Snapshot, TestProcess, assert_exact, assert_gone, assert_near, compile, in_mapping, probe, rollup,
+    Snapshot, TestProcess, assert_exact, assert_gone, assert_near, compile, hold_huge_pages, in_mapping, probe, rollup,
     wait_until_counted, wait_until_freed,
 };
 
@@ -93,9 +93,8 @@ fn huge_pages_freed_in_whole_and_in_part() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("the process is running");
-    workload.call("huge 0 4096");
+    hold_huge_pages(&mut workload, 0, 4096);
     let snapshot = assert_exact(&mut probe, target, &workload);
-    assert!(rollup(workload.pid(), "AnonHugePages") >= 4096, "the kernel gives huge pages");
     assert_near(snapshot.pages_in_function(target, Kind::Anonymous, workload.path(), "hold_huge"), 4096);
     // The kernel retains the freed part of a huge page without charging a process for it.
     workload.call("drop 0 100 256");
@@ -126,8 +125,7 @@ fn many_huge_pages_freed_in_part() {
     let mut probe = probe();
     let mut workload = TestProcess::memory_workload();
     let target = probe.watch(workload.pid()).expect("the process is running");
-    workload.call(&format!("huge 0 {}", HUGE_PAGES * HUGE_PAGE));
-    assert!(rollup(workload.pid(), "AnonHugePages") >= HUGE_PAGES * HUGE_PAGE, "the kernel gives huge pages");
+    hold_huge_pages(&mut workload, 0, HUGE_PAGES * HUGE_PAGE);
     for huge_page in 0..HUGE_PAGES {
         workload.call(&format!("drop 0 {} 100", huge_page * HUGE_PAGE + 50));
     }

@@ -1,6 +1,7 @@
 /* Executes memory commands from standard input and replies to each line. Functions hold known numbers of pages. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -102,6 +103,14 @@ APART void thin_out(struct area *a)
 {
 	for (long i = 0; i < a->pages; i += 2)
 		madvise(a->start + i * PAGE, PAGE, MADV_DONTNEED);
+}
+/* Into huge pages. EAGAIN: the kernel holds a page at this moment, to reclaim or to migrate it. */
+APART int collapse(struct area *a)
+{
+	int result, tries = 0;
+	while ((result = madvise(a->start, a->pages * PAGE, 25 /* MADV_COLLAPSE */)) && errno == EAGAIN && tries++ < 6000)
+		usleep(10000);
+	return result;
 }
 
 static void *library;
@@ -234,7 +243,7 @@ int main(void)
 		else if (!strcmp(word, "small")) /* disables huge pages */
 			result = madvise(a->start, a->pages * PAGE, MADV_NOHUGEPAGE);
 		else if (!strcmp(word, "collapse"))
-			result = madvise(a->start, a->pages * PAGE, 25 /* MADV_COLLAPSE */);
+			result = collapse(a);
 		else if (!strcmp(word, "drop")) /* pages n..n+m */
 			result = madvise(a->start + n * PAGE, m * PAGE, MADV_DONTNEED);
 		else if (!strcmp(word, "unmap"))

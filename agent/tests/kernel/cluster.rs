@@ -182,7 +182,8 @@ fn traffic_before_the_configuration_is_recorded_from_its_first_byte() {
 fn a_node_that_is_never_configured_is_dropped_and_counted() {
     let stage = Stage::new();
     let operator = Operator::start(Vec::new());
-    let agent = start(&stage, operator.address, Duration::from_millis(500));
+    // Longer than it takes from the start of the process until it sends.
+    let agent = start(&stage, operator.address, Duration::from_secs(3));
     let pod = Pod::new(&stage);
     let mut node = pod.start();
     session_out(&mut node);

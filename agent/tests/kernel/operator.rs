@@ -12,6 +12,7 @@ use chainscope_proto::v1::{
     configuration_server::{Configuration, ConfigurationServer},
     host_report,
 };
+use chainscope_testing::free_port;
 use parking_lot::{Condvar, Mutex};
 use tokio::{net::TcpListener, runtime::Runtime, sync::watch};
 use tokio_stream::{Stream, StreamExt as _, wrappers::TcpListenerStream};
@@ -36,7 +37,7 @@ pub(crate) struct Operator {
 
 impl Operator {
     pub(crate) fn start(pods: Vec<ObservedPod>) -> Self {
-        Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), pods)
+        Self::start_at(SocketAddr::from(([127, 0, 0, 1], free_port())), pods)
     }
 
     pub(crate) fn start_at(address: SocketAddr, pods: Vec<ObservedPod>) -> Self {

@@ -79,7 +79,8 @@ fn what_is_next_to_a_file_system_and_a_process_that_do_not_answer_is_recorded() 
     by_path = TestProcess::start();
     by_directory = TestProcess::start_with(|command| command.current_dir(&dir).env("TEZOS_NODE_DIR", "."));
     let mut node = TestProcess::start();
-    let ports = [by_path.listen(0), by_directory.listen(0), node.listen(0)];
+    // The node's port is bound again after its restart.
+    let ports = [by_path.listen(0), by_directory.listen(0), node.listen(free_port())];
     let entry = |name: &str, port| NodeConfig { name: name.to_owned(), p2p_port: Some(port), ..NodeConfig::default() };
     let nodes = vec![
         NodeConfig { identity: Some(dir.join("identity.json")), ..entry("by path", ports[0]) },

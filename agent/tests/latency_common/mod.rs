@@ -84,11 +84,22 @@ pub fn merged(blocks: &[Block], function: usize) -> Histogram {
     whole
 }
 
-/// `exact`: what the program answers to `exact NAME`.
+/// Greatest error of a percentile.
+const ERROR: f64 = 0.031;
+
+/// Calls that may be preempted, for any time, between the clock of the probe and that of the function.
+const PREEMPTED: u64 = 2;
+
+/// `exact`: what the program answers to `exact NAME`. The function reads its clock after its entry and before its exit.
 pub fn assert_agrees(histogram: &Histogram, exact: &[u64]) {
-    assert_eq!(histogram.count(), exact[0]);
-    for (q, exact) in [(0.5, exact[3]), (0.9, exact[4]), (0.99, exact[5])] {
-        let measured = histogram.quantile(q).unwrap() as f64;
-        assert!((measured / exact as f64 - 1.0).abs() <= 0.031, "{q}: {measured}, exactly {exact}");
+    let count = histogram.count();
+    assert_eq!(count, exact[0]);
+    let value = |rank: u64| histogram.quantile((rank as f64 - 0.5) / count as f64).unwrap() as f64;
+    // Of some dozens of calls the upper percentiles are single calls. Each one that was preempted moves the others by one rank.
+    for (percent, exact) in [(50, exact[3]), (90, exact[4]), (99, exact[5])] {
+        let rank = (count * percent).div_ceil(100);
+        let (least, greatest, exact) = (value(rank.saturating_sub(PREEMPTED).max(1)), value(rank), exact as f64);
+        let agrees = greatest >= exact * (1.0 - ERROR) && least <= exact * (1.0 + ERROR);
+        assert!(agrees, "{percent} %: {least} to {greatest}, exactly {exact}");
     }
 }

@@ -1,6 +1,12 @@
 //! Clients that request the largest responses and do not read them.
 
-use std::{fs, io::Write as _, net::TcpStream, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    net::TcpStream,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use chainscope_aggregator::{Config, NodeConfig};
 use chainscope_testing::wait::until_true;
@@ -14,6 +20,14 @@ const CHUNKS: usize = 200;
 const CHUNK_BYTES: usize = 32 << 10;
 /// More than the limit of responses in memory, the buffers of connections and what other tests of this program take.
 const MAX_GROWTH: u64 = 256 << 20;
+
+/// Held by each test of this module: one measures the memory of the process, of which another takes hundreds of megabytes.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+/// Waits for the other tests of this module; a failed test does not poison it.
+fn exclusive() -> MutexGuard<'static, ()> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn serve(change: impl FnOnce(&mut Config)) -> Server {
     let server = Server::with(|config| {
@@ -66,6 +80,7 @@ fn resident() -> u64 {
 
 #[test]
 fn memory_is_bounded_and_others_are_served() {
+    let _running = exclusive();
     let server = serve(|_| {});
     let before = resident();
     let mut readers = Vec::new();
@@ -86,7 +101,9 @@ fn memory_is_bounded_and_others_are_served() {
 
 #[test]
 fn a_slow_reader_is_disconnected() {
-    let server = serve(|config| config.limits.client_timeout = Duration::from_secs(1));
+    let _running = exclusive();
+    // Long enough for all of them to be waiting at the same time on a busy machine.
+    let server = serve(|config| config.limits.client_timeout = Duration::from_secs(5));
     let readers: Vec<TcpStream> = (0..3).map(|_| slow_reader(&server)).collect();
     until_true("they wait", || responses(&server) == [3, 0] && metric(&server, "chainscope_http_in_flight_bytes") > 0);
     until_true("they are given up", || metric(&server, "chainscope_http_in_flight_bytes") == 0);
@@ -96,6 +113,7 @@ fn a_slow_reader_is_disconnected() {
 /// A message that is larger than a response in memory holds a thread for such messages while it is sent.
 #[test]
 fn slow_readers_of_large_messages_are_given_up_and_another_gets_one_whole() {
+    let _running = exclusive();
     let server = Server::with(|config| {
         config.nodes.push(NodeConfig::new("9732"));
         // Long enough for the reader below on a busy machine.

@@ -28,7 +28,7 @@ pub(super) fn import(db: &Path, from: &Path) -> anyhow::Result<()> {
             Failure::new(error.to_string()).hint(hint)
         })?;
     terminal::note(&format!(
-        "{} runs, {} blocks, {} transactions; {} rows lie in several collections, {} in none",
+        "imported: runs {}, blocks {}, transactions {}; rows in several collections {}, in none {}",
         imported.runs.len(),
         imported.blocks,
         imported.transactions,
@@ -43,7 +43,7 @@ pub(super) fn export(db: &Path, args: &ExportArgs) -> anyhow::Result<()> {
     let infos = source::select(&database, &args.runs, None)?;
     let path = args.to.display();
     Progress::during(format!("exporting to {path}"), || write(&database, &infos, args))?;
-    terminal::note(&format!("{} runs in {path}", infos.len()));
+    terminal::note(&format!("runs exported to {path}: {}", infos.len()));
     Ok(())
 }
 

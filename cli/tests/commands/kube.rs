@@ -225,8 +225,8 @@ fn what_is_missing_is_named_with_the_way_out() {
     assert!(error.starts_with("chainscope: namespace other of the current context has no aggregator"), "{error}");
     assert!(!cluster.calls().iter().any(|call| call.starts_with("port-forward")), "{:?}", cluster.calls());
 
-    cluster
-        .write("bin/kubectl", "#!/bin/sh\necho 'Error from server (Forbidden): services is forbidden' >&2\nexit 1\n");
+    let forbidden = "#!/bin/sh\necho 'Error from server (Forbidden): services is forbidden' >&2\nexit 1\n";
+    program::script(&cluster.folder.path().join("bin/kubectl"), forbidden);
     let error = cluster.refusal(&["nodes", "--kube"]);
     assert!(error.contains("services is forbidden\nhint: --namespace NAMESPACE"), "{error}");
     let without = chainscope(&["nodes", "--kube"]).env("PATH", "/nowhere").output().expect("it starts");

@@ -161,7 +161,7 @@ fn histograms_are_exported_for_other_programs() {
         output(&["latency", "--db", &path("runs.db"), "export", &path(name), "old", "new", "--format", format])
     };
     let (code, _, note) = export("metrics.json", "otlp");
-    assert!(code == 0 && note.starts_with("2 runs in "), "{note}");
+    assert!(code == 0 && note.starts_with("runs exported to ") && note.trim_end().ends_with(": 2"), "{note}");
     let request: Value = serde_json::from_slice(&fs::read(path("metrics.json")).expect("written")).expect("JSON");
     let points = |resource: &Value| {
         let points = &resource["scopeMetrics"][0]["metrics"][0]["exponentialHistogram"]["dataPoints"];

@@ -9,6 +9,7 @@ use chainscope_latency::{
     record::{encode_counts, encode_run, encode_transaction, nanoseconds},
 };
 use chainscope_proto::v1::{LatencyBlock, Record, record::Kind};
+use serde_json::Value;
 
 use crate::{
     chainscope,
@@ -93,7 +94,6 @@ fn transcript(source: &[&str]) -> String {
             add(Some(columns), command);
         }
     }
-    // Reports as JSON are long: their numbers are compared elsewhere.
     for format in ["json", "jsonl"] {
         add(None, &["list", "-o", format]);
         add(None, &["transactions", "--limit", "2", "-o", format]);
@@ -122,6 +122,45 @@ fn runs_of_a_file() {
         text += &transcribe(&mut chainscope(arguments), &command_line(arguments));
     }
     compare(&text.replace(db, "latency.db"), "latency");
+}
+
+/// The first element of each array of a JSON document, and how many there are.
+fn shortened(value: &mut Value) {
+    match value {
+        Value::Array(values) => {
+            let more = values.len().saturating_sub(1);
+            values.truncate(1);
+            values.iter_mut().for_each(shortened);
+            if more > 0 {
+                values.push(format!("{more} more").into());
+            }
+        }
+        Value::Object(members) => members.values_mut().for_each(shortened),
+        _ => {}
+    }
+}
+
+/// Reports as JSON are long, so that only the first element of each array is shown; the numbers are compared with SQL in
+/// `chainscope-latency`.
+#[test]
+fn reports_as_json() {
+    let directory = tempfile::tempdir().expect("created");
+    let db = directory.path().join("runs.db");
+    let mut database = Database::create_or_open(&db).expect("created");
+    runs().iter().for_each(|run| database.insert(run).expect("written"));
+    let db = db.to_str().expect("UTF-8");
+    let mut text = String::new();
+    for arguments in [
+        &["latency", "report", "1.4.0-b3", "-o", "json"][..],
+        &["latency", "compare", "1.4.0-b3", "1.4.0-b4", "-o", "json"],
+    ] {
+        let output = chainscope(arguments).args(["--db", db]).output().expect("it starts");
+        let mut json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        shortened(&mut json);
+        let code = output.status.code().expect("an exit code");
+        text += &format!("{}\n{json:#}\nexit code {code}\n\n", command_line(arguments));
+    }
+    compare(&text, "latency-json");
 }
 
 #[test]

@@ -51,13 +51,13 @@ impl Terminal {
         self.tmux(&["capture-pane", "-p", "-e"])
     }
 
-    /// Waits until the screen is so, and returns it.
+    /// Waits until the screen is so, and returns it. It is captured twice: tmux may have read a part of it only.
     #[track_caller]
     pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut screen = Vec::new();
         let holds = wait::holds_within_timeout(|| {
-            screen = self.screen();
-            is_so(&screen)
+            let before = std::mem::replace(&mut screen, self.screen());
+            is_so(&screen) && screen == before
         });
         assert!(holds, "{what}: {screen:#?}");
         screen

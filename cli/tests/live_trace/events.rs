@@ -10,7 +10,7 @@ use chainscope_testing::fakenode::{Fired, Flavour};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::{Node, nothing_lost};
+use crate::support::{Node, nothing_lost, stop};
 
 /// The events of an output, and the last object.
 fn events(output: &str) -> (Vec<Value>, Value) {
@@ -116,7 +116,7 @@ fn losses_are_said_and_exact() {
     let mut tool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = Pid::from_child(&tool);
     node.node.wait_for_semaphores(&["mempool:removed"], 1);
-    kill_process(pid, Signal::STOP).unwrap();
+    stop(&tool);
     node.node.execute(&format!("repeat {FIRED} mempool:removed fee=7 quiet=1"));
     kill_process(pid, Signal::CONT).unwrap();
     let mut notes = BufReader::new(tool.stderr.take().unwrap()).lines();

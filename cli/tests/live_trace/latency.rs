@@ -124,7 +124,8 @@ fn two_processes_are_recorded_at_the_same_time() {
     (0..2).for_each(|_| recorder.wait_for("recording run "));
     // Longer than it is recorded.
     writeln!(old.0.stdin.as_mut().unwrap(), "vary 1000000 1000").unwrap();
-    writeln!(new.0.stdin.as_mut().unwrap(), "vary 1000000 1400").unwrap();
+    // Twice as long, so that what a busy machine adds to each nap does not hide it.
+    writeln!(new.0.stdin.as_mut().unwrap(), "vary 1000000 2000").unwrap();
     assert!(recorder.child.wait().unwrap().success());
     let runs = json(latency(&db).arg("list"));
     let pids: Vec<&Value> = runs.as_array().unwrap().iter().map(|run| &run["pid"]).collect();

@@ -148,7 +148,7 @@ fn payloads_that_do_not_fit_are_counted() {
     let tool = node.trace(&["raw", "--ring-pages", "64"], &MESSAGES);
     node.node.fire("net:inbound_message message_type=ping size=8");
     // The ring is not read meanwhile.
-    tool.signal(Signal::STOP);
+    tool.stop();
     let cut = node.node.fire("net:inbound_message message_type=block size=4000000 seed=42");
     tool.signal(Signal::CONT);
     until_true("a note", || {
@@ -340,7 +340,8 @@ arguments = [
     std::fs::write(&path, contract).unwrap();
     let mut node = Node::start(Flavour::Core(31));
     let arguments = ["any", "mempool:*", "--format", "{weight} {paid} {id}", "--contract", path.to_str().unwrap()];
-    let tool = node.trace(&[&arguments[..], &["--filter", "tracepoint=mempool:added"]].concat(), &["mempool:added"]);
+    let arguments = [&arguments[..], &["--filter", "tracepoint=mempool:added"]].concat();
+    let tool = node.trace(&arguments, &["mempool:added", "mempool:rejected"]);
     let fired = [8, 7].map(|size| node.node.fire(&format!("mempool:added size={size} fee=-5")));
     node.node.fire("mempool:rejected");
     let output = tool.interrupt();

@@ -55,6 +55,11 @@ impl Tool {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Stops it.
+    pub(crate) fn stop(&self) {
+        stop(&self.child);
+    }
+
     /// Interrupts it and returns what it printed.
     pub(crate) fn interrupt(self) -> String {
         self.signal(Signal::INT);
@@ -80,6 +85,17 @@ impl Drop for Tool {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Stops a process and waits until each of its threads has stopped: the signal goes to one of them, others run on meanwhile.
+pub(crate) fn stop(process: &Child) {
+    kill_process(Pid::from_child(process), Signal::STOP).unwrap();
+    let threads = format!("/proc/{}/task", process.id());
+    let has_stopped = |stat: &str| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'));
+    wait::until_true("all threads to be stopped", || {
+        let stats = fs::read_dir(&threads).unwrap().map(|thread| thread.unwrap().path().join("stat"));
+        stats.map(fs::read_to_string).all(|stat| stat.is_ok_and(|stat| has_stopped(&stat)))
+    });
 }
 
 /// A fake node and its program.

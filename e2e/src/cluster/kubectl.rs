@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use super::Cluster;
-use crate::harness::wait::until;
+use crate::harness::wait::{WAIT_TIMEOUT, until_within};
 
 impl Cluster {
     /// Runs `kubectl` and returns its output; arguments are separated by spaces.
@@ -71,7 +71,8 @@ impl Cluster {
     /// # Panics
     /// After a timeout.
     pub fn until<T>(&self, what: &str, resource: &str, mut probe: impl FnMut(&Value) -> Option<T>) -> T {
-        until(what, || probe(&self.find(resource)?))
+        // Long because Kubernetes, too, starts and ends things on the cores that the tests share.
+        until_within(WAIT_TIMEOUT * 3, what, || probe(&self.find(resource)?))
     }
 
     /// Every request to the API server so far, of a cluster with an [audit log](super::Setup::audit).

@@ -130,8 +130,12 @@ impl Program {
     /// # Panics
     /// As [`wait_stdout`](Self::wait_stdout).
     pub fn wait_events(&self, name: &str, count: usize) -> Vec<Value> {
+        // Each line is parsed once: thousands of events are waited for.
+        let (mut found, mut parsed) = (Vec::new(), 0);
         self.wait_stdout(&format!("{count} events {name:?}"), |lines| {
-            Some(events(lines, name)).filter(|e| e.len() >= count)
+            found.extend(events(&lines[parsed..], name));
+            parsed = lines.len();
+            (found.len() >= count).then(|| std::mem::take(&mut found))
         })
     }
 

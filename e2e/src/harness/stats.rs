@@ -92,7 +92,7 @@ impl Account {
     /// After a timeout.
     #[must_use]
     pub fn wait_for(api: &Api, node: &str, what: &str, condition: impl Fn(&Self) -> bool) -> Self {
-        wait::until(what, || Some(Self::read(api, node)).filter(&condition))
+        wait::until_within(wait::WAIT_TIMEOUT * 3, what, || Some(Self::read(api, node)).filter(&condition))
     }
 
     fn add_all(&mut self, value: &Value) {

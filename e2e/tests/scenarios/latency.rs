@@ -1,8 +1,6 @@
 //! Latency of functions through the real program: from `chainscope.toml` to `/v2/latency`, over a restart and two configurations,
 //! compared with what the node says that it called.
 
-use std::path::Path;
-
 use chainscope_e2e::harness::api::Api;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::wait;
@@ -25,9 +23,10 @@ fn spans(report: &Value, function: &str) -> u64 {
 
 #[test]
 fn runs_over_http_have_every_call() {
-    let program = build(Path::new(env!("CARGO_TARGET_TMPDIR")), Flavour::Core(31));
-    let mut node = FakeNode::start(&program);
     let mut machine = Machine::new("auto");
+    // A file of its own: every process that executes it is recorded.
+    let program = build(machine.directory(), Flavour::Core(31));
+    let mut node = FakeNode::start(&program);
     let trace = |tag: &str| {
         let [inbound, outbound] = FUNCTIONS;
         let functions = format!("[{{ function = \"{inbound}\" }}, {{ function = \"{outbound}\" }}]");

@@ -129,7 +129,9 @@ fn messages_of_syslog_are_stored_or_counted_and_found_by_their_text() {
     }
     let lost =
         || chainscope.api.stats()["nodes"][0]["totals"]["lost_records"].as_u64().expect("a number of lost records");
-    wait::until_true("each message stored or counted", || count(&chainscope.api) + lost() == MESSAGES);
+    wait::until_within(wait::WAIT_TIMEOUT * 3, "each message stored or counted", || {
+        (count(&chainscope.api) + lost() == MESSAGES).then_some(())
+    });
     let stored = stored(&chainscope.api);
     assert!(stored.is_sorted_by(|one, next| one < next), "in order, each once");
     let last = stored.last().expect("some arrived");

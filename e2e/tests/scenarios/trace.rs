@@ -2,7 +2,6 @@
 //! relay, compared with what the node fired.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
 
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::wait;
@@ -20,8 +19,9 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn block_relay_over_http_has_the_times_of_the_node() {
-    let program = build(Path::new(env!("CARGO_TARGET_TMPDIR")), Flavour::Core(31));
     let mut machine = Machine::new("auto");
+    // A file of its own: every process that executes it is recorded.
+    let program = build(machine.directory(), Flavour::Core(31));
     let trace = "trace = { rules = [{ tracepoints = [\"net:*\", \"validation:*\"] }] }";
     machine.observe_program("bitcoind", &program, trace);
     let mut chainscope = machine.start();

@@ -260,6 +260,8 @@ fn other_protocols_are_not_copied() {
     remote.join(wait::WAIT_TIMEOUT).expect_success("remote side");
     let closed = local.events("closed");
     let sent: u64 = closed.iter().map(|e| number(e, "sent.bytes") + number(e, "received.bytes")).sum();
+    // The newest account may be older than the end.
+    let _ = Account::wait_for(api, "node", "an account of all bytes", |account| account.bytes_seen >= sent);
     let account = settled_and_closed(api, 0);
     account.assert_conserved();
     assert_eq!(account.bytes_seen, sent, "{account:?}");

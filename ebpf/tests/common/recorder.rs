@@ -7,6 +7,7 @@ use chainscope_ebpf::network::{
     CaptureMode, Closed, Data, DataHeader, Direction, Event, KernelAccount, MissingReason, NetworkOptions,
     NetworkProbe, Opened, SocketId,
 };
+use chainscope_testing::wait::WAIT_TIMEOUT;
 
 use super::pattern_byte;
 
@@ -142,7 +143,7 @@ impl Recorder {
 
     /// Polls until `done` returns true.
     pub fn poll_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while !done(self) {
             assert!(
                 Instant::now() < deadline,

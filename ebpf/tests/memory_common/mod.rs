@@ -120,6 +120,19 @@ fn pages_in(path: &str, name: &str) -> u64 {
     kib / 4
 }
 
+/// Lets `memory_workload.c` hold an area of huge pages. While no contiguous memory is free, the kernel gives small ones.
+#[track_caller]
+pub fn hold_huge_pages(workload: &mut TestProcess, area: u32, pages: u64) {
+    chainscope_testing::wait::until_true("the kernel to give huge pages", || {
+        workload.call(&format!("huge {area} {pages}"));
+        let is_huge = rollup(workload.pid(), "AnonHugePages") >= pages;
+        if !is_huge {
+            workload.call(&format!("unmap {area}"));
+        }
+        is_huge
+    });
+}
+
 /// Polls until the pages of a reading, as `sum` adds them up, equal the kernel's count of anonymous pages. The count
 /// lags because pages isolated for migration or held in per-CPU batches are freed late.
 #[track_caller]
@@ -292,10 +305,13 @@ pub fn drop_from_cache(path: &Path) {
     use std::os::fd::AsRawFd;
     let file = std::fs::File::open(path).expect("it is there");
     file.sync_all().expect("it is written");
-    // SAFETY: a plain system call on an open file.
-    let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    assert_eq!(result, 0);
-    assert_eq!(in_cache(path), 0, "no other process maps the file");
+    // A page that the kernel holds at this moment, to reclaim or to migrate it, stays until the next try.
+    chainscope_testing::wait::until_true("the cache to drop a file that no process maps", || {
+        // SAFETY: a plain system call on an open file.
+        let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        assert_eq!(result, 0);
+        in_cache(path) == 0
+    });
 }
 
 /// Number of a file's pages in the page cache.

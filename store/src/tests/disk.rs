@@ -9,6 +9,9 @@ use std::{
 use super::support::*;
 use crate::{Error, MessageQuery, Retention, StoreOptions};
 
+/// Time limit of evicting and writing; long because it writes hundreds of megabytes beside other tests.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
 /// A file system in memory, gone when dropped.
 struct SmallDisk(tempfile::TempDir);
 
@@ -96,14 +99,14 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
     assert_sound(&store);
     let started = Instant::now();
     while store.disk().unwrap().full {
-        assert!(started.elapsed() < Duration::from_secs(120), "the disk stays full");
+        assert!(started.elapsed() < TIMEOUT, "the disk stays full");
         evict_once(&store);
     }
 
     // It goes on, as often as need be. What was refused is taken again from the mark on.
     let mark = |store: &crate::Store| store.high_water_mark(NODE, AGENT, EPOCH) / 2;
     while mark(&store) < 4 * counter {
-        assert!(started.elapsed() < Duration::from_secs(120), "eviction does not help");
+        assert!(started.elapsed() < TIMEOUT, "eviction does not help");
         let next = mark(&store);
         let result = store.append(NODE, AGENT, EPOCH, 2 * next, &bulky(next)).and_then(|_| store.sync());
         assert!(matches!(result, Ok(()) | Err(Error::DiskFull { .. })), "{result:?}");
@@ -117,7 +120,7 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers_by_eviction() {
     }
     assert_eq!(store.visible(NODE).1, mark(&store));
     while store.disk().unwrap().ballast_bytes == 0 {
-        assert!(started.elapsed() < Duration::from_secs(120), "the ballast is not restored");
+        assert!(started.elapsed() < TIMEOUT, "the ballast is not restored");
         evict_once(&store);
     }
     assert_sound(&store);
