@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     hash::Hash,
+    net::IpAddr,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -55,6 +56,26 @@ impl<T: Clone> UnderReview<T> {
     }
 }
 
+/// What counts as one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerScope {
+    /// An address: the pods of a host share its /64 network of IPv6 with its agent.
+    Address,
+    /// An address of IPv4, a /64 network of IPv6: a host of the Internet has all of it.
+    Network,
+}
+
+impl PeerScope {
+    /// The peer that has this address.
+    #[must_use]
+    pub fn peer(self, address: IpAddr) -> IpAddr {
+        match (self, address.to_canonical()) {
+            (Self::Network, IpAddr::V6(address)) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
+            (_, address) => address,
+        }
+    }
+}
+
 /// Too many tokens from one peer are under review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many unknown tokens come from this address")]
@@ -89,5 +110,28 @@ impl<K: Eq + Hash> PeerPermits<K> {
         peers.retain(|_, permits| permits.strong_count() > 0);
         peers.insert(peer, Arc::downgrade(&permits));
         permits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PeerScope;
+
+    #[test]
+    fn neighbours_are_one_peer_by_network_only() {
+        for (one, other, is_one_address, is_one_network) in [
+            ("2001:db8::1", "2001:db8::2", false, true),
+            ("2001:db8::1", "2001:db8:0:1::1", false, false),
+            ("10.0.0.1", "10.0.0.2", false, false),
+            ("10.0.0.1", "::ffff:10.0.0.1", true, true),
+        ] {
+            let [one, other] = [one, other].map(|address| address.parse().unwrap());
+            let is_one = |scope: PeerScope| scope.peer(one) == scope.peer(other);
+            assert_eq!(
+                (is_one(PeerScope::Address), is_one(PeerScope::Network)),
+                (is_one_address, is_one_network),
+                "{one}"
+            );
+        }
     }
 }

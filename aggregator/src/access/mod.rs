@@ -20,6 +20,7 @@ mod tokens;
 use std::{collections::BTreeSet, fmt, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, header};
+use chainscope_tls::reviews::PeerScope;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use sha2::{Digest as _, Sha256};
 
@@ -143,7 +144,7 @@ impl Access {
                 Mode::File(TokenFile::open(&path).map_err(|source| Error::File { path, source })?)
             }
             AccessConfig::Kubernetes(reviewer) => {
-                let tokens = TokenReviews::new(Arc::clone(&reviewer), None);
+                let tokens = TokenReviews::new(Arc::clone(&reviewer), None, PeerScope::Network);
                 Mode::Kubernetes(Reviews {
                     tokens,
                     reviewer,

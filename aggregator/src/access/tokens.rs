@@ -8,7 +8,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use chainscope_tls::reviews::{PeerPermits, UnderReview};
+use chainscope_tls::reviews::{PeerPermits, PeerScope, UnderReview};
 use futures::{
     FutureExt as _,
     future::{BoxFuture, Shared},
@@ -29,12 +29,13 @@ pub(crate) struct TokenReviews {
     reviewer: Arc<dyn Reviewer>,
     audience: Option<&'static str>,
     under_review: UnderReview<Answer>,
+    scope: PeerScope,
     peers: PeerPermits<IpAddr>,
 }
 
 impl TokenReviews {
-    pub(crate) fn new(reviewer: Arc<dyn Reviewer>, audience: Option<&'static str>) -> Self {
-        Self { reviewer, audience, under_review: UnderReview::default(), peers: PeerPermits::default() }
+    pub(crate) fn new(reviewer: Arc<dyn Reviewer>, audience: Option<&'static str>, scope: PeerScope) -> Self {
+        Self { reviewer, audience, under_review: UnderReview::default(), scope, peers: PeerPermits::default() }
     }
 
     /// The user of a token that `peer` sent; none if the token is not valid.
@@ -48,7 +49,7 @@ impl TokenReviews {
     /// The review of the token: the one under way, or a new one.
     fn review(&self, token: &str, peer: Option<IpAddr>) -> Review {
         self.under_review.join(Sha256::digest(token.as_bytes()).into(), || {
-            let permit = peer.map(|peer| self.peers.acquire(network(peer)));
+            let permit = peer.map(|peer| self.peers.acquire(self.scope.peer(peer)));
             let (reviewer, audience, token) = (Arc::clone(&self.reviewer), self.audience, token.to_owned());
             async move {
                 let _permit = match permit {
@@ -59,13 +60,5 @@ impl TokenReviews {
             }
             .boxed()
         })
-    }
-}
-
-/// The address, of IPv6 the /64 network: a host has all of it.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
-        address => address,
     }
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use chainscope_hygiene::EscapedTruncated;
+use chainscope_tls::reviews::PeerScope;
 use tonic::{Status, metadata::MetadataMap};
 
 use crate::{
@@ -56,7 +57,7 @@ pub(super) struct AgentAuthenticator {
 
 impl From<IngestTrust> for AgentAuthenticator {
     fn from(IngestTrust { reviewer, account }: IngestTrust) -> Self {
-        Self { tokens: TokenReviews::new(reviewer, Some(AUDIENCE)), account }
+        Self { tokens: TokenReviews::new(reviewer, Some(AUDIENCE), PeerScope::Address), account }
     }
 }
 

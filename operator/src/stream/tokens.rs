@@ -14,7 +14,7 @@ use std::{
 };
 
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
-use chainscope_tls::reviews::{PeerPermits, TokenDigest, TooManyReviews, UnderReview};
+use chainscope_tls::reviews::{PeerPermits, PeerScope, TokenDigest, TooManyReviews, UnderReview};
 use futures::{
     FutureExt as _,
     future::{BoxFuture, Shared},
@@ -78,8 +78,7 @@ impl TokenReviews {
     /// The review of the token: the one under way, or a new one.
     fn join(self: &Arc<Self>, digest: TokenDigest, token: &str, peer: Option<IpAddr>) -> Shared<ReviewFuture> {
         self.under_review.join(digest, || {
-            // One address: the pods of a host share the /64 network of IPv6 with its agent.
-            let permit = self.peers.acquire(peer.map(|address| address.to_canonical()));
+            let permit = self.peers.acquire(peer.map(|address| PeerScope::Address.peer(address)));
             let (reviews, token) = (Arc::clone(self), token.to_owned());
             async move {
                 let _permit = permit.await.map_err(|TooManyReviews| ReviewError::TooManyReviews)?;
