@@ -218,7 +218,7 @@ fn with_a_stopped_sink_the_loss_is_exact() {
     let stage = Stage::new();
     let program = program(&stage, Flavour::Core(31));
     let gate = Arc::new(Mutex::new(false));
-    // A ring that has room for all hits: all losses are of the queue.
+    // A ring large enough for all hits: only the queue drops some.
     let trace = Trace { max_payload: bytesize::ByteSize::mib(4), ..Trace::of(["net:inbound_message"]) };
     let nodes = vec![node("btc", &program, trace)];
     let config =

@@ -5,7 +5,6 @@
 
 use std::{
     collections::HashMap,
-    hash::Hash,
     net::IpAddr,
     sync::{Arc, Weak},
     time::Duration,
@@ -39,7 +38,8 @@ impl<T> Default for UnderReview<T> {
 }
 
 impl<T: Clone> UnderReview<T> {
-    /// The review of a token: the one under way, or the one that `begin` returns. It ends when nobody waits for it any more.
+    /// The review of a token: the one under way, or the one that `begin` returns. It is cancelled when no
+    /// caller waits for it any more.
     pub fn join(
         &self,
         token: TokenDigest,
@@ -67,8 +67,7 @@ pub enum PeerScope {
 
 impl PeerScope {
     /// The peer that has this address.
-    #[must_use]
-    pub fn peer(self, address: IpAddr) -> IpAddr {
+    fn peer(self, address: IpAddr) -> IpAddr {
         match (self, address.to_canonical()) {
             (Self::Network, IpAddr::V6(address)) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
             (_, address) => address,
@@ -82,27 +81,34 @@ impl PeerScope {
 pub struct TooManyReviews;
 
 /// Permits to review tokens, some for each peer.
-pub struct PeerPermits<K>(Mutex<HashMap<K, Weak<Semaphore>>>);
-
-impl<K> Default for PeerPermits<K> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
+pub struct PeerPermits {
+    scope: PeerScope,
+    /// Callers without an address are one peer.
+    peers: Mutex<HashMap<Option<IpAddr>, Weak<Semaphore>>>,
 }
 
-impl<K: Eq + Hash> PeerPermits<K> {
-    /// Waits for a permit of the peer, 5 seconds at most.
+impl PeerPermits {
+    /// Permits for peers of this scope.
+    #[must_use]
+    pub fn new(scope: PeerScope) -> Self {
+        Self { scope, peers: Mutex::default() }
+    }
+
+    /// Waits for a permit of the peer that has this address, 5 seconds at most.
     ///
     /// # Errors
     /// If other tokens of the peer are under review all that time.
-    pub fn acquire(&self, peer: K) -> impl Future<Output = Result<OwnedSemaphorePermit, TooManyReviews>> + use<K> {
-        let permits = self.permits(peer);
+    pub fn acquire(
+        &self,
+        address: Option<IpAddr>,
+    ) -> impl Future<Output = Result<OwnedSemaphorePermit, TooManyReviews>> + use<> {
+        let permits = self.permits(address.map(|address| self.scope.peer(address)));
         // The semaphore is never closed.
         async move { timeout(PEER_TIMEOUT, permits.acquire_owned()).await.ok().and_then(Result::ok).ok_or(TooManyReviews) }
     }
 
-    fn permits(&self, peer: K) -> Arc<Semaphore> {
-        let mut peers = self.0.lock();
+    fn permits(&self, peer: Option<IpAddr>) -> Arc<Semaphore> {
+        let mut peers = self.peers.lock();
         if let Some(permits) = peers.get(&peer).and_then(Weak::upgrade) {
             return permits;
         }

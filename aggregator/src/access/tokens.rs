@@ -29,13 +29,12 @@ pub(crate) struct TokenReviews {
     reviewer: Arc<dyn Reviewer>,
     audience: Option<&'static str>,
     under_review: UnderReview<Answer>,
-    scope: PeerScope,
-    peers: PeerPermits<IpAddr>,
+    peers: PeerPermits,
 }
 
 impl TokenReviews {
     pub(crate) fn new(reviewer: Arc<dyn Reviewer>, audience: Option<&'static str>, scope: PeerScope) -> Self {
-        Self { reviewer, audience, under_review: UnderReview::default(), scope, peers: PeerPermits::default() }
+        Self { reviewer, audience, under_review: UnderReview::default(), peers: PeerPermits::new(scope) }
     }
 
     /// The user of a token that `peer` sent; none if the token is not valid.
@@ -49,7 +48,7 @@ impl TokenReviews {
     /// The review of the token: the one under way, or a new one.
     fn review(&self, token: &str, peer: Option<IpAddr>) -> Review {
         self.under_review.join(Sha256::digest(token.as_bytes()).into(), || {
-            let permit = peer.map(|peer| self.peers.acquire(self.scope.peer(peer)));
+            let permit = peer.map(|peer| self.peers.acquire(Some(peer)));
             let (reviewer, audience, token) = (Arc::clone(&self.reviewer), self.audience, token.to_owned());
             async move {
                 let _permit = match permit {

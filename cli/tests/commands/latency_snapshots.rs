@@ -43,6 +43,12 @@ fn runs() -> Vec<Run> {
     runs
 }
 
+/// Creates a database with these runs.
+fn write_database(path: &Path, runs: &[Run]) {
+    let mut database = Database::create_or_open(path).expect("created");
+    runs.iter().for_each(|run| database.insert(run).expect("written"));
+}
+
 fn records(run: &Run) -> Vec<Record> {
     let head = LatencyBlock { run_id: run.info.id.0.to_vec(), ..LatencyBlock::default() };
     let at = |time_ns, kind| Record { time_ns, ..record(kind) };
@@ -108,8 +114,7 @@ fn transcript(source: &[&str]) -> String {
 fn runs_of_a_file() {
     let directory = tempfile::tempdir().expect("created");
     let db = directory.path().join("runs.db");
-    let mut database = Database::create_or_open(&db).expect("created");
-    runs().iter().for_each(|run| database.insert(run).expect("written"));
+    write_database(&db, &runs());
     let db = db.to_str().expect("UTF-8");
     let mut text = transcript(&["--db", db]);
     for arguments in [
@@ -146,8 +151,7 @@ fn shortened(value: &mut Value) {
 fn reports_as_json() {
     let directory = tempfile::tempdir().expect("created");
     let db = directory.path().join("runs.db");
-    let mut database = Database::create_or_open(&db).expect("created");
-    runs().iter().for_each(|run| database.insert(run).expect("written"));
+    write_database(&db, &runs());
     let db = db.to_str().expect("UTF-8");
     let mut text = String::new();
     for arguments in [
@@ -169,8 +173,7 @@ fn runs_are_exported_and_imported() {
     let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
     let paths = ["latency.db", "other.db", "probes.db", "metrics.json"].map(path);
     let [db, other, probes, metrics] = paths.each_ref().map(String::as_str);
-    let mut database = Database::create_or_open(Path::new(db)).expect("created");
-    runs().iter().for_each(|run| database.insert(run).expect("written"));
+    write_database(Path::new(db), &runs());
     let mut text = String::new();
     for arguments in [
         &["latency", "export", probes, "1.4.0-b3", "--db", db][..],
@@ -214,13 +217,12 @@ fn help() {
 fn a_comparison_of_a_server_is_that_of_a_file() {
     let directory = tempfile::tempdir().expect("created");
     let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
-    let mut database = Database::create_or_open(Path::new(&path("runs.db"))).expect("created");
     let mut runs = runs();
     for run in &mut runs {
         // Agents name the node of their records.
         run.info.node = Some(crate::server::NODE.to_owned());
-        database.insert(run).expect("written");
     }
+    write_database(Path::new(&path("runs.db")), &runs);
     let mut server = Server::start();
     server.feed(runs.iter().flat_map(records).collect());
     let url = server.url();

@@ -49,8 +49,7 @@ pub(super) struct TokenReviews {
     cache: Mutex<HashMap<TokenDigest, CachedReview>>,
     under_review: UnderReview<Outcome>,
     permits: Semaphore,
-    /// Calls without an address share the permits of `None`.
-    peers: PeerPermits<Option<IpAddr>>,
+    peers: PeerPermits,
     metrics: Metrics,
 }
 
@@ -61,7 +60,7 @@ struct CachedReview {
 
 impl TokenReviews {
     pub(super) fn new(reviewer: Arc<dyn ReviewToken>, metrics: Metrics) -> Self {
-        let (under_review, peers) = (UnderReview::default(), PeerPermits::default());
+        let (under_review, peers) = (UnderReview::default(), PeerPermits::new(PeerScope::Address));
         Self { reviewer, cache: Mutex::default(), under_review, permits: Semaphore::new(MAX_REVIEWS), peers, metrics }
     }
 
@@ -78,7 +77,7 @@ impl TokenReviews {
     /// The review of the token: the one under way, or a new one.
     fn join(self: &Arc<Self>, digest: TokenDigest, token: &str, peer: Option<IpAddr>) -> Shared<ReviewFuture> {
         self.under_review.join(digest, || {
-            let permit = self.peers.acquire(peer.map(|address| PeerScope::Address.peer(address)));
+            let permit = self.peers.acquire(peer);
             let (reviews, token) = (Arc::clone(self), token.to_owned());
             async move {
                 let _permit = permit.await.map_err(|TooManyReviews| ReviewError::TooManyReviews)?;
