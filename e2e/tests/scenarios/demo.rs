@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 #[test]
 fn ctrl_c_ends_it_with_the_log_the_memory_tree_and_the_sum() {
-    let demo = endless(&binary("chainscope").to_string_lossy());
+    let demo = endless(&DEFAULT_SIGNALS);
     demo.signal(Signal::INT);
     let finished = demo.join(WAIT_TIMEOUT);
     assert!(finished.status.success(), "{}", finished.err.join("\n"));
@@ -31,22 +31,23 @@ fn ctrl_c_ends_it_with_the_log_the_memory_tree_and_the_sum() {
     }
 }
 
-/// A million messages, so that it ends by a signal only.
-fn endless(program: &str) -> Program {
-    let mut command = Command::new(program);
-    if program == "nohup" {
-        command.arg(binary("chainscope"));
-    }
+/// Tests in the background may have ignored signals, and programs would inherit that.
+const DEFAULT_SIGNALS: [&str; 2] = ["env", "--default-signal=HUP,INT"];
+
+/// A million messages, so that it ends by a signal only. `launcher` executes the command that follows.
+fn endless(launcher: &[&str]) -> Program {
+    let mut command = Command::new(launcher[0]);
+    command.args(&launcher[1..]).arg(binary("chainscope"));
     let listen = format!("127.0.0.1:{}", free_port());
     command.args(["demo", "--messages", "1000000", "--listen", &listen]).arg("--demo-node");
-    let demo = Program::start(program, command.arg(binary("chainscope-demo-node")));
+    let demo = Program::start("chainscope demo", command.arg(binary("chainscope-demo-node")));
     demo.wait_stdout("messages", |lines| lines.iter().any(|line| line.contains("current_head")).then_some(()));
     demo
 }
 
 #[test]
 fn a_hangup_ends_it_with_the_sum() {
-    let demo = endless(&binary("chainscope").to_string_lossy());
+    let demo = endless(&DEFAULT_SIGNALS);
     demo.signal(Signal::HUP);
     let finished = demo.join(WAIT_TIMEOUT);
     assert!(finished.status.success(), "{}", finished.err.join("\n"));
@@ -56,7 +57,7 @@ fn a_hangup_ends_it_with_the_sum() {
 
 #[test]
 fn nohup_keeps_it_after_a_hangup() {
-    let demo = endless("nohup");
+    let demo = endless(&["nohup"]);
     let count = |lines: &[String]| lines.iter().filter(|line| line.contains("current_head")).count();
     demo.signal(Signal::HUP);
     let seen = demo.wait_stdout("lines", |lines| Some(count(lines)));
