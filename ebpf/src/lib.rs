@@ -32,3 +32,4 @@ pub use pid_namespace::PidNamespace;
 /// For the benchmark of capture, which reads the ring of another program in the same way.
 #[doc(hidden)]
 pub use reader::RingReader;
+pub use ring::RingWaker;

@@ -1,5 +1,5 @@
 //! When the ring of a probe is read: at an interval, because each wake-up costs the watched process, or as soon as the
-//! backlog is large. The programs' part is `bpf/reader.h`.
+//! backlog is large; after a while without events, at the next one. The programs' part is `bpf/reader.h`.
 
 use std::fmt;
 use std::io;
@@ -14,12 +14,19 @@ use aya::maps::Map;
 use crate::error::Error;
 use crate::load::{missing_map, mmap_array};
 use crate::mmap_array::MmapArray;
-use crate::ring::Ring;
+use crate::ring::{Ring, RingWaker};
 
 /// Interval at which the ring is drained while events arrive: the kernel wakes the reader only for a large backlog.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
-/// Greatest interval while no events arrive: polling is most of the cost of an idle reader.
-const MAX_IDLE_INTERVAL: Duration = Duration::from_millis(40);
+/// Drains without an event after which the kernel wakes the reader for the next event: polling is most of the cost of an idle
+/// reader.
+const IDLE_DRAINS: u32 = 5;
+/// Interval at which the ring is drained then.
+const IDLE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// `enum waiting`.
+const FOR_BACKLOG: u32 = 1;
+const FOR_RECORD: u32 = 2;
 
 /// `struct reader`.
 #[repr(C)]
@@ -38,7 +45,8 @@ pub struct RingReader {
     state: MmapArray<ReaderState>,
     wake_bytes: u64,
     drained: Instant,
-    drain_interval: Duration,
+    /// Drains in a row without an event.
+    idle_drains: u32,
 }
 
 impl fmt::Debug for RingReader {
@@ -62,22 +70,33 @@ impl RingReader {
             state: mmap_array(bpf, "readers", 1)?,
             wake_bytes: u64::from(wake_bytes),
             drained: Instant::now(),
-            drain_interval: DRAIN_INTERVAL,
+            idle_drains: 0,
         })
     }
 
-    /// Waits until the ring is to be read, at most until the deadline.
-    pub(crate) fn wait(&self, deadline: Instant) -> Result<(), Error> {
-        let interval = self.drain_interval.saturating_sub(self.drained.elapsed());
-        let timeout = interval.min(deadline.saturating_duration_since(Instant::now()));
-        let Some(waiting) = self.state.atomic(0, offset_of!(ReaderState, waiting)) else { return Ok(()) };
+    /// Ends the current or the next wait of [`RingReader::poll`], from another thread.
+    pub(crate) fn waker(&self) -> RingWaker {
+        self.ring.waker()
+    }
+
+    /// Waits until the ring is to be read, at most until the deadline. Returns whether a [`RingWaker`] ended the wait.
+    pub(crate) fn wait(&self, deadline: Instant) -> Result<bool, Error> {
+        let (wanted, backlog, interval) = if self.idle_drains < IDLE_DRAINS {
+            (FOR_BACKLOG, self.wake_bytes, DRAIN_INTERVAL)
+        } else {
+            (FOR_RECORD, 1, IDLE_INTERVAL)
+        };
+        let timeout =
+            interval.saturating_sub(self.drained.elapsed()).min(deadline.saturating_duration_since(Instant::now()));
+        let Some(waiting) = self.state.atomic(0, offset_of!(ReaderState, waiting)) else { return Ok(false) };
         if timeout.is_zero() {
-            return Ok(());
+            return Ok(false);
         }
-        // Sequentially consistent: a program that adds to the ring sees the flag, or this thread sees what it added.
-        waiting.store(1, Ordering::SeqCst);
+        // Sequentially consistent: a program that adds to the ring sees the flag, or this thread sees what it added. A program
+        // that decides before it adds (`bpf_ringbuf_output`) may do neither; `interval` bounds how long its record waits.
+        waiting.store(wanted, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let waited = if self.ring.backlog() < self.wake_bytes { self.ring.wait(timeout) } else { Ok(()) };
+        let waited = if self.ring.backlog() < backlog { self.ring.wait(timeout) } else { Ok(false) };
         waiting.store(0, Ordering::SeqCst);
         waited.map_err(Error::Ring)
     }
@@ -89,7 +108,7 @@ impl RingReader {
     pub fn poll(&mut self, timeout: Duration, f: &mut dyn FnMut(&[u8])) -> Result<usize, Error> {
         let deadline = Instant::now() + timeout;
         loop {
-            self.wait(deadline)?;
+            let is_woken = self.wait(deadline)?;
             let mut records = 0;
             let is_valid = self.ring.drain(&mut |record| {
                 records += 1;
@@ -99,7 +118,7 @@ impl RingReader {
                 return Err(Error::Ring(io::Error::other("the length of a record exceeds the ring")));
             }
             self.note(records);
-            if records > 0 || Instant::now() >= deadline {
+            if records > 0 || is_woken || Instant::now() >= deadline {
                 return Ok(records);
             }
         }
@@ -108,7 +127,8 @@ impl RingReader {
     /// Notes that the ring was read, and the number of events, on which the next interval depends.
     pub(crate) fn note(&mut self, events: usize) {
         self.drained = Instant::now();
-        self.drain_interval =
-            if events > 0 { DRAIN_INTERVAL } else { (self.drain_interval + DRAIN_INTERVAL / 4).min(MAX_IDLE_INTERVAL) };
+        // A record that is still being written is an event that comes soon.
+        let is_idle = events == 0 && self.ring.backlog() == 0;
+        self.idle_drains = if is_idle { self.idle_drains.saturating_add(1) } else { 0 };
     }
 }

@@ -17,10 +17,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::event::epoll;
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 const BUSY: u32 = 1 << 31;
@@ -28,6 +29,22 @@ const DISCARD: u32 = 1 << 30;
 const RECORD_HEADER: u64 = 8;
 /// Bytes after which the consumer position is advanced.
 const COMMIT_BYTES: u64 = 64 << 10;
+
+/// Sources of wake-ups.
+const RING: u64 = 0;
+const WAKER: u64 = 1;
+
+/// Ends the wait of the reader of a ring, from any thread. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RingWaker(Arc<OwnedFd>);
+
+impl RingWaker {
+    /// Ends the current wait, or the next one.
+    pub fn wake(&self) {
+        // Fails only if 2^64 - 2 wake-ups were counted.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
 
 /// Memory shared with the kernel, unmapped on drop.
 struct Mapping {
@@ -61,6 +78,7 @@ pub(crate) struct Ring {
     position: u64,
     committed: u64,
     epoll: OwnedFd,
+    waker: RingWaker,
     /// Keeps the map alive.
     _map: OwnedFd,
 }
@@ -84,8 +102,15 @@ impl Ring {
         let producer = Mapping::new(map.as_fd(), page as u64, page + 2 * data, ProtFlags::READ)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &map, epoll::EventData::new_u64(0), edge)?;
-        Ok(Self { consumer, producer, page, size: u64::from(size), position: 0, committed: 0, epoll, _map: map })
+        epoll::add(&epoll, &map, epoll::EventData::new_u64(RING), edge)?;
+        // Never read: each write is an edge.
+        let waker = RingWaker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        epoll::add(&epoll, &*waker.0, epoll::EventData::new_u64(WAKER), edge)?;
+        Ok(Self { consumer, producer, page, size: u64::from(size), position: 0, committed: 0, epoll, waker, _map: map })
+    }
+
+    pub(crate) fn waker(&self) -> RingWaker {
+        self.waker.clone()
     }
 
     /// Bytes that the kernel has reserved and that have not been read.
@@ -98,15 +123,16 @@ impl Ring {
         self.position
     }
 
-    /// Waits until the kernel wakes the reader, or for `timeout`.
-    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<()> {
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+    /// Waits until the kernel or a [`RingWaker`] wakes the reader, or for `timeout`. Returns whether it was the waker.
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(RING) }; 2];
         let timeout = rustix::event::Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
         match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(count) => Ok(events.iter().take(count).any(|event| event.data.u64() == WAKER)),
+            Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

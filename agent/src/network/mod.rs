@@ -28,6 +28,7 @@ use std::{
     thread::JoinHandle,
 };
 
+use chainscope_ebpf::RingWaker;
 use chainscope_ebpf::network::{CaptureMode, ExecEvents, NetworkOptions, NetworkProbe};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use figures::Figures;
@@ -56,6 +57,7 @@ pub(crate) struct Setup<S> {
     batches: Receiver<Batch>,
     spare: Sender<Batch>,
     stop: Arc<AtomicBool>,
+    waker: RingWaker,
     figures: Arc<Figures>,
 }
 
@@ -87,6 +89,7 @@ impl<S: RecordSink + 'static> Setup<S> {
             },
         })?;
         let mode = probe.mode();
+        let waker = probe.waker();
         let stop = Arc::new(AtomicBool::new(false));
         #[expect(
             clippy::disallowed_methods,
@@ -112,6 +115,10 @@ impl<S: RecordSink + 'static> Setup<S> {
             proc.clone(),
             Channels {
                 commands,
+                wake_reader: {
+                    let waker = waker.clone();
+                    Box::new(move || waker.wake())
+                },
                 inbox: changes,
                 notices,
                 identity_reader: IdentityReader::new(proc, pool, answers),
@@ -122,7 +129,7 @@ impl<S: RecordSink + 'static> Setup<S> {
             Arc::clone(&figures),
             interpreting,
         );
-        Ok(Self { mode, reader, worker, inbox, batches, spare, stop, figures })
+        Ok(Self { mode, reader, worker, inbox, batches, spare, stop, waker, figures })
     }
 
     /// How bytes are taken from the kernel.
@@ -143,7 +150,7 @@ impl<S: RecordSink + 'static> Setup<S> {
 
     /// Starts the threads; `ended` is called when the interpreter's ends.
     pub(crate) fn start(self, ended: impl FnOnce() + Send + 'static) -> Result<NetworkPillar, Error> {
-        let Self { reader, worker, batches, spare, stop, figures, .. } = self;
+        let Self { reader, worker, batches, spare, stop, waker, figures, .. } = self;
         let reader = spawn("chainscope-ring", move || {
             reader.run().inspect_err(|error| tracing::error!(%error, "capture ended"))
         })?;
@@ -155,13 +162,14 @@ impl<S: RecordSink + 'static> Setup<S> {
             ended();
             result
         })?;
-        Ok(NetworkPillar { stop, reader: Some(reader), worker: Some(worker), figures })
+        Ok(NetworkPillar { stop, waker, reader: Some(reader), worker: Some(worker), figures })
     }
 }
 
 /// The running pillar.
 pub(crate) struct NetworkPillar {
     stop: Arc<AtomicBool>,
+    waker: RingWaker,
     reader: Option<JoinHandle<Result<(), Error>>>,
     worker: Option<JoinHandle<Result<(), Error>>>,
     figures: Arc<Figures>,
@@ -174,6 +182,7 @@ impl Pillar for NetworkPillar {
 
     fn drain(&mut self) -> Result<(), Error> {
         self.stop.store(true, Ordering::Release);
+        self.waker.wake();
         // The worker ends with the reader.
         let reader = join(self.reader.take());
         let worker = join(self.worker.take());

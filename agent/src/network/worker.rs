@@ -69,6 +69,8 @@ struct Known {
 /// The ends of the channels that the thread works with.
 pub(super) struct Channels {
     pub(super) commands: Sender<Command>,
+    /// Wakes the reader after a command.
+    pub(super) wake_reader: Box<dyn Fn() + Send>,
     pub(super) inbox: Receiver<TargetChange>,
     pub(super) notices: Sender<Notice>,
     pub(super) identity_reader: IdentityReader,
@@ -568,6 +570,7 @@ impl<S: RecordSink> Worker<S> {
     fn send(&self, command: Command) {
         // Only a reader that ended does not receive; its end is noticed elsewhere.
         let _ = self.channels.commands.send(command);
+        (self.channels.wake_reader)();
     }
 }
 

@@ -38,11 +38,13 @@ struct {
 
 static __always_inline u64 wake(struct sums *s)
 {
+	int is_due;
+
 	s->since_query += PIECE;
-	if (s->since_query < wake_bytes / 32)
-		return BPF_RB_NO_WAKEUP;
-	s->since_query = 0;
-	return wake_flags();
+	is_due = s->since_query >= wake_bytes / 32;
+	if (is_due)
+		s->since_query = 0;
+	return wake_flags(is_due);
 }
 
 SEC("tp_btf/sock_send_length")

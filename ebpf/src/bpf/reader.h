@@ -2,9 +2,12 @@
 /* Wakes the reader of the ring. The including file defines `ring` and `wake_bytes` before. */
 #pragma once
 
+/* What the reader waits for: a backlog of `wake_bytes`, or any record because none came for a while. */
+enum waiting { NOT_WAITING = 0, FOR_BACKLOG, FOR_RECORD };
+
 /* State of the reader, mapped into its process. Mappable array: Linux 5.5. */
 struct reader {
-	u32 waiting; /* set by the reader before it waits, cleared by who wakes it */
+	u32 waiting; /* enum waiting; set by the reader before it waits, cleared by who wakes it */
 	u32 pad;
 };
 
@@ -16,18 +19,28 @@ struct {
 	__type(value, struct reader);
 } readers SEC(".maps");
 
+static __always_inline u32 waiting_of(const struct reader *reader)
+{
+	return *(const volatile u32 *)&reader->waiting;
+}
+
 /*
- * Flags of a submission: wakes the reader if it waits and the backlog is large, once for each wait: a sender that outruns
- * the reader, or whose reader is stopped, pays for no wake-up. The decision is by backlog, not by producer position, which
- * wakes too late when other processes are busy.
+ * Flags of a submission: wakes the reader if it has what it waits for, once for each wait: a sender that outruns the reader, or
+ * whose reader is stopped, pays for no wake-up. The decision is by backlog, not by producer position, which wakes too late
+ * when other processes are busy. The backlog is looked at only if `is_due`, because the query has a cost.
  */
-static __always_inline u64 wake_flags(void)
+static __always_inline u64 wake_flags(int is_due)
 {
 	struct reader *reader;
-	u32 key = 0;
+	u32 key = 0, waiting;
 
 	reader = bpf_map_lookup_elem(&readers, &key);
-	if (!reader || !*(volatile u32 *)&reader->waiting || bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < wake_bytes)
+	if (!reader)
+		return BPF_RB_NO_WAKEUP;
+	waiting = waiting_of(reader);
+	if (waiting == NOT_WAITING)
+		return BPF_RB_NO_WAKEUP;
+	if (waiting == FOR_BACKLOG && (!is_due || bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < wake_bytes))
 		return BPF_RB_NO_WAKEUP;
 	return __sync_lock_test_and_set(&reader->waiting, 0) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::load::{mmap_array, take_map};
 use crate::mmap_array::MmapArray;
 use crate::reader::RingReader;
+use crate::ring::RingWaker;
 
 /// `BPF_NOEXIST`: do not overwrite an element.
 const BPF_NOEXIST: u64 = 1;
@@ -220,20 +221,26 @@ impl NetworkProbe {
         stored("verdicts", self.verdicts.insert(socket.0, number, 0))
     }
 
+    /// Ends the current or the next wait of [`NetworkProbe::poll`], from another thread.
+    #[must_use]
+    pub fn waker(&self) -> RingWaker {
+        self.reader.waker()
+    }
+
     /// Passes pending events to `f` and returns their number. If there are none, waits for them for at most `timeout`.
     ///
-    /// The rate of deliveries is limited: events are collected for 10 ms (up to 40 ms while there are none), or until the
-    /// backlog of the ring is large.
+    /// The rate of deliveries is limited: events are collected for 10 ms, or until the backlog of the ring is large. The first one
+    /// after a while without any is passed on at once. A [`RingWaker`] ends the wait.
     ///
     /// # Errors
     /// [`Error::Ring`].
     pub fn poll(&mut self, timeout: Duration, f: &mut dyn FnMut(Event<'_>)) -> Result<usize, Error> {
         let deadline = Instant::now() + timeout;
         loop {
-            self.reader.wait(deadline)?;
+            let is_woken = self.reader.wait(deadline)?;
             let events = self.drain(f)?;
             self.reader.note(events);
-            if events > 0 || Instant::now() >= deadline {
+            if events > 0 || is_woken || Instant::now() >= deadline {
                 return Ok(events);
             }
         }

@@ -168,8 +168,8 @@ impl TraceProbe {
     }
 
     /// Passes events to `f`, in the order of time, and returns their number. If there are none, waits for them for at most
-    /// `timeout`. Events are collected for 10 ms (up to 40 ms while there are none), or until the backlog of the ring is
-    /// large.
+    /// `timeout`. Events are collected for 10 ms, or until the backlog of the ring is large; the first one after a while without any
+    /// is read at once.
     ///
     /// # Errors
     /// [`Error::Ring`].
@@ -179,7 +179,8 @@ impl TraceProbe {
             self.reader.wait(deadline)?;
             let Drained { records, horizon } = self.drain()?;
             let events = self.order.deliver(horizon, f);
-            self.reader.note(records);
+            // Events that wait for earlier ones are looked at as often as while others arrive.
+            self.reader.note(records + usize::from(self.order.is_waiting()));
             if events > 0 || Instant::now() >= deadline {
                 return Ok(events);
             }

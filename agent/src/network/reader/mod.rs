@@ -33,8 +33,8 @@ const BATCH_BYTES: usize = 512 << 10;
 const BATCH_EVENTS: usize = 2048;
 /// Batches in flight to the interpreter: with [`BATCH_BYTES`] 8 MiB.
 pub(crate) const BATCHES: usize = 16;
-/// How long a poll waits: also how long a command may wait, if nothing happens.
-const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long a poll waits if nothing happens and no command is sent.
+const POLL_TIMEOUT: Duration = Duration::from_millis(250);
 /// How often accounts are read.
 const ACCOUNT_INTERVAL: Duration = Duration::from_secs(1);
 

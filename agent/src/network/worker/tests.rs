@@ -38,7 +38,14 @@ fn bench() -> Bench {
     let (inbox, changes) = unbounded();
     let (answers, identities) = unbounded();
     let identity_reader = IdentityReader::new(proc.clone(), BlockingPool::new("test", "test"), answers);
-    let channels = Channels { commands, inbox: changes, notices: unbounded().0, identity_reader, identities };
+    let channels = Channels {
+        commands,
+        wake_reader: Box::new(|| ()),
+        inbox: changes,
+        notices: unbounded().0,
+        identity_reader,
+        identities,
+    };
     let interpreter = Interpreter::new(NoRecords, Clock::with_offset(0), TargetLimits::default(), Waiting::default());
     let worker = Worker::new(
         interpreter,

@@ -6,7 +6,6 @@
  */
 #pragma once
 #include "syscall.h"
-#include "../reader.h"
 
 #define MAX_SMALL_PIECE 1024
 #define MAX_PIECE 32768
@@ -30,11 +29,13 @@ struct {
 /* Flags of a submission of `n` bytes. The backlog is looked at every 64 KiB (of 2 MiB) only, because the query has a cost. */
 static __always_inline u64 wake(struct scratch *s, u32 n)
 {
+	int is_due;
+
 	s->bytes_since_query += n + sizeof s->header;
-	if (s->bytes_since_query < wake_bytes / 32)
-		return BPF_RB_NO_WAKEUP;
-	s->bytes_since_query = 0;
-	return wake_flags();
+	is_due = s->bytes_since_query >= wake_bytes / 32;
+	if (is_due)
+		s->bytes_since_query = 0;
+	return wake_flags(is_due);
 }
 
 /* Reports `n` bytes that are not in the ring. `reason` is counted even if the record does not fit. */

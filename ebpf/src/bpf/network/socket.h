@@ -8,6 +8,7 @@
  */
 #pragma once
 #include "network.h"
+#include "../reader.h"
 
 #define IPPROTO_TCP 6
 #define SOCK_STREAM 1
@@ -175,7 +176,7 @@ static __always_inline void store_overflow(const struct socket_state *opened, co
 
 static __always_inline long emit(struct notice *n)
 {
-	return bpf_ringbuf_output(&ring, n, sizeof *n, BPF_RB_NO_WAKEUP); /* the reader polls every 10 ms */
+	return bpf_ringbuf_output(&ring, n, sizeof *n, wake_flags(0));
 }
 
 static __always_inline void emit_or_store(struct notice *n)

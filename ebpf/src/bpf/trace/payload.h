@@ -26,7 +26,7 @@ static __always_inline void submit_chunk(struct scratch *s, struct chunk *chunk)
 	chunk->header.pad = 0;
 	chunk->header.number = s->payload.chunks;
 	chunk->header.time = s->event.time;
-	bpf_ringbuf_submit(chunk, wake_flags());
+	bpf_ringbuf_submit(chunk, wake_flags(1));
 	s->payload.chunks++;
 	s->payload.from += CHUNK;
 }

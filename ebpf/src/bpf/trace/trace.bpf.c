@@ -187,7 +187,7 @@ static __noinline int deliver(struct scratch *s, struct counters *c)
 	barrier_var(size);
 	if (size > MAX_BODY + MAX_READ)
 		size = MAX_BODY + MAX_READ;
-	if (bpf_ringbuf_output(&ring, &s->event, sizeof s->event + size, wake_flags())) {
+	if (bpf_ringbuf_output(&ring, &s->event, sizeof s->event + size, wake_flags(1))) {
 		COUNT(c, ring_full);
 		return 0;
 	}
