@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use chainscope_e2e::harness::free_port;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::Machine;
+use chainscope_e2e::harness::usage::processor_time;
 
 const NODE: &str = "octez";
 /// Part of the last line alone.
@@ -95,7 +96,7 @@ fn send(port: u16, lines: usize) {
 
 /// Runs `produce`, and waits until `arrived` says that the last line has.
 fn measure(pid: u32, produce: impl FnOnce() + Send, arrived: impl Fn() -> bool, count: impl Fn() -> u64) -> Intake {
-    let (begin, cpu) = (Instant::now(), cpu_seconds(pid));
+    let (begin, cpu) = (Instant::now(), processor_time(pid).as_secs_f64());
     let seconds = std::thread::scope(|scope| {
         scope.spawn(produce);
         while !arrived() && begin.elapsed() < TIMEOUT {
@@ -103,7 +104,7 @@ fn measure(pid: u32, produce: impl FnOnce() + Send, arrived: impl Fn() -> bool, 
         }
         begin.elapsed().as_secs_f64()
     });
-    Intake { lines: count(), seconds, cpu_seconds: cpu_seconds(pid) - cpu }
+    Intake { lines: count(), seconds, cpu_seconds: processor_time(pid).as_secs_f64() - cpu }
 }
 
 fn chainscope(lines: usize, is_udp: bool) -> Intake {
@@ -157,12 +158,4 @@ fn rsyslog(lines: usize, is_udp: bool) -> Option<Intake> {
         memchr::memmem::find(&output[output.len().saturating_sub(4096)..], LAST.as_bytes()).is_some()
     };
     Some(measure(program.pid(), produce, arrived, || memchr::memchr_iter(b'\n', &output()).count() as u64))
-}
-
-/// Processor time that a process has used.
-fn cpu_seconds(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
-    // Columns 14 and 15, in ticks of 10 ms; the name may contain spaces.
-    let columns: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_ascii_whitespace().collect();
-    columns[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("ticks") / 100.0).sum()
 }

@@ -1,7 +1,8 @@
 //! Measures merging and all exports of a profile with many distinct stacks.
 //!
 //! `profile_bench [stacks]`, by default 100,000. Times are the best and the median of eleven rounds. `profile_bench ratios` prints
-//! samples for the regression gate: the time to make a tree to that of one pass over the nodes.
+//! samples for the regression gate: the time to make a tree to that of one pass over the nodes. `profile_bench growth` prints points
+//! for `growth_plot`, of 1,000 to 1,000,000 stacks.
 
 #![expect(clippy::print_stdout, reason = "a benchmark that prints its results")]
 
@@ -22,9 +23,14 @@ use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 11;
+/// More than the product accepts of one process: a million stacks.
+const LIMITS: Limits = Limits { nodes: 64 << 20, frames: 4 << 20, string_bytes: 1 << 30, state_bytes: 8 << 30 };
 
 fn main() {
     let argument = std::env::args().nth(1);
+    if argument.as_deref() == Some("growth") {
+        return [1_000, 10_000, 100_000, 1_000_000].into_iter().for_each(print_growth);
+    }
     let is_quick = argument.as_deref() == Some("ratios");
     let stacks = argument.filter(|_| !is_quick).map_or(100_000, |text| text.parse().expect("a number of stacks"));
     let mut recorder = Recorder::new("9732", 4711, 1);
@@ -102,6 +108,24 @@ fn print_ratios(keyframe: &MemoryState) {
     }
 }
 
+/// Prints points of the times that a profile of so many stacks takes.
+fn print_growth(stacks: usize) {
+    let mut recorder = Recorder::new("9732", 4711, 1);
+    fill(&mut recorder, &mut SmallRng::seed_from_u64(7), stacks);
+    let keyframe = recorder.keyframe();
+    let mut profile = Profile::default();
+    let point = |series: &str, times: &[Duration]| {
+        println!("growth\tstacks\t{series}\t{stacks}\t{}", times[times.len() / 2].as_secs_f64() * 1e3);
+    };
+    point("merge a keyframe, ms", &times(|| merge(&mut Profile::default(), keyframe.clone())));
+    merge(&mut profile, keyframe);
+    let one = Stacks::now(&[Arc::new(profile.data().expect("merged").clone())]);
+    for (series, reverse) in [("tree, ms", false), ("tree from the entry points, ms", true)] {
+        let options = TreeOptions { reverse, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
+        point(series, &times(|| drop(black_box(tree(&one, &options)))));
+    }
+}
+
 /// Adds each node to its parent, which has a smaller number: the least that a tree of sums can cost.
 fn sums(parents: &[u32], mut pages: Vec<u64>) -> Vec<u64> {
     for (at, parent) in parents.iter().enumerate().rev() {
@@ -116,7 +140,7 @@ fn tree(stacks: &Stacks, options: &TreeOptions) -> Tree {
 
 fn merge(profile: &mut Profile, state: MemoryState) {
     let sequence = state.sequence;
-    assert_eq!(profile.merge(state, &Limits::default()), MergeOutcome::Merged(sequence));
+    assert_eq!(profile.merge(state, &LIMITS), MergeOutcome::Merged(sequence));
 }
 
 /// Adds distinct stacks of 12 to 28 frames that branch like those of a program: few outer functions, many inner ones.
@@ -156,7 +180,8 @@ fn deltas(recorder: &mut Recorder, random: &mut SmallRng) -> Vec<MemoryState> {
     deltas
 }
 
-fn show(name: &str, mut act: impl FnMut()) {
+/// Times of all rounds, sorted.
+fn times(mut act: impl FnMut()) -> Vec<Duration> {
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|_| {
             let began = Instant::now();
@@ -165,6 +190,11 @@ fn show(name: &str, mut act: impl FnMut()) {
         })
         .collect();
     times.sort();
+    times
+}
+
+fn show(name: &str, act: impl FnMut()) {
+    let times = times(act);
     let ms = |time: Option<&Duration>| time.map_or(0.0, Duration::as_secs_f64) * 1000.0;
     println!("{name:<46}{:>10.2}{:>12.2}", ms(times.first()), ms(times.get(ROUNDS / 2)));
 }

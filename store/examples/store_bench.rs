@@ -4,6 +4,7 @@
 //! ```text
 //! store_bench [small rows] [large rows] [directory]    by default 100,000, 10,000,000 and a temporary directory
 //! store_bench pages ROWS DIRECTORY                     pages only, of a database that is filled unless it is there
+//! store_bench growth ROWS [DIRECTORY]                  points for growth_plot: pages of 100,000 rows, of ten times as many, up to ROWS
 //! store_bench ratios                                   samples for the regression gate
 //! ```
 
@@ -49,6 +50,11 @@ fn main() {
             }
             return;
         }
+        Some("growth") => {
+            let most = arguments.nth(1).and_then(|text| text.parse().ok()).expect("a number of rows");
+            let temporary = tempfile::tempdir().expect("a directory");
+            return print_growth(&arguments.next().map_or_else(|| temporary.path().to_owned(), Into::into), most);
+        }
         _ => {}
     }
     let mut rows = |default: u64| arguments.next().map_or(default, |text| text.parse().expect("a number of rows"));
@@ -71,6 +77,17 @@ fn main() {
         }
         let growth = |of: fn(&Page) -> Duration| of(large).as_secs_f64() / of(small).as_secs_f64();
         println!("{:>9.2} x{:>7.2} x", growth(|page| page.p99), growth(|page| page.p99_cpu));
+    }
+}
+
+/// Prints points of the time that a page takes. One database grows.
+fn print_growth(dir: &Path, most: u64) {
+    for rows in (5..).map(|power| 10_u64.pow(power)).take_while(|rows| *rows <= most) {
+        for (name, page) in pages(dir, rows) {
+            if ["newest", "kind", "rare kind", "peer", "time"].contains(&name) {
+                println!("growth\trows\tp99 of a page by {name}, ms\t{rows}\t{}", page.p99.as_secs_f64() * 1e3);
+            }
+        }
     }
 }
 

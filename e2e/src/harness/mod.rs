@@ -11,6 +11,7 @@ pub mod recorder;
 pub mod search;
 pub mod stats;
 pub mod transcript;
+pub mod usage;
 pub mod vectors;
 
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use chainscope_e2e::harness::api::Api;
 use chainscope_e2e::harness::demo_node::DemoNode;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::stats::Account;
-use chainscope_e2e::harness::{free_port, soak, wait};
+use chainscope_e2e::harness::{free_port, soak, usage, wait};
 
 const RATE: u64 = 5_000;
 /// Agent and aggregator in one process, without the block cache: 150 MiB each. The ring counts twice: it is mapped
@@ -32,17 +32,9 @@ fn memory_is_flat_at_5000_messages_a_second() {
     let remote = DemoNode::new("load").listen(peer).with(&options).with("--no-verify --seed 2").start();
     let local = DemoNode::new("load").listen(port).peer(peer).identity(&machine.identity("node"));
     let local = local.with(&options).with("--no-verify --connections 10").start_observed(&chainscope.api, "node");
-    let resident = || {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", chainscope.program.pid())).expect("chainscope runs");
-        let field = |name: &str| -> u64 {
-            let line = status.lines().find(|l| l.starts_with(name)).expect("a field");
-            line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") << 10
-        };
-        (field("VmRSS:"), field("RssAnon:"))
-    };
+    let pid = chainscope.program.pid();
     let sample = || {
-        let (resident, anonymous) = resident();
+        let (resident, anonymous) = (usage::memory(pid, "VmRSS"), usage::memory(pid, "RssAnon"));
         Sample { resident, anonymous, ..Sample::of_store(&chainscope.api) }
     };
     let started = Instant::now();

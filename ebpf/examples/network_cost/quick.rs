@@ -9,7 +9,7 @@ use crate::throughput::measure;
 use crate::variants::Variant;
 
 const SIZES: [usize; 3] = [256, 4 << 10, 64 << 10];
-const ROUNDS: u64 = 9;
+const ROUNDS: u64 = 15;
 const RUN: Duration = Duration::from_millis(150);
 
 /// Prints a line for each ratio: its name and its samples.

@@ -2,15 +2,20 @@
 //! by stack depth and without frame pointers. Other tools are measured too if they are installed.
 //!
 //! ```text
-//! cargo run --release -p chainscope-agent --example memory_cost -- [pairs] [pages] [rounds]
+//! cargo run --release -p chainscope-ebpf --example memory_cost -- [pairs] [pages] [rounds]
 //! memory_cost ratios
 //! ```
 //!
 //! Runs with and without a tool alternate, so that other load affects both. The output is the median (and minimum) of the
-//! ratios of the best rounds. Requires root and g++. heaptrack traces `malloc` instead of pages, so it is compared on a
+//! ratios of the best rounds. Requires root, g++ and clang. heaptrack traces `malloc` instead of pages, so it is compared on a
 //! program that calls `malloc` for each page. bpftrace counts allocated pages by stack: it unwinds by frame pointers,
 //! which are absent here, and does not count freed pages. `ratios` prints samples for the regression gate.
+//!
+//! The floor is measured on the program built with frame pointers: empty programs at the tracepoints of allocations and frees, and
+//! stacks counted by `bpf_get_stackid` at allocations alone.
 #![expect(clippy::print_stdout, reason = "prints its results")]
+
+mod floor;
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -38,6 +43,10 @@ enum Tool {
     Profiler,
     Heaptrack,
     Bpftrace,
+    /// Empty programs at the tracepoints.
+    Empty,
+    /// Allocations counted by stack id, which the kernel finds by frame pointers.
+    FramePointers,
 }
 
 /// A workload.
@@ -46,10 +55,14 @@ struct Workload {
     depth: u32,
     pattern: &'static str,
     allocator: &'static str,
+    has_frame_pointers: bool,
 }
 
 struct Bench {
     program: PathBuf,
+    program_with_frame_pointers: PathBuf,
+    /// Object with the programs of the floor.
+    floor: Vec<u8>,
     directory: tempfile::TempDir,
     pages: u64,
     rounds: u64,
@@ -60,26 +73,43 @@ fn main() -> anyhow::Result<()> {
     let number = |at: usize, default: u64| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(default);
     let (pairs, pages, rounds) = (number(1, 7), number(2, 8192), number(3, 15));
     let directory = tempfile::tempdir()?;
-    let program = directory.path().join("faults");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/memory_cost/faults.cc");
-    let status = Command::new("g++").args(["-O2", "-fomit-frame-pointer", "-o"]).arg(&program).arg(source).status()?;
-    ensure!(status.success(), "g++ {status}");
-    let is_quick = arguments.get(1).is_some_and(|argument| argument == "ratios");
-    if is_quick {
-        return Bench { program, directory, pages: 8192, rounds: 5 }.print_ratios();
+    let bench = Bench {
+        program: compile(directory.path(), "faults", "-fomit-frame-pointer")?,
+        program_with_frame_pointers: compile(
+            directory.path(),
+            "faults-with-frame-pointers",
+            "-fno-omit-frame-pointer",
+        )?,
+        floor: floor::compile(directory.path())?,
+        directory,
+        pages,
+        rounds,
+    };
+    if arguments.get(1).is_some_and(|argument| argument == "ratios") {
+        return Bench { pages: 8192, rounds: 5, ..bench }.print_ratios();
     }
-    let bench = Bench { program, directory, pages, rounds };
 
     println!("Time of a page with the profiler to without, {pairs} pairs, median (least):\n");
     println!("| frames | calls | without, ns | profiled | another process is | complete stacks |");
     println!("| ---: | --- | ---: | ---: | ---: | ---: |");
     for pattern in ["same", "vary"] {
         for depth in DEPTHS {
-            let run = Workload { depth, pattern, allocator: "mmap" };
+            let run = Workload { depth, pattern, allocator: "mmap", has_frame_pointers: false };
             let table = bench.compare(run, &[Tool::Profiler, Tool::Elsewhere], pairs)?;
             let complete = table.complete.map_or("-".to_owned(), |share| format!("{share:.3} %"));
             let [profiled, elsewhere] = &table.shown()[..] else { continue };
             println!("| {depth} | {pattern} | {:.0} | {profiled} | {elsewhere} | {complete} |", table.without);
+        }
+    }
+    println!("\nThe floor:\n");
+    println!("| frames | calls | without, ns | empty programs | stack ids by frame pointers |");
+    println!("| ---: | --- | ---: | ---: | ---: |");
+    for pattern in ["same", "vary"] {
+        for depth in DEPTHS {
+            let run = Workload { depth, pattern, allocator: "mmap", has_frame_pointers: true };
+            let table = bench.compare(run, &[Tool::Empty, Tool::FramePointers], pairs)?;
+            let [empty, frame_pointers] = &table.shown()[..] else { continue };
+            println!("| {depth} | {pattern} | {:.0} | {empty} | {frame_pointers} |", table.without);
         }
     }
     let others = [("heaptrack", Tool::Heaptrack, "malloc"), ("bpftrace", Tool::Bpftrace, "mmap")];
@@ -92,13 +122,22 @@ fn main() -> anyhow::Result<()> {
         println!("| frames | calls | without, ns | {name} | profiled |");
         println!("| ---: | --- | ---: | ---: | ---: |");
         for depth in DEPTHS {
-            let run = Workload { depth, pattern: "same", allocator };
+            let run = Workload { depth, pattern: "same", allocator, has_frame_pointers: false };
             let table = bench.compare(run, &[tool, Tool::Profiler], pairs.min(5))?;
             let [other, profiled] = &table.shown()[..] else { continue };
             println!("| {depth} | same | {:.0} | {other} | {profiled} |", table.without);
         }
     }
     Ok(())
+}
+
+/// Compiles the program to measure with this flag.
+fn compile(directory: &Path, name: &str, flag: &str) -> anyhow::Result<PathBuf> {
+    let program = directory.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/memory_cost/faults.cc");
+    let status = Command::new("g++").args(["-O2", flag, "-o"]).arg(&program).arg(source).status()?;
+    ensure!(status.success(), "g++ {status}");
+    Ok(program)
 }
 
 /// A table row.
@@ -147,7 +186,7 @@ impl Bench {
     fn print_ratios(&self) -> anyhow::Result<()> {
         const PAIRS: u64 = 7;
         for (pattern, tools) in [("same", &[Tool::Profiler, Tool::Elsewhere][..]), ("vary", &[Tool::Profiler])] {
-            let run = Workload { depth: 15, pattern, allocator: "mmap" };
+            let run = Workload { depth: 15, pattern, allocator: "mmap", has_frame_pointers: false };
             let row = self.compare(run, tools, PAIRS)?;
             for (tool, ratios) in tools.iter().zip(row.ratios) {
                 let name = if *tool == Tool::Elsewhere { "elsewhere" } else { pattern };
@@ -160,13 +199,14 @@ impl Bench {
 
     /// Returns the nanoseconds per page of the best round, and the numbers of complete stacks and of all stacks.
     fn measure(&self, run: Workload, tool: Tool) -> anyhow::Result<(f64, (u64, u64))> {
+        let own = if run.has_frame_pointers { &self.program_with_frame_pointers } else { &self.program };
         let program = match tool {
             Tool::Heaptrack => {
                 let mut command = Command::new("heaptrack");
-                command.arg("-o").arg(self.directory.path().join("trace")).arg(&self.program);
+                command.arg("-o").arg(self.directory.path().join("trace")).arg(own);
                 command
             }
-            _ => Command::new(&self.program),
+            _ => Command::new(own),
         };
         let mut faults = self.start(program, run)?;
         let other_process = match tool {
@@ -182,7 +222,13 @@ impl Bench {
             Tool::Bpftrace => Some(bpftrace(faults.child.id())?),
             _ => None,
         };
+        let floor = match tool {
+            Tool::Empty => Some(floor::attach_empty(&self.floor)?),
+            Tool::FramePointers => Some(floor::attach_frame_pointers(&self.floor, faults.child.id())?),
+            _ => None,
+        };
         let cost = faults.run_rounds()?;
+        drop(floor);
         let stacks = profiler.map_or(Ok((0, 0)), Profiler::end)?;
         for mut child in [other_process, bpftrace].into_iter().flatten() {
             child.kill()?;
@@ -192,7 +238,7 @@ impl Bench {
     }
 
     fn start(&self, mut program: Command, run: Workload) -> anyhow::Result<Faults> {
-        let Workload { depth, pattern, allocator } = run;
+        let Workload { depth, pattern, allocator, .. } = run;
         program.args([&depth.to_string(), pattern, allocator, &self.pages.to_string(), &self.rounds.to_string()]);
         let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let output = BufReader::new(child.stdout.take().context("piped")?);
