@@ -77,10 +77,9 @@ impl Agent {
     /// The invalid part of the configuration, the missing kernel feature, permission or file.
     pub fn start(mut config: Config, link: impl Into<Link>) -> Result<Running, Error> {
         config.check()?;
-        if let Some(limit) = memory_limit() {
-            tracing::info!(bytes = limit, "memory limit");
-            config.fit(limit);
-        }
+        let limit = memory_limit();
+        tracing::info!(bytes = limit, "memory limit");
+        config.fit(limit);
         match &config.cluster {
             Some(_) => require_supported_for_pods(&config.host_proc)?,
             None => require_supported(&config.host_proc)?,

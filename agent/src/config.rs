@@ -118,7 +118,7 @@ impl Default for TargetLimits {
 }
 
 impl Config {
-    /// Lowers the bounds on memory to parts of the process's memory limit: a quarter for the connections of all targets, an
+    /// Lowers the bounds on memory to parts of the memory that the process may use: a quarter for the connections of all targets, an
     /// eighth for those of one, an eighth for unacknowledged records. The rest is for the ring buffer, held processes (64
     /// MiB), memory profiles, and the program itself.
     pub(crate) fn fit(&mut self, memory_limit: u64) {
@@ -198,7 +198,7 @@ impl Config {
             capture: None,
             ring_bytes: 32 << 20,
             wake_bytes: 2 << 20,
-            queue_bytes: 64 << 20,
+            queue_bytes: 256 << 20,
             spool_bytes: None,
             limits: TargetLimits::default(),
             nodes,

@@ -1,14 +1,21 @@
-//! The memory limit of this process: the least of its cgroups and of those above them.
+//! The memory that this process may use: the memory of the machine, or the least limit of its cgroups and of those above them.
 
 use std::{fs, path::Path};
 
 /// Values of `memory.limit_in_bytes` from which on there is no limit: the kernel shows the greatest number of pages.
 const V1_UNLIMITED: u64 = 1 << 62;
 
-/// The limit in bytes; none if there is none.
-pub(crate) fn memory_limit() -> Option<u64> {
-    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    limit_of(&cgroups, Path::new("/sys/fs/cgroup"))
+/// The limit in bytes.
+pub(crate) fn memory_limit() -> u64 {
+    let of_cgroups = fs::read_to_string("/proc/self/cgroup").ok();
+    let of_cgroups = of_cgroups.and_then(|cgroups| limit_of(&cgroups, Path::new("/sys/fs/cgroup")));
+    of_cgroups.map_or_else(total_memory, |limit| limit.min(total_memory()))
+}
+
+/// Memory of the machine in bytes.
+fn total_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }
 
 /// The limit of the process with these lines of `/proc/PID/cgroup`. In a cgroup namespace the path begins at its root,

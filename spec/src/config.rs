@@ -44,7 +44,8 @@ pub struct Config {
     pub capture: Capture,
     /// Size of the ring buffer between kernel and agent: a power of two.
     pub ring_buffer: ByteSize,
-    /// Maximum memory for unacknowledged records, shared equally by the nodes.
+    /// Maximum memory for unacknowledged records, shared equally by the nodes; at most an eighth of the machine's memory or
+    /// of the memory limit.
     pub queue: ByteSize,
     /// Observed nodes.
     pub nodes: Vec<NodeConfig>,
@@ -164,7 +165,7 @@ impl Config {
             host_proc: file.host_proc.unwrap_or_else(|| PathBuf::from(HOST_PROC)),
             capture: file.capture,
             ring_buffer: file.ring_buffer.unwrap_or(ByteSize::mib(32)),
-            queue: file.queue.unwrap_or(ByteSize::mib(64)),
+            queue: file.queue.unwrap_or(ByteSize::mib(256)),
             nodes,
         };
         config.validate()?;
@@ -196,7 +197,7 @@ impl Config {
             host_proc: PathBuf::from(HOST_PROC),
             capture: Capture::Auto,
             ring_buffer: ByteSize::mib(32),
-            queue: ByteSize::mib(64),
+            queue: ByteSize::mib(256),
             nodes: vec![NodeConfig {
                 name,
                 aliases: Vec::new(),
