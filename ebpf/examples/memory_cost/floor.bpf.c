@@ -8,6 +8,9 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
+/* include/uapi/linux/bpf.h */
+enum { BPF_MAP_TYPE_STACK_TRACE = 7, BPF_F_USER_STACK = 1 << 8, BPF_F_FAST_STACK_CMP = 1 << 9 };
+
 #define MAX_STACKS 16384
 #define MAX_FRAMES 127
 
