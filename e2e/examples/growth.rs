@@ -12,7 +12,7 @@ use chainscope_e2e::harness::memory_process::MemoryProcess;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::stats::Account;
-use chainscope_e2e::harness::usage::{self, processor_time};
+use chainscope_e2e::harness::usage::{self, ProcessorTime};
 use chainscope_e2e::harness::{free_port, wait};
 use chainscope_testing::program;
 
@@ -49,7 +49,6 @@ fn connections(count: u64) {
     machine.observe(NODE, port);
     let chainscope = machine.start();
     let (api, pid) = (&chainscope.api, chainscope.program.pid());
-    let before = usage::memory(pid, "VmRSS");
     let options = format!("--no-verify --size 1024 --rate {}", MESSAGES / (2 * count) as f64);
     let side = |seed: u64| DemoNode::new("load").with(&options).with(&format!("--seed {seed}"));
     let remote = side(1).listen(peer).start();
@@ -63,15 +62,15 @@ fn connections(count: u64) {
         let account = Account::read(api, NODE);
         (account.connections_open == count && account.bytes_in_ring == 0).then_some(account)
     });
-    let (messages, cpu) = (api.count(NODE), processor_time(pid));
+    let (messages, cpu) = (api.count(NODE), ProcessorTime::of(pid));
     std::thread::sleep(SPAN);
-    let (messages, cpu) = (api.count(NODE) - messages, processor_time(pid) - cpu);
-    let per_connection = usage::memory(pid, "VmRSS").saturating_sub(before) as f64 / 1024.0 / count as f64;
+    let (messages, cpu) = (api.count(NODE) - messages, ProcessorTime::of(pid).since(&cpu));
+    let resident = usage::memory(pid, "VmRSS");
     assert_eq!((account.bytes_dropped, account.messages_dropped), (0, 0), "{account:?}");
     local.terminate();
     remote.terminate();
     point("connections", "processor time of a message, µs", count, cpu.as_secs_f64() * 1e6 / messages as f64);
-    point("connections", "resident memory of a connection, KiB", count, per_connection);
+    point("connections", "resident memory, MiB", count, mebibytes(resident));
 }
 
 /// So many idle nodes, each a process that listens.
@@ -115,9 +114,13 @@ fn processes(count: u64) {
 
 /// What Chainscope uses while nothing happens.
 fn idle(chart: &str, count: u64, pid: u32) {
-    let cpu = processor_time(pid);
+    let cpu = ProcessorTime::of(pid);
     std::thread::sleep(SPAN);
-    let used = (processor_time(pid) - cpu).as_secs_f64() / SPAN.as_secs_f64();
+    let used = ProcessorTime::of(pid).since(&cpu).as_secs_f64() / SPAN.as_secs_f64();
     point(chart, "processor time of an idle second, ms", count, used * 1e3);
-    point(chart, "resident memory, MiB", count, usage::memory(pid, "VmRSS") as f64 / f64::from(1 << 20));
+    point(chart, "resident memory, MiB", count, mebibytes(usage::memory(pid, "VmRSS")));
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }

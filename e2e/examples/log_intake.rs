@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use chainscope_e2e::harness::free_port;
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::recorder::Machine;
-use chainscope_e2e::harness::usage::processor_time;
+use chainscope_e2e::harness::usage::ProcessorTime;
 
 const NODE: &str = "octez";
 /// Part of the last line alone.
@@ -96,7 +96,7 @@ fn send(port: u16, lines: usize) {
 
 /// Runs `produce`, and waits until `arrived` says that the last line has.
 fn measure(pid: u32, produce: impl FnOnce() + Send, arrived: impl Fn() -> bool, count: impl Fn() -> u64) -> Intake {
-    let (begin, cpu) = (Instant::now(), processor_time(pid).as_secs_f64());
+    let (begin, cpu) = (Instant::now(), ProcessorTime::of(pid));
     let seconds = std::thread::scope(|scope| {
         scope.spawn(produce);
         while !arrived() && begin.elapsed() < TIMEOUT {
@@ -104,7 +104,7 @@ fn measure(pid: u32, produce: impl FnOnce() + Send, arrived: impl Fn() -> bool, 
         }
         begin.elapsed().as_secs_f64()
     });
-    Intake { lines: count(), seconds, cpu_seconds: processor_time(pid).as_secs_f64() - cpu }
+    Intake { lines: count(), seconds, cpu_seconds: ProcessorTime::of(pid).since(&cpu).as_secs_f64() }
 }
 
 fn chainscope(lines: usize, is_udp: bool) -> Intake {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use chainscope_e2e::harness::demo_node::{DemoNode, number};
 use chainscope_e2e::harness::recorder::Machine;
 use chainscope_e2e::harness::stats::Account;
-use chainscope_e2e::harness::usage::processor_time;
+use chainscope_e2e::harness::usage::ProcessorTime;
 use chainscope_e2e::harness::{free_port, wait};
 
 const NODE: &str = "node";
@@ -85,7 +85,7 @@ fn measure(configuration: &str, rate: u64, size: u64, seconds: u64) -> Intake {
     let local = side(2).listen(port).peer(peer).identity(&machine.identity(NODE));
     let local = local.with(&format!("--connections {CONNECTIONS}")).start_observed(api, NODE);
     let pid = chainscope.program.pid();
-    let (begin, cpu) = (Instant::now(), processor_time(pid));
+    let (begin, cpu) = (Instant::now(), ProcessorTime::of(pid));
     let local = local.join(TIMEOUT).expect_success("local side");
     let taken = begin.elapsed();
     remote.join(TIMEOUT).expect_success("remote side");
@@ -103,6 +103,6 @@ fn measure(configuration: &str, rate: u64, size: u64, seconds: u64) -> Intake {
         (is_settled && account.messages_sent == served).then_some(account)
     });
     account.assert_conserved();
-    let cost = (processor_time(pid) - cpu).div_f64(account.messages.max(1) as f64);
+    let cost = ProcessorTime::of(pid).since(&cpu).div_f64(account.messages.max(1) as f64);
     Intake { seconds: taken.as_secs_f64(), behind: last.saturating_sub(taken).as_secs_f64(), cost, account }
 }
