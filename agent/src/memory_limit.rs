@@ -9,7 +9,7 @@ const V1_UNLIMITED: u64 = 1 << 62;
 pub(crate) fn memory_limit() -> u64 {
     let of_cgroups = fs::read_to_string("/proc/self/cgroup").ok();
     let of_cgroups = of_cgroups.and_then(|cgroups| limit_of(&cgroups, Path::new("/sys/fs/cgroup")));
-    of_cgroups.map_or_else(total_memory, |limit| limit.min(total_memory()))
+    of_cgroups.unwrap_or(u64::MAX).min(total_memory())
 }
 
 /// Memory of the machine in bytes.

@@ -19,6 +19,7 @@ use chainscope_proto::v1::{
 };
 use chainscope_store::{Store, StoreOptions};
 use chainscope_testing::memory::{FrameName, Recorder, in_parts};
+use chainscope_testing::usage;
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use tokio::sync::mpsc::{Receiver, Sender};
 
@@ -52,7 +53,10 @@ fn main() {
     let began = Instant::now();
     agent.send_state(in_parts(&recorder.keyframe(), PART));
     println!("keyframe of {stacks} stacks: {:.1} ms to its acknowledgement", ms(began.elapsed()));
-    println!("memory of the aggregator for it: {:.1} MiB\n", (resident().saturating_sub(before)) as f64 / 1024.0);
+    println!(
+        "memory of the aggregator for it: {:.1} MiB\n",
+        resident().saturating_sub(before) as f64 / f64::from(1 << 20)
+    );
 
     let url = format!("http://{}", running.http_addr());
     println!("{:<48}{:>10}{:>10}{:>10}{:>12}", "", "best, ms", "median", "worst", "KiB");
@@ -179,9 +183,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Kibibytes of this process that are resident.
+/// Resident memory of this process, in bytes.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+    usage::memory(std::process::id(), "VmRSS")
 }

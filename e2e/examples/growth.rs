@@ -42,7 +42,7 @@ fn point(chart: &str, series: &str, x: u64, y: f64) {
     println!("growth\t{chart}\t{series}\t{x}\t{y}");
 }
 
-/// Messages of one node at a fixed rate over so many connections.
+/// Messages of one node at a fixed rate, over `count` connections.
 fn connections(count: u64) {
     let mut machine = Machine::new("auto");
     let (port, peer) = (free_port(), free_port());
@@ -58,14 +58,15 @@ fn connections(count: u64) {
         (local.events("established").len() as u64 == count).then_some(())
     });
     // Handshakes are not measured.
-    let account = wait::until_within(TIMEOUT, "all connections to be recorded", || {
+    wait::until_within(TIMEOUT, "all connections to be recorded", || {
         let account = Account::read(api, NODE);
-        (account.connections_open == count && account.bytes_in_ring == 0).then_some(account)
+        (account.connections_open == count && account.bytes_in_ring == 0).then_some(())
     });
     let (messages, cpu) = (api.count(NODE), ProcessorTime::of(pid));
     std::thread::sleep(SPAN);
     let (messages, cpu) = (api.count(NODE) - messages, ProcessorTime::of(pid).since(&cpu));
     let resident = usage::memory(pid, "VmRSS");
+    let account = Account::read(api, NODE);
     assert_eq!((account.bytes_dropped, account.messages_dropped), (0, 0), "{account:?}");
     local.terminate();
     remote.terminate();
@@ -73,7 +74,7 @@ fn connections(count: u64) {
     point("connections", "resident memory, MiB", count, mebibytes(resident));
 }
 
-/// So many idle nodes, each a process that listens.
+/// `count` idle nodes, each a process that listens.
 fn nodes(count: u64) {
     let mut machine = Machine::new("auto");
     let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
@@ -94,7 +95,7 @@ fn nodes(count: u64) {
     programs.into_iter().for_each(|program| drop(program.terminate()));
 }
 
-/// So many idle processes whose memory is observed.
+/// `count` idle processes whose memory is observed.
 fn processes(count: u64) {
     let mut machine = Machine::new("auto");
     let exe = program::memory_workload(machine.directory());

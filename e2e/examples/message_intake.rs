@@ -43,9 +43,10 @@ fn main() {
     let configuration = std::env::args().nth(2).unwrap_or_default();
     let measure = |rate, size, seconds| measure(&configuration, rate, size, seconds);
     println!(
-        "| messages of | offered | messages/s | MB/s | served after, s | bytes lost in the ring | messages dropped |"
+        "| messages of | offered | messages/s | MB/s | processor time of a message, µs | served after, s | bytes lost in the ring \
+         | messages dropped |"
     );
-    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for rate in RATES {
         if !show("1 KiB", &format!("{rate}/s"), &measure(rate, 1024, seconds)) {
             break;
@@ -70,7 +71,7 @@ fn show(size: &str, offered: &str, intake: &Intake) -> bool {
     ring == 0 && queue == 0
 }
 
-/// Sends so many messages a second of this size for some seconds.
+/// Sends `rate` messages a second of `size` bytes.
 fn measure(configuration: &str, rate: u64, size: u64, seconds: u64) -> Intake {
     let mut machine = Machine::new("auto");
     machine.options = configuration.to_owned();

@@ -3,6 +3,7 @@
 use chainscope_e2e::cluster::scene::{NODE, Scene};
 use chainscope_e2e::harness::wait;
 use chainscope_testing::tree::check;
+use chainscope_testing::usage;
 use serde_json::Value;
 
 #[test]
@@ -55,9 +56,7 @@ fn target(scene: &Scene, pid: u64) -> Value {
 
 /// Whether the reported anonymous memory equals the kernel's current count.
 fn is_explained(scene: &Scene, pid: u64) -> Option<()> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
-    let resident: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    let resident = usage::memory(u32::try_from(pid).expect("a process id"), "RssAnon") >> 10;
     let shown = target(scene, pid);
     let anon = &shown["anon"];
     let sum = anon["attributed"].as_u64()? + anon["beforeAttach"].as_u64()?;

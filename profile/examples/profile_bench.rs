@@ -108,7 +108,7 @@ fn print_ratios(keyframe: &MemoryState) {
     }
 }
 
-/// Prints points of the times that a profile of so many stacks takes.
+/// Prints the times of a profile with `stacks` stacks, as points.
 fn print_growth(stacks: usize) {
     let mut recorder = Recorder::new("9732", 4711, 1);
     fill(&mut recorder, &mut SmallRng::seed_from_u64(7), stacks);

@@ -20,6 +20,9 @@ pub const SEARCH_PATHS: [&str; 3] = ["chainscope.toml", "config.toml", "/etc/cha
 /// Default of `host_proc`.
 const HOST_PROC: &str = "/proc";
 
+/// Default of `queue`.
+const QUEUE: ByteSize = ByteSize::mib(256);
+
 /// Default port of the HTTP API.
 const API_PORT: u16 = 17732;
 
@@ -165,7 +168,7 @@ impl Config {
             host_proc: file.host_proc.unwrap_or_else(|| PathBuf::from(HOST_PROC)),
             capture: file.capture,
             ring_buffer: file.ring_buffer.unwrap_or(ByteSize::mib(32)),
-            queue: file.queue.unwrap_or(ByteSize::mib(256)),
+            queue: file.queue.unwrap_or(QUEUE),
             nodes,
         };
         config.validate()?;
@@ -197,7 +200,7 @@ impl Config {
             host_proc: PathBuf::from(HOST_PROC),
             capture: Capture::Auto,
             ring_buffer: ByteSize::mib(32),
-            queue: ByteSize::mib(256),
+            queue: QUEUE,
             nodes: vec![NodeConfig {
                 name,
                 aliases: Vec::new(),

@@ -13,6 +13,7 @@ pub mod program;
 pub mod ratios;
 pub mod syscalls;
 pub mod tree;
+pub mod usage;
 pub mod wait;
 
 /// Makes every CPU drain its per-CPU LRU batches. Until then, which may take minutes on an idle system, a page freed by

@@ -19,6 +19,20 @@ pub fn compile(compiler: &str, source: &Path, folder: &Path, name: &str, flags: 
     program
 }
 
+/// Compiles a BPF program of a benchmark with the headers in `include`; `CLANG` names another clang.
+///
+/// # Panics
+/// Like [`compile`].
+#[must_use]
+pub fn compile_bpf(source: &Path, include: &Path, folder: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let include = include.to_str().expect("a path in UTF-8");
+    let mut all = vec!["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86", "-Wall", "-Wextra", "-Werror"];
+    all.extend(["-Wno-unused-parameter", "-I", include, "-c"]);
+    all.extend(flags);
+    compile(&clang, source, folder, name, &all)
+}
+
 /// Copies an executable, in a process of its own: a descriptor open for writing in this one could be inherited by a process that
 /// another thread starts at this moment, and the copy could not be executed (`ETXTBSY`).
 ///

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use chainscope_profile::Kind;
 use chainscope_testing::program::hostile_code;
+use chainscope_testing::usage;
 
 use super::*;
 
@@ -65,17 +66,10 @@ fn damaged_code_is_profiled_without_harm() {
 
 /// The peak resident memory of this process, which contains the agent, in bytes.
 fn peak() -> u64 {
-    status(std::process::id(), "VmHWM:") << 10
+    usage::memory(std::process::id(), "VmHWM")
 }
 
 /// Anonymous pages of a process.
 fn resident_anonymous(pid: u32) -> u64 {
-    status(pid, "RssAnon:") / 4
-}
-
-/// A field of `/proc/PID/status`, in KiB.
-fn status(pid: u32, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
+    usage::memory(pid, "RssAnon") / 4096
 }

@@ -1,7 +1,6 @@
 //! Clients that request the largest responses and do not read them.
 
 use std::{
-    fs,
     io::Write as _,
     net::TcpStream,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -9,6 +8,7 @@ use std::{
 };
 
 use chainscope_aggregator::{Config, NodeConfig};
+use chainscope_testing::usage;
 use chainscope_testing::wait::until_true;
 
 use crate::common::{Server, message, with_chunks};
@@ -73,9 +73,7 @@ fn responses(server: &Server) -> [u64; 2] {
 
 /// Resident memory of this process, in bytes.
 fn resident() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB"));
-    kib.unwrap().trim().parse::<u64>().unwrap() << 10
+    usage::memory(std::process::id(), "VmRSS")
 }
 
 #[test]

@@ -11,13 +11,12 @@ pub mod recorder;
 pub mod search;
 pub mod stats;
 pub mod transcript;
-pub mod usage;
 pub mod vectors;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub use chainscope_testing::{free_port, wait};
+pub use chainscope_testing::{free_port, usage, wait};
 
 /// The path of a binary of this workspace, built beside the running test.
 ///

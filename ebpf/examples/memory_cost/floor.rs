@@ -1,11 +1,11 @@
 //! Programs at the same tracepoints that do less: empty ones, and one that counts allocations by frame pointers.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
+use chainscope_testing::program;
 
 /// Attaches empty programs to both tracepoints; dropping the object detaches them.
 pub(crate) fn attach_empty(object: &[u8]) -> anyhow::Result<Ebpf> {
@@ -30,17 +30,6 @@ fn attach(object: &[u8], pid: u32, programs: &[(&str, &str)]) -> anyhow::Result<
 /// Compiles the programs.
 pub(crate) fn compile(directory: &Path) -> anyhow::Result<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let object = directory.join("floor.o");
-    let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
-    let status = Command::new(clang)
-        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86", "-Wall", "-Wextra", "-Werror"])
-        .args(["-Wno-unused-parameter", "-I"])
-        .arg(root.join("src/bpf"))
-        .arg("-c")
-        .arg(root.join("examples/memory_cost/floor.bpf.c"))
-        .arg("-o")
-        .arg(&object)
-        .status()?;
-    ensure!(status.success(), "clang {status}");
-    Ok(std::fs::read(object)?)
+    let source = root.join("examples/memory_cost/floor.bpf.c");
+    Ok(std::fs::read(program::compile_bpf(&source, &root.join("src/bpf"), directory, "floor.o", &[]))?)
 }

@@ -31,6 +31,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use chainscope_ebpf::memory::{MemoryOptions, MemoryProbe, Scope, StackEnd};
+use chainscope_testing::program;
 
 const DEPTHS: [u32; 3] = [5, 15, 30];
 
@@ -74,12 +75,8 @@ fn main() -> anyhow::Result<()> {
     let (pairs, pages, rounds) = (number(1, 7), number(2, 8192), number(3, 15));
     let directory = tempfile::tempdir()?;
     let bench = Bench {
-        program: compile(directory.path(), "faults", "-fomit-frame-pointer")?,
-        program_with_frame_pointers: compile(
-            directory.path(),
-            "faults-with-frame-pointers",
-            "-fno-omit-frame-pointer",
-        )?,
+        program: compile(directory.path(), "faults", "-fomit-frame-pointer"),
+        program_with_frame_pointers: compile(directory.path(), "faults-with-frame-pointers", "-fno-omit-frame-pointer"),
         floor: floor::compile(directory.path())?,
         directory,
         pages,
@@ -132,12 +129,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Compiles the program to measure with this flag.
-fn compile(directory: &Path, name: &str, flag: &str) -> anyhow::Result<PathBuf> {
-    let program = directory.join(name);
+fn compile(directory: &Path, name: &str, flag: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/memory_cost/faults.cc");
-    let status = Command::new("g++").args(["-O2", flag, "-o"]).arg(&program).arg(source).status()?;
-    ensure!(status.success(), "g++ {status}");
-    Ok(program)
+    program::compile("g++", &source, directory, name, &["-O2", flag])
 }
 
 /// A table row.

@@ -36,17 +36,6 @@ struct {
 	__type(value, struct sums);
 } sums SEC(".maps");
 
-static __always_inline u64 wake(struct sums *s)
-{
-	int is_due;
-
-	s->since_query += PIECE;
-	is_due = s->since_query >= wake_bytes / 32;
-	if (is_due)
-		s->since_query = 0;
-	return wake_flags(is_due);
-}
-
 SEC("tp_btf/sock_send_length")
 int BPF_PROG(copy_floor, struct sock *sk, int ret, int flags)
 {
@@ -72,7 +61,7 @@ int BPF_PROG(copy_floor, struct sock *sk, int ret, int flags)
 			bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
 			break;
 		}
-		bpf_ringbuf_submit(record, wake(s));
+		bpf_ringbuf_submit(record, wake_flags_of(&s->since_query, PIECE));
 		s->copied += PIECE;
 		from += PIECE;
 		left -= PIECE;

@@ -1,7 +1,6 @@
 //! The copy floor: a program that copies the same bytes into the same kind of ring and does nothing else, and an empty one.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use aya::maps::PerCpuArray;
@@ -9,6 +8,7 @@ use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader, Pod};
 use chainscope_ebpf::RingReader;
 use chainscope_ebpf::network::NetworkOptions;
+use chainscope_testing::program;
 
 /// Greatest record of the product.
 const MAX_PIECE: usize = 32 << 10;
@@ -90,19 +90,11 @@ fn object(piece: usize) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = std::env::temp_dir().join(format!("chainscope-floor-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory");
-    let object = dir.join(format!("{piece}.o"));
+    let name = format!("{piece}.o");
+    let object = dir.join(&name);
     if !object.exists() {
-        let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
-        let status = Command::new(clang)
-            .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86", "-Wall", "-Wextra", "-Werror"])
-            .args(["-Wno-unused-parameter", &format!("-DPIECE={piece}"), "-I"])
-            .arg(root.join("src/bpf"))
-            .arg("-c")
-            .arg(root.join("examples/network_cost/floor.bpf.c"))
-            .arg("-o")
-            .arg(&object)
-            .status();
-        assert!(status.is_ok_and(|status| status.success()), "clang compiles floor.bpf.c");
+        let source = root.join("examples/network_cost/floor.bpf.c");
+        let _ = program::compile_bpf(&source, &root.join("src/bpf"), &dir, &name, &[&format!("-DPIECE={piece}")]);
     }
     std::fs::read(object).expect("the object")
 }

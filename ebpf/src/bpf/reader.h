@@ -19,11 +19,6 @@ struct {
 	__type(value, struct reader);
 } readers SEC(".maps");
 
-static __always_inline u32 waiting_of(const struct reader *reader)
-{
-	return *(const volatile u32 *)&reader->waiting;
-}
-
 /*
  * Flags of a submission: wakes the reader if it has what it waits for, once for each wait: a sender that outruns the reader, or
  * whose reader is stopped, pays for no wake-up. The decision is by backlog, not by producer position, which wakes too late
@@ -37,10 +32,22 @@ static __always_inline u64 wake_flags(int is_due)
 	reader = bpf_map_lookup_elem(&readers, &key);
 	if (!reader)
 		return BPF_RB_NO_WAKEUP;
-	waiting = waiting_of(reader);
+	waiting = *(const volatile u32 *)&reader->waiting;
 	if (waiting == NOT_WAITING)
 		return BPF_RB_NO_WAKEUP;
 	if (waiting == FOR_BACKLOG && (!is_due || bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) < wake_bytes))
 		return BPF_RB_NO_WAKEUP;
 	return __sync_lock_test_and_set(&reader->waiting, 0) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+/* Flags of a submission of `n` bytes, where records are small and many: the backlog is looked at every `wake_bytes` / 32. */
+static __always_inline u64 wake_flags_of(u64 *bytes_since_query, u64 n)
+{
+	int is_due;
+
+	*bytes_since_query += n;
+	is_due = *bytes_since_query >= wake_bytes / 32;
+	if (is_due)
+		*bytes_since_query = 0;
+	return wake_flags(is_due);
 }

@@ -26,16 +26,10 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
-/* Flags of a submission of `n` bytes. The backlog is looked at every 64 KiB (of 2 MiB) only, because the query has a cost. */
+/* Flags of a submission of `n` bytes. */
 static __always_inline u64 wake(struct scratch *s, u32 n)
 {
-	int is_due;
-
-	s->bytes_since_query += n + sizeof s->header;
-	is_due = s->bytes_since_query >= wake_bytes / 32;
-	if (is_due)
-		s->bytes_since_query = 0;
-	return wake_flags(is_due);
+	return wake_flags_of(&s->bytes_since_query, n + sizeof s->header);
 }
 
 /* Reports `n` bytes that are not in the ring. `reason` is counted even if the record does not fit. */
