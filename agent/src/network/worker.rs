@@ -1,6 +1,9 @@
 //! The interpreter's thread: takes batches of the ring and changes of targets, lets the [`Interpreter`] make records, and
 //! at intervals writes the session journal, samples the clock and publishes its counts.
 
+mod periodic;
+mod targets;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -8,26 +11,23 @@ use std::{
 };
 
 use chainscope_ebpf::network::{Event, KernelAccount, Verdict};
-use chainscope_hygiene::{EscapedTruncated, warn_limited};
+use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::Journal;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
-use prost::Message as _;
 
 use super::{
-    account::HOLDING_FULL,
-    figures::{self, Figures},
+    figures::Figures,
     holding::Holding,
-    interpreter::{Interpreter, Target, records},
+    interpreter::Interpreter,
     reader::{Batch, Command, ProbeEvent},
 };
 use crate::{
     Error,
-    figures::LiveTally,
     folder::Folder,
     pillar::RecordSink,
     targets::{
-        Assignment, Network, Notice, ReuseCheck, StartedTarget, TargetChange, WatchList,
-        identity::{IdentityAnswer, IdentityReader, ProcessKeys},
+        Notice, ReuseCheck, TargetChange, WatchList,
+        identity::{IdentityAnswer, IdentityReader},
         proc::Proc,
     },
     thread::Heartbeat,
@@ -35,14 +35,6 @@ use crate::{
 
 /// How often the thread looks whether anything is due.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How often the journal is written, the clock sampled, and the counts published.
-const NOTE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often sockets are listed while sessions of the last run wait for theirs.
-const SOCKETS_INTERVAL: Duration = Duration::from_secs(5);
-/// How often a missing identity of a pod is read.
-const MISSING_IDENTITY_INTERVAL: Duration = Duration::from_secs(2);
-/// How often an identity of a pod that was read is read again if its file changed.
-const IDENTITY_INTERVAL: Duration = Duration::from_secs(30);
 /// Notices that discovery has not taken, at most: further ones are dropped, and the next scan finds their processes.
 const MAX_NOTICES: usize = 4096;
 /// Timeout at shutdown for answers of discovery about unknown processes, and for identities.
@@ -293,272 +285,6 @@ impl<S: RecordSink> Worker<S> {
         }
         // At most one for each process that was released: these may not be lost.
         let _ = self.channels.notices.send(Notice::Settled { pid });
-    }
-
-    fn apply(&mut self, change: &TargetChange) {
-        match change {
-            TargetChange::Started(target) => self.start(target),
-            TargetChange::Changed(pid, assignment) => self.change(*pid, assignment),
-            TargetChange::Released(pid) => {
-                self.without_network.remove(pid);
-                self.end_wait(*pid);
-                self.stop_capture(Command::ReleaseProcess { pid: *pid }, RELEASED);
-            }
-            TargetChange::Exited(pid) => {
-                self.without_network.remove(pid);
-                self.stop_capture(Command::RemoveProcess { pid: *pid }, EXITED);
-            }
-            TargetChange::Held(facts) => {
-                let pid = facts.pid;
-                tracing::debug!(pid, "held until it is configured");
-                self.ends.remove(&pid);
-                self.holding.hold(pid, facts.group());
-                let listens = facts.listens.iter().map(|port| (facts.netns, *port)).collect();
-                self.send(Command::AddProcess { pid, port: None, listens });
-            }
-            TargetChange::Discarded(pid) => {
-                self.holding.discard(*pid);
-                self.stop_capture(Command::ReleaseProcess { pid: *pid }, RELEASED);
-            }
-            // The kernel captures every process that listens on a watched port or executes a watched program.
-            TargetChange::Dismissed(pid) if self.interpreter.is_target(*pid) => {}
-            TargetChange::Dismissed(pid) => {
-                self.holding.discard(*pid);
-                self.stop_capture(Command::ReleaseProcess { pid: *pid }, RELEASED);
-            }
-            TargetChange::Unchanged(pid) => self.holding.drop_provisional(*pid),
-            TargetChange::Watch(list) => self.watch(list),
-        }
-    }
-
-    fn change(&mut self, pid: u32, assignment: &Assignment) {
-        let Some(Network { store }) = assignment.observe.network else { return };
-        self.send(Command::SetPort { pid, port: assignment.p2p_port });
-        self.interpreter.update_target(pid, assignment.p2p_port, store, assignment.identity.clone());
-        if !self.interpreter.is_reading_identity(pid) {
-            self.end_wait(pid);
-        }
-    }
-
-    /// Brings what the kernel watches up to date.
-    fn watch(&mut self, list: &WatchList) {
-        let before = std::mem::replace(&mut self.watched, list.clone());
-        for (netns, port) in list.ports.difference(&before.ports) {
-            self.send(Command::WatchPort { netns: *netns, port: *port });
-        }
-        for (netns, port) in before.ports.difference(&list.ports) {
-            self.send(Command::UnwatchPort { netns: *netns, port: *port });
-        }
-        for name in list.process_names.difference(&before.process_names) {
-            self.send(Command::WatchProgram(name.clone()));
-        }
-        for name in before.process_names.difference(&list.process_names) {
-            self.send(Command::UnwatchProgram(name.clone()));
-        }
-    }
-
-    /// The kernel captures every process that listens on a watched port or executes a watched program, also one of which
-    /// only other things are observed.
-    fn release_without_network(&self, pid: u32) {
-        if self.without_network.contains(&pid) {
-            self.send(Command::ReleaseProcess { pid });
-        }
-    }
-
-    /// Ends the capture of a process; what it did until then still arrives.
-    fn stop_capture(&mut self, command: Command, end: End) {
-        if let Command::RemoveProcess { pid } | Command::ReleaseProcess { pid } = command {
-            self.ends.insert(pid, end);
-        }
-        self.send(command);
-    }
-
-    fn start(&mut self, target: &StartedTarget) {
-        let StartedTarget { facts, owner, assignment, was_held, has_exited, .. } = target;
-        let pid = facts.pid;
-        // The number of a process whose exit was not noticed yet.
-        self.end_wait(pid);
-        self.end(pid, EXITED);
-        let Some(network) = assignment.observe.network else {
-            self.holding.discard(pid);
-            if !has_exited {
-                self.ends.remove(&pid);
-                self.without_network.insert(pid);
-                self.release_without_network(pid);
-            }
-            return;
-        };
-        self.without_network.remove(&pid);
-        if !was_held && !self.holding.is_provisional(pid) {
-            self.holding.discard(pid);
-        }
-        if !has_exited {
-            self.ends.remove(&pid);
-        }
-        let known = Known {
-            node: Arc::clone(&assignment.node),
-            pod: owner.pod().map(str::to_owned),
-            netns: facts.netns,
-            reuse: ReuseCheck::new(&self.proc, pid, facts.start),
-        };
-        self.targets.insert(pid, known);
-        self.record(target, network);
-        if let Some(live) = self.live(pid) {
-            self.figures.started(pid, live);
-        }
-    }
-
-    /// Records what a process sends and receives, beginning with what was held of it. Until the first read of its identity
-    /// returns, events are held.
-    fn record(&mut self, target: &StartedTarget, network: Network) {
-        let StartedTarget { facts, assignment, cause, has_exited, .. } = target;
-        let pid = facts.pid;
-        if !has_exited {
-            let listens = assignment.p2p_port.filter(|port| facts.listens.contains(port));
-            self.send(Command::AddProcess {
-                pid,
-                port: assignment.p2p_port,
-                listens: listens.map(|port| (facts.netns, port)).into_iter().collect(),
-            });
-        }
-        let (node, source) = (Arc::clone(&assignment.node), assignment.identity.clone());
-        let mut keys = ProcessKeys::new(self.channels.identity_reader.clone(), node, facts, source);
-        keys.reload();
-        self.interpreter.start_target(Target {
-            node: Arc::clone(&assignment.node),
-            label: Arc::clone(&assignment.label),
-            pid,
-            p2p_port: assignment.p2p_port,
-            store: network.store,
-            keys: Box::new(keys),
-        });
-        let exe = EscapedTruncated(&facts.exe.to_string_lossy()).to_string();
-        let detail = format!("{exe} in network namespace {}", facts.netns);
-        if *has_exited {
-            self.interpreter.report(pid, cause.name(), detail);
-        } else {
-            self.unannounced.insert(pid, (cause.name(), detail));
-        }
-        if self.interpreter.is_reading_identity(pid) {
-            if !self.holding.has(pid) || self.holding.is_provisional(pid) {
-                self.holding.hold(pid, facts.group());
-            }
-            self.awaiting_identity.insert(pid);
-        } else {
-            self.replay(pid);
-        }
-    }
-
-    /// Interprets the held events of a target without waiting for its identity any longer.
-    fn end_wait(&mut self, pid: u32) {
-        if self.awaiting_identity.remove(&pid) {
-            self.replay(pid);
-        }
-    }
-
-    /// Interprets what was held of a target.
-    fn replay(&mut self, pid: u32) {
-        let Some(held) = self.holding.take(pid) else { return };
-        self.interpreter.add_dropped(pid, HOLDING_FULL, held.dropped_bytes);
-        held.replay(&mut |event| self.interpreter.event(event));
-        if let Some(account) = &held.settled {
-            if let Some(account) = account {
-                self.interpreter.account(pid, account.clone());
-            }
-            self.end(pid, EXITED);
-        }
-    }
-
-    /// Ends the recording of a process, if it is recorded.
-    fn end(&mut self, pid: u32, end: End) {
-        let Some(known) = self.targets.remove(&pid) else { return };
-        let tally = self.interpreter.end_target(pid, end.by, end.event).unwrap_or_default();
-        self.figures.ended(pid, &known.node, known.pod, tally);
-    }
-
-    fn poll(&mut self) {
-        self.polled = Instant::now();
-        for pid in self.interpreter.expire_identities(self.polled) {
-            self.end_wait(pid);
-        }
-        self.reload_identities();
-        if self.sockets_listed.is_none_or(|listed| listed.elapsed() >= SOCKETS_INTERVAL) {
-            self.drop_vanished_sessions();
-        }
-        // A new session at once: without its connection messages a restart could not go on with it.
-        if self.interpreter.take_new_session() || self.noted.elapsed() >= NOTE_INTERVAL {
-            self.note();
-            self.publish();
-        }
-        self.send_verdicts();
-    }
-
-    fn reload_identities(&mut self) {
-        if !self.reports_identities || self.missing_identities_read.elapsed() < MISSING_IDENTITY_INTERVAL {
-            return;
-        }
-        let all = self.identities_read.elapsed() >= IDENTITY_INTERVAL;
-        self.interpreter.reload_identities(all);
-        self.missing_identities_read = Instant::now();
-        if all {
-            self.identities_read = self.missing_identities_read;
-        }
-    }
-
-    /// Ends the sessions of the last run whose sockets are gone.
-    fn drop_vanished_sessions(&mut self) {
-        for netns in self.interpreter.waiting_namespaces() {
-            let of_namespace = |(_, known): &(&u32, &Known)| known.netns == netns;
-            let Some(pid) = self.targets.iter().find(of_namespace).map(|(pid, _)| *pid) else { continue };
-            let inodes: HashSet<u64> = self.proc.sockets(pid).iter().map(|socket| socket.inode).collect();
-            if !inodes.is_empty() {
-                self.interpreter.drop_vanished(netns, &inodes);
-            }
-        }
-        self.sockets_listed = Some(Instant::now());
-    }
-
-    /// Samples the clock and writes down what a restart would need.
-    fn note(&mut self) {
-        self.noted = Instant::now();
-        if let Some(jump) = self.interpreter.clock.resample() {
-            warn_limited!(jump_ms = jump / 1_000_000, "the clock of this host was set");
-            let time = self.interpreter.clock.now();
-            for node in self.interpreter.nodes() {
-                let detail = format!("by {} ms", jump / 1_000_000);
-                self.interpreter.push(&node, records::target_event(time, "", "clock jumped", 0, detail));
-            }
-        }
-        let journal = self.interpreter.journal();
-        // A full disk costs what a restart would need, not the recording.
-        if let Err(error) = self.write_journal(journal) {
-            warn_limited!(%error, "the session journal cannot be written");
-        }
-    }
-
-    fn write_journal(&mut self, journal: Journal) -> Result<(), Error> {
-        if journal != self.written {
-            self.folder.set_journal(&journal.encode_to_vec())?;
-            self.written = journal;
-        }
-        Ok(())
-    }
-
-    fn live(&self, pid: u32) -> Option<LiveTally> {
-        let (known, tally) = (self.targets.get(&pid)?, self.interpreter.tally(pid)?);
-        Some(LiveTally { node: Arc::clone(&known.node), pod: known.pod.clone(), tally })
-    }
-
-    /// Publishes the counts for metrics and reports.
-    fn publish(&self) {
-        let live: BTreeMap<u32, LiveTally> =
-            self.targets.keys().filter_map(|pid| Some((*pid, self.live(*pid)?))).collect();
-        let held = figures::HoldingFigures {
-            processes: self.holding.processes(),
-            bytes: self.holding.bytes(),
-            discarded: self.holding.discarded(),
-        };
-        self.figures.update(live, held);
     }
 
     fn send_verdicts(&mut self) {

@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     config::TargetLimits,
     network::journal::Waiting,
-    targets::{Observe, Owner, ProcessFacts, StartCause, identity::Source},
+    targets::{Assignment, Network, Observe, Owner, ProcessFacts, StartCause, StartedTarget, identity::Source},
 };
 
 struct NoRecords;
