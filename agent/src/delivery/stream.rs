@@ -94,15 +94,15 @@ pub(super) trait BufferedStream {
 #[derive(Debug)]
 pub(super) struct StreamTable<S> {
     pub(super) by_node: BTreeMap<String, S>,
-    /// Nodes whose records are expected: their streams have a share even if they are empty.
-    expected: BTreeSet<String>,
+    /// Nodes with a stream whose records are not expected: their streams have no share while they are empty. Few.
+    unexpected: BTreeSet<String>,
     /// Node of the last batch: the next one begins after it, so that one busy node does not delay the others.
     last_served: String,
 }
 
 impl<S: BufferedStream> StreamTable<S> {
     pub(super) fn new() -> Self {
-        Self { by_node: BTreeMap::new(), expected: BTreeSet::new(), last_served: String::new() }
+        Self { by_node: BTreeMap::new(), unexpected: BTreeSet::new(), last_served: String::new() }
     }
 
     pub(super) fn contains(&self, node: &str) -> bool {
@@ -119,26 +119,24 @@ impl<S: BufferedStream> StreamTable<S> {
 
     /// Adds a stream unless there is one; its node is expected.
     pub(super) fn insert(&mut self, node: &str, stream: impl FnOnce() -> S) {
-        self.expected.insert(node.to_owned());
+        self.unexpected.remove(node);
         self.by_node.entry(node.to_owned()).or_insert_with(stream);
     }
 
     /// Replaces the nodes whose records are expected.
     pub(super) fn expect(&mut self, nodes: &BTreeSet<String>) {
-        self.expected.clone_from(nodes);
+        self.unexpected = self.by_node.keys().filter(|node| !nodes.contains(*node)).cloned().collect();
     }
 
-    /// Adds the node to the expected ones if it has a stream: a record of it arrived.
+    /// Expects records of this node from now on: one arrived.
     pub(super) fn expect_also(&mut self, node: &str) {
-        if self.contains(node) && !self.expected.contains(node) {
-            self.expected.insert(node.to_owned());
-        }
+        self.unexpected.remove(node);
     }
 
     /// How many streams share the capacity, at least one.
     pub(super) fn shares(&self) -> usize {
-        let has_share = |(node, stream): &(&String, &S)| self.expected.contains(*node) || stream.is_in_use();
-        self.by_node.iter().filter(has_share).count().max(1)
+        let unused = |node: &&String| self.by_node.get(*node).is_some_and(|stream| !stream.is_in_use());
+        (self.by_node.len() - self.unexpected.iter().filter(unused).count()).max(1)
     }
 
     /// The batch of the first stream, in turn after the one served last, for which `take` returns records with the
@@ -148,22 +146,21 @@ impl<S: BufferedStream> StreamTable<S> {
         suspended: &BTreeSet<String>,
         mut take: impl FnMut(&str, &mut S) -> Option<(u64, Vec<chainscope_proto::v1::Record>)>,
     ) -> Option<Batch> {
-        for node in self.in_turn() {
-            let Some(stream) = self.by_node.get_mut(&node).filter(|_| !suspended.contains(&node)) else { continue };
-            if let Some((first_sequence, records)) = take(&node, stream) {
-                self.last_served.clone_from(&node);
-                return Some(Batch { node, first_sequence, records });
+        let last = self.last_served.clone();
+        let after = (Bound::Excluded(last.as_str()), Bound::Unbounded);
+        let up_to = (Bound::Unbounded, Bound::Included(last.as_str()));
+        for range in [after, up_to] {
+            for (node, stream) in self.by_node.range_mut::<str, _>(range) {
+                if suspended.contains(node) {
+                    continue;
+                }
+                if let Some((first_sequence, records)) = take(node, stream) {
+                    self.last_served.clone_from(node);
+                    return Some(Batch { node: node.clone(), first_sequence, records });
+                }
             }
         }
         None
-    }
-
-    /// The nodes, beginning after the one served last.
-    fn in_turn(&self) -> Vec<String> {
-        let last = self.last_served.as_str();
-        let after = self.by_node.range::<str, _>((Bound::Excluded(last), Bound::Unbounded));
-        let up_to = self.by_node.range::<str, _>((Bound::Unbounded, Bound::Included(last)));
-        after.chain(up_to).map(|(node, _)| node.clone()).collect()
     }
 }
 

@@ -227,8 +227,10 @@ impl RecordStreams {
         let queued = self.0.buffers.queue.lock().status();
         let Some(spool) = &self.0.buffers.spool else { return queued };
         let mut streams = spool.lock().status();
+        let queued: BTreeMap<&str, &StreamStatus> =
+            queued.iter().map(|queued| (queued.node.as_str(), queued)).collect();
         for stream in &mut streams {
-            if let Some(queued) = queued.iter().find(|queued| queued.node == stream.node) {
+            if let Some(queued) = queued.get(stream.node.as_str()) {
                 stream.pending_records += queued.pending_records;
                 stream.pending_bytes += queued.pending_bytes;
                 stream.dropped.records += queued.dropped.records;

@@ -205,11 +205,7 @@ impl EntryPlan {
 
     /// Whether some entry has no live process.
     pub(crate) fn is_incomplete(&self, tracked: &BTreeMap<u32, TrackedProcess>) -> bool {
-        let has_process = |index: usize| {
-            tracked
-                .values()
-                .any(|process| matches!(process.state, TargetState::Observed(Owner::Entry(of), _) if of == index))
-        };
-        !(0..self.entries.len()).all(has_process)
+        let with_process: BTreeSet<&Owner> = tracked.values().filter_map(TrackedProcess::owner).collect();
+        !(0..self.entries.len()).all(|index| with_process.contains(&Owner::Entry(index)))
     }
 }

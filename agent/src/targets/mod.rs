@@ -99,7 +99,7 @@ impl Observe {
 }
 
 /// The part of a plan that a process belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     /// An entry of the configuration file, by index.
     Entry(usize),

@@ -93,7 +93,9 @@ impl PodPlan {
 
     /// Whether some pod has no process yet.
     pub(crate) fn is_incomplete(&self, tracked: &BTreeMap<u32, TrackedProcess>) -> bool {
-        let has_process = |pod: &Pod| tracked.values().any(|process| process.is_of(&pod.uid));
+        let with_process: BTreeSet<&str> =
+            tracked.values().filter_map(TrackedProcess::owner).filter_map(Owner::pod).collect();
+        let has_process = |pod: &Pod| with_process.contains(pod.uid.as_str());
         self.map.pods.values().any(|pod| pod.is_observed() && pod.fault.is_none() && !has_process(pod))
     }
 

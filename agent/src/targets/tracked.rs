@@ -23,9 +23,12 @@ pub(crate) struct TrackedProcess {
 }
 
 impl TrackedProcess {
-    /// Whether it is observed as a process of this pod.
-    pub(crate) fn is_of(&self, uid: &str) -> bool {
-        matches!(&self.state, TargetState::Observed(Owner::Pod(of), _) if of == uid)
+    /// Whose process it is observed as.
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        match &self.state {
+            TargetState::Observed(owner, _) => Some(owner),
+            _ => None,
+        }
     }
 }
 

@@ -221,6 +221,7 @@ impl<S: RecordSink> Interpreter<S> {
         };
         observed.totals.connections += 1;
         observed.totals.connections_open += 1;
+        observed.sockets.insert(opened.socket);
         observed.undecided.push_back(opened.socket);
         observed.recount(&mut session);
         self.sessions.insert(opened.socket, session);
@@ -257,6 +258,7 @@ impl<S: RecordSink> Interpreter<S> {
         let Some(mut session) = self.sessions.remove(&closed.socket) else { return };
         let pid = session.pid;
         if let Some(observed) = self.targets.get_mut(&pid) {
+            observed.sockets.remove(&closed.socket);
             let by = match closed.by {
                 ClosedBy::Local => "local",
                 ClosedBy::Remote => "remote",

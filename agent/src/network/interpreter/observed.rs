@@ -1,6 +1,9 @@
 //! An observed process with what is counted for it, and the keys of a node's connections.
 
-use std::collections::{HashSet, VecDeque};
+use std::{
+    collections::{BTreeSet, HashSet, VecDeque},
+    time::{Duration, Instant},
+};
 
 use chainscope_ebpf::network::{KernelAccount, SocketId};
 use chainscope_proto::v1::{NetworkAccount, ReasonCount};
@@ -12,6 +15,9 @@ use crate::{
     network::account::{Reasons, Totals},
 };
 
+/// How often an account that does not change is sent.
+const ACCOUNT_INTERVAL: Duration = Duration::from_secs(10);
+
 /// A target with what is counted for it.
 pub(super) struct Observed {
     pub(super) target: Target,
@@ -19,6 +25,8 @@ pub(super) struct Observed {
     pub(super) kernel: KernelAccount,
     /// When `kernel` was read, nanoseconds since 1970.
     pub(super) kernel_ns: i64,
+    /// Sockets of its sessions that have not ended.
+    pub(super) sockets: BTreeSet<SocketId>,
     /// Sockets whose handshake is not complete, oldest first; settled ones are taken out lazily.
     pub(super) undecided: VecDeque<SocketId>,
     pub(super) undecided_count: usize,
@@ -28,7 +36,8 @@ pub(super) struct Observed {
     /// Data that did not fit in the budget, as of the last account.
     pub(super) over_memory: Reasons,
     /// Its account as it was sent last.
-    pub(super) sent: NetworkAccount,
+    sent: NetworkAccount,
+    sent_at: Option<Instant>,
 }
 
 impl Observed {
@@ -38,13 +47,25 @@ impl Observed {
             totals: Totals::default(),
             kernel: KernelAccount::default(),
             kernel_ns: now_ns,
+            sockets: BTreeSet::new(),
             undecided: VecDeque::new(),
             undecided_count: 0,
             undecided_bytes: 0,
             memory,
             over_memory: Reasons::default(),
             sent: NetworkAccount::default(),
+            sent_at: None,
         }
+    }
+
+    /// Whether an account has to be sent: it changed, or the last one was sent a while ago.
+    pub(super) fn is_due(&self, account: &NetworkAccount) -> bool {
+        *account != self.sent || self.sent_at.is_none_or(|at| at.elapsed() >= ACCOUNT_INTERVAL)
+    }
+
+    pub(super) fn set_sent(&mut self, account: &NetworkAccount) {
+        self.sent.clone_from(account);
+        self.sent_at = Some(Instant::now());
     }
 
     pub(super) fn tally(&self) -> Tally {

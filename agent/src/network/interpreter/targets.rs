@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chainscope_ebpf::network::{KernelAccount, SocketId};
+use chainscope_ebpf::network::KernelAccount;
 use chainscope_proto::v1::{Record, record::Kind};
 use chainscope_tezos::StreamStats;
 
@@ -75,10 +75,8 @@ impl<S: RecordSink> Interpreter<S> {
 
     /// Ends the observation of a process and its connections. Returns its last tally.
     pub(crate) fn end_target(&mut self, pid: u32, by: &str, event: &str) -> Option<Tally> {
-        #[expect(clippy::disallowed_methods, reason = "sorted below")]
-        let mut sockets: Vec<SocketId> =
-            self.sessions.iter().filter(|(_, session)| session.pid == pid).map(|(socket, _)| *socket).collect();
-        sockets.sort_unstable();
+        let sockets =
+            self.targets.get_mut(&pid).map(|observed| std::mem::take(&mut observed.sockets)).unwrap_or_default();
         let time = self.clock.now();
         self.finish_ended_of(pid);
         for socket in sockets {
@@ -96,7 +94,7 @@ impl<S: RecordSink> Interpreter<S> {
     }
 
     /// Takes the kernel's account of a target, read after every event given so far was taken from the ring, and sends
-    /// the target's account.
+    /// the target's account if it changed.
     pub(crate) fn account(&mut self, pid: u32, kernel: KernelAccount) {
         let Some(observed) = self.targets.get_mut(&pid) else { return };
         let time = self.clock.now();
@@ -110,19 +108,22 @@ impl<S: RecordSink> Interpreter<S> {
         self.send_account(pid);
     }
 
-    #[expect(clippy::disallowed_methods, reason = "summed")]
     pub(super) fn send_account(&mut self, pid: u32) {
+        let Some(observed) = self.targets.get_mut(&pid) else { return };
+        let open = observed.sockets.iter().filter_map(|socket| self.sessions.get(socket));
+        let ended = self.ended.iter().map(|ended| &ended.session).filter(|session| session.pid == pid);
         let mut live = StreamStats::default();
-        let ended = self.ended.iter().map(|ended| &ended.session);
-        for session in self.sessions.values().chain(ended).filter(|session| session.pid == pid) {
+        for session in open.chain(ended) {
             live += session.account();
         }
-        let Some(observed) = self.targets.get_mut(&pid) else { return };
         let account = account::network_account(&observed.kernel, &observed.totals, &live);
         #[cfg(any(test, debug_assertions))]
         assert_eq!(account::broken_equation(&account), None, "{account:?}");
-        observed.sent.clone_from(&account);
         observed.over_memory = account::over_memory(&observed.totals, &live);
+        if !observed.is_due(&account) {
+            return;
+        }
+        observed.set_sent(&account);
         let record = Record {
             time_ns: self.clock.now(),
             target: observed.target.label.to_string(),

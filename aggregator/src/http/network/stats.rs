@@ -147,7 +147,7 @@ pub(crate) struct AccountStats {
     /// In hex; accounts of different epochs count different stretches of time.
     epoch: String,
     target: String,
-    /// Time of the counts, nanoseconds since 1970.
+    /// Time of the counts, nanoseconds since 1970. Counts that do not change are sent every 10 seconds.
     time: i64,
     bytes_seen: u64,
     bytes_captured: u64,
