@@ -7,9 +7,9 @@ use std::{
 };
 
 use rocksdb::{
-    BlockBasedOptions, BottommostLevelCompaction, CStrLike, Cache, ColumnFamilyDescriptor, CompactOptions, DB,
-    DBCompressionType, DBPinnableSlice, DBRawIterator, DEFAULT_COLUMN_FAMILY_NAME, ErrorKind, Options, ReadOptions,
-    SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint, properties,
+    BlockBasedIndexType, BlockBasedOptions, BottommostLevelCompaction, CStrLike, Cache, ColumnFamilyDescriptor,
+    CompactOptions, DB, DBCompressionType, DBPinnableSlice, DBRawIterator, DEFAULT_COLUMN_FAMILY_NAME, ErrorKind,
+    Options, ReadOptions, SnapshotWithThreadMode, WriteBatch, WriteOptions, checkpoint::Checkpoint, properties,
 };
 
 use super::{Batch, Cursor, Engine, Entry, LocalDisk, Memory, Snapshot, Write};
@@ -52,7 +52,12 @@ impl Rocks {
 fn database_options(options: &StoreOptions) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(options.block_cache_bytes));
-    table.set_block_size(16 << 10);
+    // Rows of one peer or of a rare type lie one to a block: a page of them reads a hundred blocks.
+    table.set_block_size(4 << 10);
+    // Small blocks have a large index, of which a page needs a little.
+    table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    table.set_partition_filters(true);
+    table.set_pin_top_level_index_and_filter(true);
     table.set_bloom_filter(10.0, false);
     // Index and filter blocks count against the cache, so that memory is bounded whatever the database holds.
     table.set_cache_index_and_filter_blocks(true);
