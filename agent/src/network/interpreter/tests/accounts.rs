@@ -132,3 +132,14 @@ fn a_counter_that_is_wrong_shows_as_a_residual() {
         -7
     );
 }
+
+#[test]
+fn an_account_is_sent_when_it_changed() {
+    let mut bench = bench(identity("synthetic-two-way/identity.json"));
+    let mut sent_after = |kernel| {
+        bench.account(PID, kernel);
+        bench.sink.states.len()
+    };
+    let counts = [seen(0), seen(0), seen(1), seen(1), seen(2)].map(&mut sent_after);
+    assert_eq!(counts, [1, 1, 2, 2, 3], "the first one although nothing happened");
+}
