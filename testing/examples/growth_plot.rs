@@ -14,8 +14,13 @@ use plotters::{coord::combinators::IntoLogRange as _, prelude::*};
 const SIZE: (u32, u32) = (720, 420);
 /// Readable on light and dark pages.
 const FOREGROUND: RGBColor = RGBColor(0x80, 0x80, 0x80);
-const SERIES: [RGBColor; 4] =
-    [RGBColor(0x1f, 0x77, 0xb4), RGBColor(0xd6, 0x60, 0x00), RGBColor(0x2c, 0x96, 0x4c), RGBColor(0xa0, 0x40, 0xa0)];
+const SERIES: [RGBColor; 5] = [
+    RGBColor(0x1f, 0x77, 0xb4),
+    RGBColor(0xd6, 0x60, 0x00),
+    RGBColor(0x2c, 0x96, 0x4c),
+    RGBColor(0xa0, 0x40, 0xa0),
+    RGBColor(0xc0, 0x30, 0x30),
+];
 
 /// Points of a series, in the order in which they were measured.
 type Points = Vec<(f64, f64)>;
@@ -86,6 +91,7 @@ fn draw(path: &Path, work: &str, chart: &Chart) -> Result<(), Box<dyn Error>> {
     let label = || ("sans-serif", 16).into_font().color(&FOREGROUND);
     let mut axes = ChartBuilder::on(&area)
         .margin(12)
+        .margin_right(36)
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d((least_x..most_x).log_scale(), (least_y..most_y).log_scale())?;
@@ -97,7 +103,11 @@ fn draw(path: &Path, work: &str, chart: &Chart) -> Result<(), Box<dyn Error>> {
         .axis_desc_style(label())
         .x_desc(work)
         .y_desc("relative to the first point")
-        .x_label_formatter(&|x| format!("{x:.0}"))
+        .x_label_formatter(&|x| match *x {
+            x if x >= 1e6 => format!("{:.0} M", x / 1e6),
+            x if x >= 1e3 => format!("{:.0} k", x / 1e3),
+            x => format!("{x:.0}"),
+        })
         .y_label_formatter(&|y| if *y < 1.0 { format!("{y:.1}") } else { format!("{y:.0}") })
         .draw()?;
     let linear_to = (most_x / least_x).min(most_y);
