@@ -11,7 +11,7 @@ use super::{
     entry_match::{Entry, Names, entry_of},
     identity::Source,
     system::System,
-    tracked::{MatchResult, TargetState, TrackedProcess},
+    tracked::{MatchResult, TrackedProcess},
 };
 use crate::config::NodeConfig;
 
@@ -177,7 +177,7 @@ impl EntryPlan {
         };
         let is_live = |netns: u32| {
             tracked.values().any(|process| {
-                matches!(process.state, TargetState::Observed(Owner::Entry(of), _) if of == index)
+                process.owner() == Some(&Owner::Entry(index))
                     && process.facts.netns == netns
                     && !process.exit.has_exited()
             })

@@ -108,6 +108,7 @@ impl<S: RecordSink> Interpreter<S> {
         self.send_account(pid);
     }
 
+    /// Sends the account of a target if it changed, or if the last one was sent a while ago.
     pub(super) fn send_account(&mut self, pid: u32) {
         let Some(observed) = self.targets.get_mut(&pid) else { return };
         let open = observed.sockets.iter().filter_map(|socket| self.sessions.get(socket));
