@@ -154,7 +154,7 @@ fn streamed(node: &AuthorizedNode<ReadMessages>, id: u64) -> Result<Response, Pr
         blocks,
         runtime: node.app().runtime().clone(),
         timeout: node.app().limits().client_timeout,
-        began: Instant::now(),
+        waited: Duration::ZERO,
         sent: 0,
     };
     node.spawn_bulk(move |store, node| {
@@ -270,9 +270,10 @@ struct BlockWriter {
     block: Vec<u8>,
     blocks: mpsc::Sender<io::Result<Bytes>>,
     runtime: Handle,
-    /// Time beyond that of [`LEAST_RATE`].
+    /// Maximum time to wait for the client, beyond that of [`LEAST_RATE`].
     timeout: Duration,
-    began: Instant,
+    /// Time that blocks waited for the client; the wait for a thread and reads of the store are not its fault.
+    waited: Duration,
     /// Bytes that the client has taken, but for the waiting blocks.
     sent: u64,
 }
@@ -280,9 +281,11 @@ struct BlockWriter {
 impl BlockWriter {
     fn send(&mut self, block: io::Result<Bytes>) -> io::Result<()> {
         let allowed = self.timeout.saturating_add(Duration::from_secs(self.sent / LEAST_RATE));
-        let left = allowed.saturating_sub(self.began.elapsed());
+        let left = allowed.saturating_sub(self.waited);
         self.sent = self.sent.saturating_add(block.as_ref().map_or(0, |block| block.len() as u64));
+        let began = Instant::now();
         let sent = self.runtime.block_on(async { timeout(left, self.blocks.send(block)).await });
+        self.waited = self.waited.saturating_add(began.elapsed());
         match sent {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection")),
@@ -313,5 +316,45 @@ impl Write for BlockWriter {
         }
         let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK));
         self.send(Ok(Bytes::from(block)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::ErrorKind, thread, time::Duration};
+
+    use axum::body::Bytes;
+    use tokio::{runtime::Runtime, sync::mpsc};
+
+    use super::BlockWriter;
+
+    #[test]
+    fn only_time_that_a_block_waits_for_the_client_counts() {
+        const TIMEOUT: Duration = Duration::from_secs(1);
+        let runtime = Runtime::new().unwrap();
+        let (blocks, mut body) = mpsc::channel(1);
+        let handle = runtime.handle().clone();
+        let mut writer = BlockWriter {
+            block: Vec::new(),
+            blocks,
+            runtime: handle,
+            timeout: TIMEOUT,
+            waited: Duration::ZERO,
+            sent: 0,
+        };
+        // The wait for a thread.
+        thread::sleep(TIMEOUT);
+        writer.send(Ok(Bytes::from_static(b"first"))).unwrap();
+        let client = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            body.blocking_recv().unwrap().unwrap();
+            body
+        });
+        writer.send(Ok(Bytes::from_static(b"second"))).unwrap();
+
+        assert!(writer.waited >= Duration::from_millis(10));
+
+        let _body = client.join().unwrap();
+        assert_eq!(writer.send(Ok(Bytes::from_static(b"third"))).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 }
