@@ -46,11 +46,6 @@ pub(crate) fn seconds(seconds: u64) -> String {
     }
 }
 
-/// A quantile as a percentile: `p50`, `p99.9`.
-pub(crate) fn quantile(quantile: f64) -> String {
-    format!("p{}", (quantile * 1e4).round() / 1e2)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,7 +62,6 @@ mod tests {
         assert_eq!(texts, expected);
         assert_eq!([change(-3.21), change(0.0), change(-0.001)], ["−3.2 %", "+0.0 %", "+0.0 %"]);
         assert_eq!([count(0), count(999), count(1_234_567)], ["0", "999", "1,234,567"]);
-        assert_eq!([quantile(0.5), quantile(0.999)], ["p50", "p99.9"]);
         assert_eq!([seconds(30), seconds(150), seconds(9_000)], ["30 s", "3 min", "2.5 h"]);
     }
 }

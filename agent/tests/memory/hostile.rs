@@ -7,7 +7,7 @@ use chainscope_profile::Kind;
 use chainscope_testing::program::hostile_code;
 use chainscope_testing::usage;
 
-use super::*;
+use super::{program::resident_anonymous, *};
 
 /// Damaged files.
 const FILES: u64 = 400;
@@ -67,9 +67,4 @@ fn damaged_code_is_profiled_without_harm() {
 /// The peak resident memory of this process, which contains the agent, in bytes.
 fn peak() -> u64 {
     usage::memory(std::process::id(), "VmHWM")
-}
-
-/// Anonymous pages of a process.
-fn resident_anonymous(pid: u32) -> u64 {
-    usage::memory(pid, "RssAnon") / 4096
 }

@@ -7,6 +7,8 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
+use chainscope_testing::usage;
+
 /// Implementation language of a test program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Language {
@@ -124,9 +126,7 @@ impl Program {
 
     /// Returns `RssAnon` in pages.
     pub(crate) fn resident_anonymous(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or_default();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) / 4
+        resident_anonymous(self.pid())
     }
 
     /// Kills the program and returns its pid.
@@ -145,4 +145,9 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Anonymous pages of a process.
+pub(crate) fn resident_anonymous(pid: u32) -> u64 {
+    usage::memory(pid, "RssAnon") / 4096
 }

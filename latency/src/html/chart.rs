@@ -192,7 +192,7 @@ pub(super) fn shift(points: &[ShiftPoint], margin: f64) -> Option<String> {
             .ok()?;
         let percent =
             |value: &f64| if *value == 0.0 { "0 %".to_owned() } else { format!("{value:+.0} %").replace('-', "−") };
-        axes!(chart, |value: &f64| format::quantile(*value), percent, "quantile", "", 6);
+        axes!(chart, |value: &f64| percentile(*value), percent, "quantile", "", 6);
         for bound in [-margin, 0.0, margin] {
             let style = if bound == 0.0 { FOREGROUND.stroke_width(1) } else { SERIES[2].stroke_width(1) };
             chart.draw_series(LineSeries::new([(0.05, bound), (1.02, bound)], style)).ok()?;
@@ -205,4 +205,19 @@ pub(super) fn shift(points: &[ShiftPoint], margin: f64) -> Option<String> {
         }
         Some(())
     })
+}
+
+/// A quantile as a percentile: `p50`, `p99.9`.
+fn percentile(quantile: f64) -> String {
+    format!("p{}", (quantile * 1e4).round() / 1e2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn quantiles_are_shown_as_percentiles() {
+        assert_eq!([percentile(0.5), percentile(0.999)], ["p50", "p99.9"]);
+    }
 }
