@@ -52,7 +52,12 @@ fn main() {
     let load = |seed: usize| DemoNode::new("load").with(&options).with(&format!("--seed {seed}"));
     let remote = load(0).listen(peer).start();
     let local = nodes.iter().enumerate().map(|(at, (name, port))| {
-        load(at + 1).listen(*port).peer(peer).identity(&machine.identity(name)).with("--connections 1").start()
+        load(at + 1)
+            .listen(*port)
+            .peer(peer)
+            .identity(&machine.identity(name))
+            .with("--connections 1")
+            .start_observed(&chainscope.api, name)
     });
     let local: Vec<Program> = local.collect();
     wait::until_within(TIMEOUT, "messages of each node", || {
