@@ -7,6 +7,7 @@
 use std::{borrow::Cow, str::FromStr};
 
 use axum::{extract::FromRequestParts, http::request::Parts};
+use chainscope_hygiene::Escaped;
 use chainscope_store::Order;
 use serde::{
     Deserialize, Deserializer,
@@ -47,7 +48,8 @@ pub(crate) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
         // the text that serde defines for it.
         match reason.strip_prefix("duplicate field `").and_then(|rest| rest.strip_suffix('`')) {
             Some(name) => Problem::parameter(name, "given more than once"),
-            None => Problem::parameter(&path, reason),
+            // serde's text of an unknown variant has the value as it came.
+            None => Problem::parameter(&path, Escaped(&reason).to_string()),
         }
     })
 }
@@ -162,5 +164,21 @@ mod tests {
         assert_eq!(parse::<Strict>("number=1").unwrap().number, Some(1));
         assert_eq!(parse::<Strict>("boolean=true").unwrap().boolean, Some(true));
         assert_eq!(parse::<Strict>("k=1").unwrap().number, None);
+    }
+
+    #[test]
+    fn an_unknown_variant_is_escaped() {
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Side {
+            Local,
+        }
+        #[derive(Debug, Deserialize)]
+        struct Sided {
+            side: Side,
+        }
+        let problem = parse::<Sided>("side=lo%00cal").map(|sided| sided.side).unwrap_err();
+        assert!(problem.detail.contains("`lo\\u{0}cal`"), "{}", problem.detail);
+        assert!(matches!(parse::<Sided>("side=local").unwrap().side, Side::Local));
     }
 }
