@@ -85,11 +85,7 @@ fn nodes(count: u64) {
     let begin = Instant::now();
     let chainscope = machine.start();
     let (api, pid) = (&chainscope.api, chainscope.program.pid());
-    wait::until_within(TIMEOUT, "all nodes to be observed", || {
-        let nodes = api.get("/nodes");
-        let observed = nodes.as_array()?.iter().filter(|node| node["targets"][0].is_object());
-        (observed.count() as u64 == count).then_some(())
-    });
+    wait::until_within(TIMEOUT, "all nodes to be observed", || (api.observed_nodes()? as u64 == count).then_some(()));
     point("nodes", "start until all are observed, s", count, begin.elapsed().as_secs_f64());
     idle("nodes", count, pid);
     programs.into_iter().for_each(|program| drop(program.terminate()));

@@ -40,9 +40,7 @@ fn main() {
 
     let listening: Vec<Program> = nodes.iter().map(|(_, port)| DemoNode::new("load").listen(*port).start()).collect();
     wait::until_within(TIMEOUT, "all nodes to be observed", || {
-        let rows = chainscope.api.get("/nodes");
-        let observed = rows.as_array()?.iter().filter(|node| node["targets"][0].is_object());
-        (observed.count() == nodes.len()).then_some(())
+        (chainscope.api.observed_nodes()? == nodes.len()).then_some(())
     });
     chainscope.measure(nodes.len(), IDLE, IDLE);
     listening.into_iter().for_each(|program| drop(program.terminate()));

@@ -226,6 +226,13 @@ impl Api {
         (!chunk.is_null()).then_some(chunk)
     }
 
+    /// How many nodes have a process that is observed; `None` without an answer.
+    #[must_use]
+    pub fn observed_nodes(&self) -> Option<usize> {
+        let nodes = self.get("/nodes");
+        Some(nodes.as_array()?.iter().filter(|node| node["targets"][0].is_object()).count())
+    }
+
     /// The conservation table.
     #[must_use]
     pub fn stats(&self) -> Value {
