@@ -85,6 +85,7 @@ impl Damage {
 pub(super) fn recover(dir: &Path, now_ns: i64) -> io::Result<Recovered> {
     let listing = list(dir)?;
     let mut found = scan_segments(dir, listing.names)?;
+    check_order(dir, &found)?;
     let mut recovered = Recovered { segments: VecDeque::new(), losses: RecordSummary::default() };
     while let Some((mut segment, file_length)) = found.pop_front() {
         // During a renumbering the sequences of two segments are unrelated.
@@ -160,6 +161,15 @@ fn scan_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Se
         segments.push_back((segment, bytes.len() as u64));
     }
     Ok(segments)
+}
+
+/// Refuses a segment that may have been sent after one that was never sent: segments get their sequence numbers in order, so
+/// those of the first one are unknown.
+fn check_order(dir: &Path, segments: &VecDeque<(Segment, u64)>) -> io::Result<()> {
+    let mut from_first_unsent = segments.iter().skip_while(|(segment, _)| segment.name.first.is_some());
+    let Some((sent, _)) = from_first_unsent.find(|(segment, _)| segment.name.first.is_some()) else { return Ok(()) };
+    let what = format!("{}: a segment before it has no sequence numbers", sent.name.path(dir).display());
+    Err(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
 /// Repairs one segment; losses that cannot be written in its place are added to `losses`.

@@ -143,13 +143,16 @@ impl SpooledStream {
         Ok(())
     }
 
-    /// Syncs and closes the active file.
+    /// Syncs and closes the active file, unless it has no records: records after an empty closed segment would never be
+    /// sent.
     pub(super) fn seal(&mut self) -> io::Result<()> {
         if let Some(sync) = self.unsynced() {
             sync.run()?;
         }
         self.finish_sync(true);
-        self.active = None;
+        if self.segments.back().is_some_and(|segment| segment.records > 0) {
+            self.active = None;
+        }
         Ok(())
     }
 

@@ -109,6 +109,33 @@ fn damaged_records_that_were_never_sent_become_a_loss_of_unknown_amount() {
 }
 
 #[test]
+fn a_sent_segment_after_one_that_was_never_sent_makes_the_spool_a_loss_of_unknown_amount() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 4_000_000);
+    fill(&mut spool, "a", 0, 5);
+    spool.begin_session(&[], &spool.names());
+    while spool.next_batch(&BTreeSet::new()).is_some() {}
+    let files = files_of(&spool, "a");
+    drop(spool);
+    // The disk has the earlier name of the first segment.
+    let (ordinal, _) = files[0].file_name().unwrap().to_str().unwrap().split_once('-').unwrap();
+    fs::rename(&files[0], files[0].with_file_name(format!("{ordinal}.seg"))).unwrap();
+    for _ in 0..2 {
+        let mut durable = Durable::default();
+        let mut spool = open(dir.path(), 4_000_000);
+        spool.write_pending_losses();
+        sync(&mut spool);
+        spool.begin_session(&[], &spool.names());
+        while let Some(batch) = spool.next_batch(&BTreeSet::new()) {
+            durable.take(&batch);
+        }
+        let stream = durable.stream("a");
+        let lost = losses(stream);
+        assert!(stream.len() == 1 && lost[0].amount_unknown && lost[0].reason == "spool damaged", "{stream:?}");
+    }
+}
+
+#[test]
 fn the_spool_of_another_epoch_becomes_a_loss() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);

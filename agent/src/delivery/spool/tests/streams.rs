@@ -28,6 +28,23 @@ fn a_stream_follows_an_aggregator_that_lost_its_database() {
 }
 
 #[test]
+fn a_segment_without_records_does_not_hold_up_those_after_it() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 2_000_000);
+    let mut durable = Durable::default();
+    deliver(&mut spool, &mut durable);
+    // The sync fails, so that the segment is empty again; the aggregator has records that were never sent.
+    spool.append("a", &[fact(1, 10)]);
+    spool.finish_sync("a", false);
+    assert_eq!(spool.begin_session(&[HighWaterMark { node: "a".to_owned(), next_sequence: 7 }], &spool.names()), ["a"]);
+    spool.append("a", &[fact(2, 10)]);
+    sync(&mut spool);
+    let batch = spool.next_batch(&BTreeSet::new()).unwrap();
+    assert_eq!((batch.first_sequence, batch.records.len(), losses(&batch.records).len()), (7, 2, 1));
+    assert_eq!(batch.records[1], fact(2, 10));
+}
+
+#[test]
 fn a_suspended_stream_is_sent_from_its_first_unacknowledged_record() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
