@@ -266,9 +266,11 @@ impl Node {
         let table = network::CONNECTION_EVENTS.table;
         let Some(at) = self.schema.iter().position(|kind| kind.table == table) else { return };
         let before = batch.len();
-        for summary in self.live.carry().collect::<Vec<_>>() {
+        let live = std::mem::take(&mut self.live);
+        for summary in live.carry() {
             self.add_row(at, STORE, &summary, batch);
         }
+        self.live = live;
         if let Some(open) = self.open_mut(RetentionClass::Records) {
             open.carried_bytes = (batch.len() - before) as u64;
             open.bytes = open.carried_bytes;
@@ -298,6 +300,7 @@ impl Node {
     pub(crate) fn mark_durable(&mut self) {
         self.changed = false;
         self.streams.mark_durable();
+        self.chunks.mark_durable();
     }
 
     /// As readers shall see it.

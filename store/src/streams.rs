@@ -4,7 +4,7 @@
 //! more than [`MAX_STREAMS`]. An agent that continues a forgotten stream starts again at sequence 0: records that were stored
 //! and whose acknowledgement it did not receive are then stored twice.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use crate::{engine::Batch, keys};
 
@@ -37,12 +37,14 @@ struct Stream {
     changed: bool,
     /// When it was last committed, by the store's clock; none if that is unknown.
     committed_ns: Option<i64>,
+    /// The sequences up to which the last append came, if it failed: the caller gives them again.
+    failed: Range<u64>,
 }
 
 impl Stream {
     /// A stream that is durable up to its next sequence.
     fn new(key: Vec<u8>, next: u64, committed_ns: Option<i64>) -> Self {
-        Self { key, mark: HighWaterMark { next, durable: next }, changed: false, committed_ns }
+        Self { key, mark: HighWaterMark { next, durable: next }, changed: false, committed_ns, failed: 0..0 }
     }
 }
 
@@ -99,6 +101,18 @@ impl Streams {
                 self.changed.push(at);
             }
         }
+    }
+
+    /// An append to the stream at a position has failed after it came through these sequences.
+    pub(crate) fn set_failed(&mut self, at: usize, sequences: Range<u64>) {
+        if let Some(stream) = self.all.get_mut(at) {
+            stream.failed = sequences;
+        }
+    }
+
+    /// The sequences that the last append to the stream at a position came through, if it failed. It is then forgotten.
+    pub(crate) fn take_failed(&mut self, at: usize) -> Range<u64> {
+        self.all.get_mut(at).map_or(0..0, |stream| std::mem::take(&mut stream.failed))
     }
 
     /// Puts the marks that moved into a batch.

@@ -1,5 +1,6 @@
 //! Tests of the whole crate on real databases. The property test against a naive model is in `tests/model.rs`.
 
+mod bounds;
 mod compaction;
 mod crash;
 mod disk;

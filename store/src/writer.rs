@@ -138,7 +138,7 @@ impl Writer {
     }
 
     /// Takes records of a stream; gives the sequence of the next one. If it fails, the records before the one that
-    /// failed are taken, and the mark says so.
+    /// failed are taken, and the mark says so; if the same are then given again, they do not count as duplicates.
     pub(crate) fn append(&mut self, name: StreamName<'_>, first: u64, records: &[Record]) -> Result<u64, Error> {
         let at = self.stream(name)?;
         let expected = self.next_sequence(at);
@@ -146,15 +146,22 @@ impl Writer {
             return Err(Error::Hole { node: name.node.to_owned(), expected, found: first });
         }
         let known = usize::try_from(expected - first).unwrap_or(usize::MAX).min(records.len());
-        if known > 0 {
-            let node = &mut self.nodes[at.node];
-            node.meta.totals.duplicates += known as u64;
+        let node = &mut self.nodes[at.node];
+        let again = first..first + known as u64;
+        let failed = node.streams.take_failed(at.stream);
+        let retried = failed.end.min(again.end).saturating_sub(failed.start.max(again.start));
+        let duplicates = known as u64 - retried;
+        if duplicates > 0 {
+            node.meta.totals.duplicates += duplicates;
             node.changed = true;
         }
-        for record in records.get(known..).unwrap_or_default() {
-            self.take(name, at, record)?;
+        let taken = records.get(known..).unwrap_or_default().iter().try_for_each(|record| self.take(name, at, record));
+        let next = self.next_sequence(at);
+        if let Err(error) = taken {
+            self.nodes[at.node].streams.set_failed(at.stream, first..next);
+            return Err(error);
         }
-        Ok(self.next_sequence(at))
+        Ok(next)
     }
 
     /// Sets a stream forward over records that another aggregator acknowledged, and stores the gap as a loss.
@@ -219,30 +226,30 @@ impl Writer {
     }
 
     /// Copies the chunks of a message that lie in older segments into the open one: a row and its chunks are evicted
-    /// together. Chunks that are nowhere were lost before they came here.
+    /// together. Chunks that are nowhere were lost before they came here, and are not searched again in this segment.
     fn copy_chunks_forward(&mut self, at: StreamAt, message: &Message) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         let node = &mut self.nodes[at.node];
         let (number, open) = (node.number, node.open(RetentionClass::Records));
         let segments = &node.segments[RetentionClass::Records as usize];
         let older = segments.iter().map(|segment| &**segment).filter(|segment| segment.number != open);
-        let greatest = || greatest_older(&*engine.snapshot(), &self.staged, number, older, open, message.connection);
+        let greatest = || greatest_older(&*engine.snapshot(), number, older, message.connection);
         if node.chunks.has_all_of(message, at.agent) || !node.chunks.may_be_older(message, greatest)? {
             return Ok(());
         }
-        // Then all of them are found in the engine.
-        self.commit(Urgency::Normal)?;
-        let segments = self.nodes[at.node].segments[RetentionClass::Records as usize].iter();
-        let segments = segments.map(|segment| &**segment);
+        if node.chunks.is_staged_in_older(message, at.agent) {
+            // Then the chunks of older segments are found in the engine. This happens at most once in a segment.
+            self.commit(Urgency::Normal)?;
+        }
+        let node = &self.nodes[at.node];
+        let segments = node.segments[RetentionClass::Records as usize].iter().map(|segment| &**segment);
         let snapshot = engine.snapshot();
-        let plan = plan_copy(&*snapshot, number, segments, open, message, at.agent)?;
-        for (chunk, segment) in plan.older {
+        let staged = node.chunks.staged_of(message, at.agent);
+        for (chunk, segment) in plan_copy(&*snapshot, number, segments, open, (message, at.agent), staged)? {
             self.commit_if_large()?;
             self.copy_chunk(at, chunk, snapshot.get(&chunk.key(number, segment))?)?;
         }
-        if plan.is_complete {
-            self.nodes[at.node].chunks.add_all_of(message, at.agent);
-        }
+        self.nodes[at.node].chunks.add_all_of(message, at.agent);
         Ok(())
     }
 
@@ -250,6 +257,7 @@ impl Writer {
         let value = value.ok_or_else(|| Error::Corrupt(format!("{chunk:?} is missing")))?;
         let node = &mut self.nodes[at.node];
         node.changed = true;
+        node.chunks.add_copy(chunk);
         self.staged.put(&chunk.key(node.number, node.open(RetentionClass::Records)), &value);
         if let Some(open) = node.open_mut(RetentionClass::Records) {
             open.bytes += value.len() as u64;

@@ -3,13 +3,13 @@
 //! A message's chunks lie in its own segment, so that both are evicted together. Chunks mostly come right before their
 //! message; those that lie in an older segment when it comes are copied forward.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chainscope_proto::v1::{Message, Record, record::Kind};
 
 use crate::{
     Error,
-    engine::{Batch, Cursor, Snapshot, Write},
+    engine::{Cursor, Snapshot},
     keys,
     kind::decode,
     meta::SegmentMeta,
@@ -91,20 +91,22 @@ impl Default for ChunkQuery {
     }
 }
 
-/// A run of chunk counters, both ends included, that is in the open segment without a hole.
-#[derive(Clone, Copy)]
-struct Run {
-    first: u64,
-    last: u64,
-}
+/// Runs of chunks of a node that are remembered, and connections whose older segments were searched. Beyond it all of
+/// them are forgotten, and searched again.
+pub(crate) const MAX_REMEMBERED: usize = 65_536;
 
 /// Where the chunks of live connections are, for the writer.
 #[derive(Default)]
 pub(crate) struct ChunkRuns {
-    /// By connection, agent and direction (incoming).
-    runs: HashMap<(u64, u32, bool), Run>,
+    /// Runs of counters, both ends included, whose chunks are in the open segment or nowhere: a chunk that comes later goes
+    /// there, too. By connection, agent, direction (incoming) and first counter, the last one. They do not touch each other.
+    runs: BTreeMap<(u64, u32, bool, u64), u64>,
     /// By connection, the greatest counter of a chunk in an older segment, once it was searched.
     older: HashMap<u64, Option<u64>>,
+    /// Chunks of the open segment that are staged.
+    staged: BTreeSet<Chunk>,
+    /// Chunks of older segments that are staged: the segment closed before they were committed.
+    staged_older: BTreeSet<Chunk>,
 }
 
 impl ChunkRuns {
@@ -112,48 +114,82 @@ impl ChunkRuns {
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.older.clear();
+        self.staged_older.append(&mut self.staged);
     }
 
-    /// A chunk was written to the open segment.
+    /// A chunk was staged for the open segment.
     pub(crate) fn add(&mut self, chunk: Chunk) {
-        let counter = chunk.counter;
-        let run = self
-            .runs
-            .entry((chunk.connection, chunk.agent, chunk.incoming))
-            .or_insert(Run { first: counter, last: counter });
-        if Some(counter) == run.last.checked_add(1) {
-            run.last = counter;
-        } else if counter < run.first || counter > run.last {
-            *run = Run { first: counter, last: counter };
-        }
+        self.staged.insert(chunk);
+        self.add_run((chunk.connection, chunk.agent, chunk.incoming), chunk.counter, chunk.counter);
+    }
+
+    /// A chunk of an older segment was staged for the open one.
+    pub(crate) fn add_copy(&mut self, chunk: Chunk) {
+        self.staged.insert(chunk);
+    }
+
+    /// What was staged is committed.
+    pub(crate) fn mark_durable(&mut self) {
+        self.staged.clear();
+        self.staged_older.clear();
     }
 
     /// A connection has ended.
     pub(crate) fn end(&mut self, connection: u64, agent: u32) {
-        self.runs.remove(&(connection, agent, false));
-        self.runs.remove(&(connection, agent, true));
+        let of_connection = (connection, agent, false, 0)..=(connection, agent, true, u64::MAX);
+        let ended: Vec<_> = self.runs.range(of_connection).map(|(key, _)| *key).collect();
+        for key in ended {
+            self.runs.remove(&key);
+        }
         self.older.remove(&connection);
     }
 
-    /// Whether all chunks of the message are known to be in the open segment. False means: unknown.
+    /// Whether the chunks of the message are known to be in the open segment or nowhere. False means: unknown.
     pub(crate) fn has_all_of(&self, message: &Message, agent: u32) -> bool {
-        self.runs
-            .get(&(message.connection, agent, message.incoming))
-            .is_some_and(|run| run.first <= message.first_chunk && message.last_chunk <= run.last)
+        let key = |counter| (message.connection, agent, message.incoming, counter);
+        let before = self.runs.range(key(0)..=key(message.first_chunk)).next_back();
+        before.is_some_and(|(_, last)| message.last_chunk <= *last)
     }
 
-    /// All chunks of the message are in the open segment, found or copied there.
+    /// The chunks of the message were searched, and those in older segments were copied to the open one.
     pub(crate) fn add_all_of(&mut self, message: &Message, agent: u32) {
-        let found = Run { first: message.first_chunk, last: message.last_chunk };
-        let run = self.runs.entry((message.connection, agent, message.incoming)).or_insert(found);
-        if found.first <= run.last.saturating_add(1) && run.first <= found.last.saturating_add(1) {
-            *run = Run { first: run.first.min(found.first), last: run.last.max(found.last) };
-        } else if found.last > run.last {
-            *run = found;
-        }
+        self.add_run((message.connection, agent, message.incoming), message.first_chunk, message.last_chunk);
     }
 
-    /// Whether a chunk of the message can lie in an older segment; `greatest` searches the greatest counter that does.
+    fn add_run(&mut self, (connection, agent, incoming): (u64, u32, bool), mut first: u64, mut last: u64) {
+        let key = |counter| (connection, agent, incoming, counter);
+        // Those that it overlaps or touches become part of it.
+        while let Some((&known, &end)) = self.runs.range(key(0)..=key(last.saturating_add(1))).next_back() {
+            if end.saturating_add(1) < first {
+                break;
+            }
+            self.runs.remove(&known);
+            (first, last) = (first.min(known.3), last.max(end));
+        }
+        if self.runs.len() >= MAX_REMEMBERED {
+            self.runs.clear();
+        }
+        self.runs.insert(key(first), last);
+    }
+
+    /// Runs and searched connections that are remembered.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> usize {
+        self.runs.len() + self.older.len()
+    }
+
+    /// The staged chunks of a message in the open segment.
+    pub(crate) fn staged_of(&self, message: &Message, agent: u32) -> impl Iterator<Item = Chunk> {
+        chunks_among(&self.staged, message, agent)
+    }
+
+    /// Whether a chunk of a message is staged in an older segment.
+    pub(crate) fn is_staged_in_older(&self, message: &Message, agent: u32) -> bool {
+        chunks_among(&self.staged_older, message, agent).next().is_some()
+    }
+
+    /// Whether a chunk of the message can lie in an older segment; `greatest` searches the engine for the greatest counter
+    /// that does.
     pub(crate) fn may_be_older(
         &mut self,
         message: &Message,
@@ -161,31 +197,43 @@ impl ChunkRuns {
     ) -> Result<bool, Error> {
         let older = match self.older.get(&message.connection) {
             Some(older) => *older,
-            None => *self.older.entry(message.connection).or_insert(greatest()?),
+            None => {
+                let older = greatest()?.max(self.greatest_staged_in_older(message.connection));
+                if self.older.len() >= MAX_REMEMBERED {
+                    self.older.clear();
+                }
+                self.older.insert(message.connection, older);
+                older
+            }
         };
         Ok(message.first_chunk <= message.last_chunk && older.is_some_and(|older| message.first_chunk <= older))
     }
+
+    fn greatest_staged_in_older(&self, connection: u64) -> Option<u64> {
+        let first = Chunk { connection, counter: 0, incoming: false, agent: 0 };
+        let last = Chunk { connection, counter: u64::MAX, incoming: true, agent: u32::MAX };
+        self.staged_older.range(first..=last).next_back().map(|chunk| chunk.counter)
+    }
 }
 
-/// The greatest counter of a connection's chunks, of any agent and direction, in segments before the open one, be they
-/// in the engine or staged.
+/// Those of `chunks` that belong to a message.
+fn chunks_among(chunks: &BTreeSet<Chunk>, message: &Message, agent: u32) -> impl Iterator<Item = Chunk> {
+    let (connection, incoming) = (message.connection, message.incoming);
+    let first = Chunk { connection, counter: message.first_chunk, incoming: false, agent: 0 };
+    let last = Chunk { connection, counter: message.last_chunk, incoming: true, agent: u32::MAX };
+    let is_of_message = move |chunk: &Chunk| chunk.incoming == incoming && chunk.agent == agent;
+    // The set refuses a range that ends before it starts.
+    chunks.range(first..=last.max(first)).copied().filter(is_of_message)
+}
+
+/// The greatest counter of a connection's chunks, of any agent and direction, that the engine has in these segments.
 pub(crate) fn greatest_older<'a>(
     snapshot: &dyn Snapshot,
-    staged: &Batch,
     node: u32,
     older: impl Iterator<Item = &'a SegmentMeta>,
-    open: u32,
     connection: u64,
 ) -> Result<Option<u64>, Error> {
-    let staged = staged.iter().filter_map(|write| {
-        let Write::Put(key, _) = write else { return None };
-        let segment = keys::segment_of(key).filter(|segment| *segment != open)?;
-        if !key.starts_with(&keys::row(node, segment, CHUNKS, connection)) {
-            return None;
-        }
-        Chunk::of_key(key).map(|chunk| chunk.counter)
-    });
-    let mut greatest: Option<u64> = staged.max();
+    let mut greatest: Option<u64> = None;
     for segment in older {
         let prefix = keys::row(node, segment.number, CHUNKS, connection);
         let last = snapshot.last(&prefix..&keys::after_prefix(&prefix))?;
@@ -194,38 +242,29 @@ pub(crate) fn greatest_older<'a>(
     Ok(greatest)
 }
 
-/// What has to be copied so that a message has its chunks in the open segment.
-pub(crate) struct CopyPlan {
-    /// The chunks that are only in older segments, and the newest segment that each is in.
-    pub(crate) older: Vec<(Chunk, u32)>,
-    /// Every chunk of the message was found. One that was not got lost before it came here.
-    pub(crate) is_complete: bool,
-}
-
-/// Searches the chunks of a message, newest segment first. Nothing may be staged.
+/// Searches the chunks of a message, newest segment first: those that are only in older segments, and the newest segment
+/// that each is in. `staged` are those that are staged for the open segment; none may be staged for an older one.
 pub(crate) fn plan_copy<'a>(
     snapshot: &dyn Snapshot,
     node: u32,
     segments: impl DoubleEndedIterator<Item = &'a SegmentMeta>,
     open: u32,
-    message: &Message,
-    agent: u32,
-) -> Result<CopyPlan, Error> {
+    (message, agent): (&Message, u32),
+    staged: impl Iterator<Item = Chunk>,
+) -> Result<Vec<(Chunk, u32)>, Error> {
     let wanted = message.last_chunk.saturating_sub(message.first_chunk).saturating_add(1);
-    let mut found = BTreeMap::new();
+    let mut found: BTreeMap<u64, u32> = staged.map(|chunk| (chunk.counter, open)).collect();
     for segment in segments.rev() {
+        if found.len() as u64 >= wanted {
+            break;
+        }
         each_chunk(snapshot, node, segment.number, message, agent, |counter, _| {
             found.entry(counter).or_insert(segment.number);
             true
         })?;
-        if found.len() as u64 >= wanted {
-            break;
-        }
     }
-    let is_complete = found.len() as u64 >= wanted;
     found.retain(|_, segment| *segment != open);
-    let older = found.into_iter().map(|(counter, segment)| (Chunk::of_message(message, counter, agent), segment));
-    Ok(CopyPlan { older: older.collect(), is_complete })
+    Ok(found.into_iter().map(|(counter, segment)| (Chunk::of_message(message, counter, agent), segment)).collect())
 }
 
 /// Calls `each` with counter and value of the chunks of a message in one segment, ascending, until it returns false.

@@ -3,11 +3,12 @@
 //! A summary stands for all events before it, so that folding from a summary on gives what folding from the beginning
 //! does. A segment begins with a summary of each live connection, so that the segment with the beginning can be evicted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chainscope_proto::v1::{
     ConnectionEvent, ConnectionState, ConnectionSummary, Initiator, Record, connection_event::Event, record::Kind,
 };
+use prost::Message as _;
 
 use super::CONNECTION_EVENTS;
 use crate::{
@@ -24,9 +25,11 @@ pub(crate) const MAX_COMMENTS: usize = 64;
 /// Stands in place of the comments beyond [`MAX_COMMENTS`].
 pub(crate) const MORE_COMMENTS: &str = "further comments are not kept";
 
-/// Live connections whose summaries are carried from segment to segment. Beyond it the oldest are not carried, so that
-/// ends which are never reported cannot fill the memory.
-const MAX_LIVE: usize = 65_536;
+/// Live connections of a node whose summaries are carried from segment to segment. Beyond it those whose last event is
+/// oldest are not carried, so that ends which are never reported cannot fill the memory.
+pub(crate) const MAX_LIVE: usize = 65_536;
+/// Encoded bytes of these summaries, likewise.
+const MAX_LIVE_BYTES: usize = 32 << 20;
 
 /// A connection of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,17 +85,46 @@ pub(super) fn connection_of(record: &Record) -> u64 {
     }
 }
 
-/// Connections with an event in the open segment of a node, the summaries that it began with included.
+/// The live connections of a node: those that were opened and have not ended, as far as the store knows. Each has an event
+/// in the open segment: the summary that the segment began with, or its start.
 #[derive(Default)]
-pub(crate) struct LiveConnections(BTreeMap<u64, ConnectionSummary>);
+pub(crate) struct LiveConnections {
+    summaries: BTreeMap<u64, ConnectionSummary>,
+    /// The time of the last event of each, and its key.
+    by_time: BTreeSet<(i64, u64)>,
+    /// Encoded bytes of the summaries.
+    bytes: usize,
+}
 
 impl LiveConnections {
     /// Folds an event in.
     pub(crate) fn add(&mut self, record: &Record) {
-        fold(self.0.entry(connection_of(record)).or_default(), record);
-        if self.0.len() > MAX_LIVE {
-            self.0.pop_first();
+        let connection = connection_of(record);
+        let mut summary = self.remove(connection).unwrap_or_default();
+        fold(&mut summary, record);
+        self.insert(connection, summary);
+    }
+
+    /// Keeps the summary of a connection that is not in yet, unless it has ended. What began before its connection was
+    /// opened, as far as the store knows, is no summary to replace others with, and is not kept either.
+    fn insert(&mut self, connection: u64, summary: ConnectionSummary) {
+        if !is_open(&summary) || summary.opened.is_none() {
+            return;
         }
+        self.bytes += summary.encoded_len();
+        self.by_time.insert((summary.last_time_ns, connection));
+        self.summaries.insert(connection, summary);
+        while self.summaries.len() > MAX_LIVE || self.bytes > MAX_LIVE_BYTES {
+            let Some(&(_, oldest)) = self.by_time.first() else { break };
+            self.remove(oldest);
+        }
+    }
+
+    fn remove(&mut self, connection: u64) -> Option<ConnectionSummary> {
+        let summary = self.summaries.remove(&connection)?;
+        self.by_time.remove(&(summary.last_time_ns, connection));
+        self.bytes -= summary.encoded_len();
+        Some(summary)
     }
 
     /// Reads the events of the open segment back.
@@ -101,19 +133,31 @@ impl LiveConnections {
         let range = keys::table_range(node, segment, CONNECTION_EVENTS.table);
         let mut cursor = snapshot.cursor(&range.start..&range.end);
         cursor.first()?;
+        // The rows are grouped by connection.
+        let (mut connection, mut summary) = (0, ConnectionSummary::default());
         while let Some((_, value)) = cursor.entry() {
             let (_, record) = decode_row(value)?;
-            fold(live.0.entry(connection_of(&record)).or_default(), &record);
+            let next = connection_of(&record);
+            if next != connection {
+                live.insert(connection, std::mem::take(&mut summary));
+                connection = next;
+            }
+            fold(&mut summary, &record);
             cursor.next()?;
         }
+        live.insert(connection, summary);
         Ok(live)
     }
 
-    /// Drops what has ended, and gives a summary of each connection that has not: the beginning of the next segment.
-    pub(crate) fn carry(&mut self) -> impl Iterator<Item = Record> {
-        // What began before its connection was opened, as far as the store knows, is no summary to replace others with.
-        self.0.retain(|_, summary| is_open(summary) && summary.opened.is_some());
-        self.0.iter().map(|(&connection, summary)| keyframe(connection, summary))
+    /// A summary of each connection: the beginning of the next segment.
+    pub(crate) fn carry(&self) -> impl Iterator<Item = Record> {
+        self.summaries.iter().map(|(&connection, summary)| keyframe(connection, summary))
+    }
+
+    /// Keys of the connections.
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.summaries.keys().copied().collect()
     }
 }
 
@@ -262,5 +306,66 @@ pub(crate) fn keyframe(connection: u64, summary: &ConnectionSummary) -> Record {
         time_ns: summary.last_time_ns,
         target: summary.target.clone(),
         kind: Some(Kind::Connection(ConnectionEvent { connection, event: Some(Event::Summary(summary.clone())) })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chainscope_proto::v1::{ConnectionClosed, ConnectionOpened};
+
+    use super::*;
+
+    fn event(connection: u64, time_ns: i64, event: Event) -> Record {
+        let event = ConnectionEvent { connection, event: Some(event) };
+        Record { time_ns, target: String::new(), kind: Some(Kind::Connection(event)) }
+    }
+
+    fn opened() -> Event {
+        Event::Opened(ConnectionOpened::default())
+    }
+
+    #[test]
+    fn only_connections_that_were_opened_and_have_not_ended_are_live() {
+        let mut live = LiveConnections::default();
+        live.add(&event(1, 1, opened()));
+        live.add(&event(2, 2, opened()));
+        live.add(&event(3, 3, Event::Comment("its start is not known".to_owned())));
+        assert_eq!(live.keys(), [1, 2]);
+        live.add(&event(1, 4, Event::Closed(ConnectionClosed::default())));
+        assert_eq!(live.keys(), [2]);
+        live.add(&event(1, 5, Event::Comment("after its end".to_owned())));
+        live.add(&event(2, 6, Event::Closed(ConnectionClosed::default())));
+        assert_eq!(live.keys(), [0; 0]);
+        assert_eq!((live.bytes, live.by_time.len()), (0, 0));
+    }
+
+    #[test]
+    fn beyond_the_greatest_number_the_connection_whose_last_event_is_oldest_is_forgotten() {
+        let mut live = LiveConnections::default();
+        for connection in 0..MAX_LIVE as u64 {
+            live.add(&event(connection, connection as i64, opened()));
+        }
+        live.add(&event(0, 1_000_000, Event::Comment("active".to_owned())));
+        live.add(&event(u64::MAX, 1_000_001, opened()));
+        assert_eq!(live.summaries.len(), MAX_LIVE);
+        assert_eq!(live.keys()[..2], [0, 2]);
+        assert_eq!(live.by_time.len(), MAX_LIVE);
+    }
+
+    #[test]
+    fn beyond_the_greatest_number_of_bytes_connections_are_forgotten() {
+        let mut live = LiveConnections::default();
+        // 40 MiB.
+        for connection in 0..40 {
+            live.add(&event(connection, connection as i64, opened()));
+            for _ in 0..MAX_COMMENTS {
+                live.add(&event(connection, connection as i64, Event::Comment("x".repeat(16 << 10))));
+            }
+        }
+        let kept = live.keys();
+        assert!((30..=32).contains(&kept.len()), "{kept:?}");
+        assert_eq!(kept.last(), Some(&39));
+        let bytes = live.carry().map(|record| record.encoded_len()).sum::<usize>();
+        assert!(bytes <= MAX_LIVE_BYTES + 64 * kept.len(), "{bytes}");
     }
 }

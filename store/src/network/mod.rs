@@ -17,11 +17,13 @@ pub use accounts::Account;
 pub(crate) use accounts::MAX_ACCOUNTS;
 pub(crate) use accounts::{Accounts, accounts};
 pub use chunks::ChunkQuery;
+#[cfg(test)]
+pub(crate) use chunks::MAX_REMEMBERED;
 pub(crate) use chunks::{CHUNKS, Chunk, ChunkRuns, chunk, each_chunk, greatest_older, list, plan_copy, verify};
 pub use connections::{Connection, ConnectionQuery};
 pub(crate) use connections::{LiveConnections, connection, connections};
 #[cfg(test)]
-pub(crate) use connections::{MAX_COMMENTS, MORE_COMMENTS, fold, keyframe};
+pub(crate) use connections::{MAX_COMMENTS, MAX_LIVE, MORE_COMMENTS, fold, keyframe};
 pub use messages::MessageQuery;
 pub use stored_message::StoredMessage;
 

@@ -199,6 +199,35 @@ fn a_long_append_commits_on_its_way_with_the_right_mark() {
 }
 
 #[test]
+fn records_that_are_given_again_because_the_disk_was_full_are_no_duplicates() {
+    let options = crate::StoreOptions { stage_bytes: 1_000, memory_limit_bytes: 20_000, ..options() };
+    let store = crate::Store::in_memory(options).unwrap();
+    let records = traffic(1, 0, 200);
+    let append = |first: usize| store.append(NODE, AGENT, EPOCH, first as u64, &records[first..]);
+    let duplicates = || store.nodes()[0].totals.duplicates;
+    for _ in 0..3 {
+        let failed = append(0);
+        assert!(matches!(failed, Err(Error::DiskFull { .. })), "{failed:?}");
+    }
+    assert!((1..400).contains(&store.high_water_mark(NODE, AGENT, EPOCH)));
+    // Eviction makes room and writes what is staged, the totals included.
+    let mut tries = 0;
+    while let Err(error) = append(0).and_then(|_| store.sync()) {
+        assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+        store.evict_for_space().unwrap();
+        assert_eq!(duplicates(), 0);
+        tries += 1;
+        assert!(tries < 200, "eviction does not help");
+    }
+    assert_eq!((tries > 0, duplicates()), (true, 0));
+
+    // What was acknowledged and comes again is a duplicate.
+    assert_eq!(append(390).unwrap(), 400);
+    store.evict_for_space().unwrap();
+    assert_eq!(duplicates(), 10);
+}
+
+#[test]
 fn losses_target_events_and_accounts_are_kept() {
     each_engine(|open| {
         let store = open(small_segments(2));
