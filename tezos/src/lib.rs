@@ -35,6 +35,7 @@ mod recognise;
 mod resync;
 pub mod seal;
 mod stats;
+mod work;
 
 pub use conversation::{Conversation, Offsets, SavedDirection, SavedSession};
 pub use hash::peer_id;

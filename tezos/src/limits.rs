@@ -24,7 +24,8 @@ pub struct Limits {
     pub resync_window_bytes: usize,
     /// Maximum number of chunk counters that a resynchronisation tries.
     pub max_resync_counters: u64,
-    /// Processing budget for the resynchronisations of one direction, in units of about 0.1 µs.
+    /// Processing budget for the resynchronisations of one direction, in units of about 0.1 µs. Conversations with a
+    /// [`MemoryBudget`](crate::MemoryBudget) share a further one.
     pub resync_budget: u64,
     /// Budget units added per byte of the stream.
     pub resync_budget_per_byte: u64,

@@ -1,4 +1,5 @@
-//! Memory that the buffers of several conversations share: a budget, reservations of it, and buffers that hold one.
+//! Memory that the buffers of several conversations share: a budget, reservations of it, and buffers that hold one. The
+//! same conversations share the processing of their resynchronisations (`work`).
 use std::{
     ops::Deref,
     sync::{
@@ -7,11 +8,16 @@ use std::{
     },
 };
 
+use crate::work::SharedWork;
+
 /// A number of bytes that the conversations of one node share for what they buffer: incomplete chunks and messages, and
 /// the windows and tables of resynchronisations. Unlimited by default. A clone is the same budget.
 ///
 /// What the beginning of a message needs is taken from half of the budget only, so that messages, which are recorded
 /// without it as well, leave memory to chunks.
+///
+/// These conversations also share a budget of processing for their resynchronisations, refilled by the bytes captured of
+/// them and by the time of capture. It is not part of any other budget.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBudget(Option<Arc<Shared>>);
 
@@ -19,6 +25,7 @@ pub struct MemoryBudget(Option<Arc<Shared>>);
 struct Shared {
     limit: usize,
     used: AtomicUsize,
+    work: SharedWork,
     /// The budget that this one is part of.
     parent: MemoryBudget,
 }
@@ -39,12 +46,23 @@ impl MemoryBudget {
     /// A budget of `limit` bytes, each of which is also taken from this one.
     #[must_use]
     pub fn part(&self, limit: usize) -> Self {
-        Self(Some(Arc::new(Shared { limit, used: AtomicUsize::new(0), parent: self.clone() })))
+        let work = SharedWork::new();
+        Self(Some(Arc::new(Shared { limit, used: AtomicUsize::new(0), work, parent: self.clone() })))
     }
 
     /// Number of reserved bytes; 0 if the budget is unlimited.
     pub fn used(&self) -> usize {
         self.0.as_ref().map_or(0, |shared| shared.used.load(Ordering::Relaxed))
+    }
+
+    /// Processing spent on resynchronisations so far, in units of about 0.1 µs; 0 if the budget is unlimited.
+    pub fn search_units(&self) -> u64 {
+        self.work().map_or(0, SharedWork::spent)
+    }
+
+    /// The budget of processing; `None` if it is unlimited.
+    pub(crate) fn work(&self) -> Option<&SharedWork> {
+        self.0.as_deref().map(|shared| &shared.work)
     }
 
     /// An empty reservation.

@@ -5,7 +5,7 @@ use super::{Context, DirectionState, HalfStream};
 use crate::{
     framer::{Framer, PREFIX_BYTES, content_length},
     output::{Gap, Output},
-    resync::{Budget, Resync, ResyncStart},
+    resync::{Resync, ResyncStart},
 };
 
 impl HalfStream {
@@ -49,10 +49,11 @@ impl HalfStream {
         self.state = self.searching(ResyncStart::unknown(self.next_counter));
     }
 
-    /// Searches the buffered bytes to their end before the stream is finished, with a processing budget of their own.
+    /// Searches the buffered bytes to their end before the stream is finished, with a full processing budget of the
+    /// direction, as far as the shared one allows.
     pub(crate) fn finish_search(&mut self, context: &mut Context<'_>) {
         context.time_ns = self.time_ns;
-        self.budget = Budget::new(context.limits);
+        self.budget.fill(context.limits);
         let end = self.next_offset.unwrap_or_default();
         loop {
             // The length of an incomplete chunk is false if bytes before it are missing.
@@ -143,13 +144,18 @@ impl HalfStream {
         if self.ciphers.is_empty() {
             return DirectionState::Lost;
         }
-        DirectionState::Searching(Box::new(Resync::new(start, &self.ciphers, &self.memory)))
+        DirectionState::Searching(Box::new(self.resync(start)))
+    }
+
+    /// A search that also tries the counters of the last one, if all chunks since then may be forged.
+    fn resync(&self, start: ResyncStart) -> Resync {
+        Resync::new(start.after_run(self.unconfirmed.as_ref()), &self.ciphers, &self.memory)
     }
 
     /// Starts a search in the bytes of a chunk that could not be decrypted or is incomplete.
     pub(super) fn search_from(&mut self, broken: &[u8], context: &mut Context<'_>) {
         self.open_gap();
-        let mut resync = Resync::new(ResyncStart::unknown(self.next_counter), &self.ciphers, &self.memory);
+        let mut resync = self.resync(ResyncStart::unknown(self.next_counter));
         let is_buffered = resync.push_broken(broken);
         self.state = DirectionState::Searching(Box::new(resync));
         if !is_buffered {

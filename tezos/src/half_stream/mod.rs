@@ -15,7 +15,7 @@ use crate::{
     output::{Chunk, ChunkState, Gap, Output},
     reassembly::{METADATA, Reassembler},
     recognise::StreamStart,
-    resync::{Budget, Resync},
+    resync::{Budget, Resync, Run},
     stats::StreamStats,
 };
 
@@ -82,6 +82,8 @@ pub(crate) struct HalfStream {
     pub(crate) starts_unsynced: bool,
     /// Gap that is not reported yet.
     gap: Option<Gap>,
+    /// The chunks since the last search, while they may all be forged.
+    unconfirmed: Option<Run>,
     budget: Budget,
     memory: MemoryBudget,
     /// Whether it was reported that the memory budget is used up.
@@ -103,6 +105,7 @@ impl HalfStream {
             boundary: (0, 0),
             starts_unsynced: false,
             gap: None,
+            unconfirmed: None,
             budget: Budget::new(limits),
             memory: MemoryBudget::default(),
             memory_reported: false,
@@ -110,9 +113,10 @@ impl HalfStream {
         }
     }
 
-    /// Sets the budget of what is buffered once the keys are derived.
+    /// Sets the budget of what is buffered, and of the processing of searches, once the keys are derived.
     pub(crate) fn set_memory(&mut self, memory: &MemoryBudget) {
         self.memory = memory.clone();
+        self.budget.share(memory);
         self.reassembler.memory = memory.clone();
     }
 
@@ -227,6 +231,7 @@ impl HalfStream {
             self.skip(dropped);
             return None;
         };
+        self.unconfirmed = Some(resync.new_run());
         let mut window = resync.take_window();
         window.drain(..sync_point.at);
         self.state = self.in_sync();
@@ -258,6 +263,7 @@ impl HalfStream {
         if self.ciphers.len() > 1 {
             self.set_role(role);
         }
+        self.unconfirmed = self.unconfirmed.take().and_then(|run| run.followed_by(wire.len()));
         self.emit_chunk(into_bytes(wire), plain.into(), ChunkState::Opened, context);
         self.boundary = (self.next_counter, end);
     }

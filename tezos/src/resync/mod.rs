@@ -15,6 +15,11 @@
 //!
 //! A chunk in the middle of a message is found by step 1 only; the message it belongs to is lost in any case.
 //!
+//! A peer has the key of its session, so the cipher text of one of its chunks may contain other chunks that authenticate,
+//! with greater counters. If step 2 finds one of those, the chunks found from it on ([`Run`]) end where the real one ends.
+//! The next search then tries the counters of the earlier one again, besides those after the run. This also holds for a
+//! hole of a few bytes: bytes that the peer sends out of band are counted as missing, but no chunk lacks them.
+//!
 //! If the length of the hole is known, the minimum length of a chunk (18 bytes) bounds the counters. Otherwise the
 //! range starts small and grows while bytes arrive without success. Memory and processing are bounded by [`Limits`];
 //! work beyond the budget is postponed.
@@ -22,7 +27,7 @@ mod budget;
 mod key_stream;
 mod scan;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range};
 
 pub(crate) use budget::Budget;
 use key_stream::{COUNTER_BYTES, KeyStreamTable};
@@ -41,6 +46,10 @@ use crate::{
 const MIN_CHUNK_BYTES: u64 = (PREFIX_BYTES + TAG_BYTES) as u64;
 /// Number of counters tried at the start of a call.
 const CALL_COUNTERS: u64 = 32;
+/// Number of counters of an earlier search that are tried again after a run that may be forged.
+const EARLIER_COUNTERS: u64 = 64;
+/// Number of those that are tried at the start of a call.
+const EARLIER_CALL_COUNTERS: u64 = 4;
 /// Maximum number of call starts, and of candidates, that wait for more bytes.
 const MAX_WAITING: usize = 64;
 
@@ -60,8 +69,25 @@ pub(crate) struct SyncPoint {
     pub(crate) role: Role,
 }
 
+/// Chunks without a hole from a sync point on that may lie in one real chunk, hence may be forged.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Minimum counter of the search that found the sync point.
+    min_counter: u64,
+    /// Length of the chunks on the wire.
+    bytes: usize,
+}
+
+impl Run {
+    /// The run with the next chunk, of this length; `None` if it is longer than a chunk then.
+    pub(crate) fn followed_by(self, bytes: usize) -> Option<Self> {
+        let bytes = self.bytes + bytes;
+        (bytes <= MAX_CHUNK_BYTES).then_some(Self { bytes, ..self })
+    }
+}
+
 /// What is known where a search begins. The reference is the last known chunk boundary of the stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ResyncStart {
     /// Counter of the chunk that begins at the reference, or first after it.
     reference_counter: u64,
@@ -69,18 +95,41 @@ pub(crate) struct ResyncStart {
     min_counter: u64,
     /// Number of bytes from the reference to the next byte of the window; `None` if the length of the loss is unknown.
     distance: Option<u64>,
+    /// Counters below the minimum that the chunk has if the chunks before the reference are forged.
+    earlier: Range<u64>,
 }
 
 impl ResyncStart {
     /// The reference is the start of a chunk, and this number of bytes after it are missing.
     pub(crate) fn after_loss(reference_counter: u64, distance: u64) -> Self {
-        let min_counter = reference_counter + distance.div_ceil(MAX_CHUNK_BYTES as u64).max(1);
-        Self { reference_counter, min_counter, distance: Some(distance) }
+        // The chunk at the reference may be whole: bytes sent out of band are counted as missing, too.
+        let min_counter = reference_counter + distance / MAX_CHUNK_BYTES as u64;
+        Self { reference_counter, min_counter, distance: Some(distance), earlier: 0..0 }
     }
 
     /// The number of missing bytes is unknown.
     pub(crate) fn unknown(reference_counter: u64) -> Self {
-        Self { reference_counter, min_counter: reference_counter, distance: None }
+        Self { reference_counter, min_counter: reference_counter, distance: None, earlier: 0..0 }
+    }
+
+    /// The reference is the end of this run.
+    pub(crate) fn after_run(self, run: Option<&Run>) -> Self {
+        let earlier =
+            run.map_or(0..0, |run| run.min_counter..(run.min_counter + EARLIER_COUNTERS).min(self.min_counter));
+        Self { earlier, ..self }
+    }
+
+    /// Number of counters below the minimum that are tried.
+    fn earlier_counters(&self) -> u64 {
+        self.earlier.end.saturating_sub(self.earlier.start)
+    }
+
+    /// Counter at this index of a table: the earlier ones come first.
+    fn counter(&self, index: u64) -> u64 {
+        match index.checked_sub(self.earlier_counters()) {
+            Some(distance) => self.min_counter + distance,
+            None => self.earlier.start + index,
+        }
     }
 }
 
@@ -124,6 +173,12 @@ impl Resync {
         }
     }
 
+    /// The run that begins where the search has found a chunk.
+    pub(crate) fn new_run(&self) -> Run {
+        let min_counter = if self.start.earlier.is_empty() { self.start.min_counter } else { self.start.earlier.start };
+        Run { min_counter, bytes: 0 }
+    }
+
     /// Number of buffered bytes.
     pub(crate) fn window_bytes(&self) -> usize {
         self.window.len()
@@ -157,20 +212,25 @@ impl Resync {
         dropped
     }
 
-    /// Adds the stream's next bytes to the window. Returns false, and adds none, if the memory budget is exhausted.
+    /// Adds the stream's next bytes to the window, whose first byte is tried as the start of a call is. Returns false, and
+    /// adds none, if the memory budget is exhausted.
     pub(crate) fn push(&mut self, bytes: &[u8], call_start: bool) -> bool {
         let at = self.window.len();
         let is_buffered = self.window.extend(bytes, usize::MAX);
-        if is_buffered && call_start && self.calls.len() < MAX_WAITING {
+        if is_buffered && (call_start || at == 0) && self.calls.len() < MAX_WAITING {
             self.calls.push_back(at);
         }
         is_buffered
     }
 
-    /// Adds a chunk that could not be decrypted to the window: if only its content is damaged, the next chunk follows it.
+    /// Adds a chunk that could not be decrypted to the empty window: if only its content is damaged, the next chunk
+    /// follows it. After chunks that may be forged it may have an earlier counter itself.
     pub(crate) fn push_broken(&mut self, chunk: &[u8]) -> bool {
-        let is_buffered = self.push(chunk, false);
+        let is_buffered = self.window.extend(chunk, usize::MAX);
         if is_buffered {
+            if !self.start.earlier.is_empty() {
+                self.calls.push_back(0);
+            }
             self.calls.push_back(self.window.len());
         }
         is_buffered
@@ -268,15 +328,20 @@ impl Resync {
             if content.len() < TAG_BYTES {
                 continue;
             }
-            let last = self.max_counter(at).min(self.start.min_counter + CALL_COUNTERS - 1);
-            let counters = self.start.min_counter..=last;
-            let trials = (last + 1).saturating_sub(self.start.min_counter) * self.tables.len() as u64;
+            let end = self.max_counter(at).saturating_add(1);
+            let counters =
+                [(self.start.earlier.clone(), EARLIER_CALL_COUNTERS), (self.start.min_counter..end, CALL_COUNTERS)]
+                    .map(|(range, count)| range.start..range.end.min(range.start + count));
+            let trials = counters.iter().map(|range| range.end.saturating_sub(range.start)).sum::<u64>()
+                * self.tables.len() as u64;
             if !budget.spend(trials * Self::verify_cost(content)) {
                 self.budget_exhausted = true;
                 waiting.push_back(at);
                 break;
             }
             found = counters
+                .into_iter()
+                .flatten()
                 .flat_map(|counter| self.tables.iter().map(move |table| (counter, table)))
                 .find(|(counter, table)| table.verify(*counter, content))
                 .map(|(counter, table)| SyncPoint { at, counter, role: table.role });

@@ -33,7 +33,7 @@ impl Resync {
     /// Makes the initial tables. Returns false if the budget is exhausted.
     pub(super) fn fill_tables(&mut self, budget: &mut Budget, limits: &Limits) -> bool {
         let initial = if self.start.distance.is_some() { INITIAL_COUNTERS } else { INITIAL_COUNTERS_UNKNOWN_LOSS };
-        let wanted = self.possible_counters(self.window.len(), limits).min(initial);
+        let wanted = self.possible_counters(self.window.len(), limits).min(initial + self.start.earlier_counters());
         self.table_size >= wanted || self.extend_tables(wanted, budget, limits)
     }
 
@@ -47,7 +47,7 @@ impl Resync {
     /// Number of counters that a chunk at this position of the window can have.
     fn possible_counters(&self, at: usize, limits: &Limits) -> u64 {
         let counters = self.max_counter(at).saturating_sub(self.start.min_counter).saturating_add(1);
-        counters.min(limits.max_resync_counters.min(u64::from(u32::MAX)))
+        counters.saturating_add(self.start.earlier_counters()).min(limits.max_resync_counters.min(u64::from(u32::MAX)))
     }
 
     /// Extends the tables to `wanted` counters, or to as many as a budget can pay for. Returns whether they grew.
@@ -71,7 +71,7 @@ impl Resync {
         }
         self.scanned_since_growth = 0;
         for table in &mut self.tables {
-            table.extend(self.start.min_counter, wanted);
+            table.extend(&self.start, wanted);
         }
         self.table_size = wanted;
         true
@@ -112,10 +112,11 @@ impl Resync {
         let rest = self.window.get(at..)?;
         let length = content_length(rest)?;
         let before = self.candidates.len();
-        let (min_counter, max_counter) = (self.start.min_counter, self.max_counter(at));
+        let (start, max_counter) = (&self.start, self.max_counter(at));
         // The handshake's chunks have no length and tag; they are recognised by their length.
         for (counter, plain_bytes) in [(METADATA, 2), (ACK, 1)] {
-            if length == TAG_BYTES + plain_bytes && (min_counter..=max_counter).contains(&counter) {
+            let in_range = (start.min_counter..=max_counter).contains(&counter) || start.earlier.contains(&counter);
+            if length == TAG_BYTES + plain_bytes && in_range {
                 self.candidates.extend(self.tables.iter().map(|table| Candidate { at, counter, role: table.role }));
             }
         }
@@ -123,8 +124,8 @@ impl Resync {
             let head = rest.get(HEAD_BYTES - FRAME_BYTES..HEAD_BYTES)?;
             let head = head.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
             for table in &self.tables {
-                for_each_match(table, head, length - TAG_BYTES, |distance| {
-                    let counter = min_counter + distance;
+                for_each_match(table, head, length - TAG_BYTES, |index| {
+                    let counter = start.counter(index);
                     if counter <= max_counter {
                         self.candidates.push_back(Candidate { at, counter, role: table.role });
                     }
@@ -139,7 +140,7 @@ impl Resync {
     }
 }
 
-/// Finds the counters (by distance) with which a chunk may begin a message, by the encrypted length and tag (`head`, 48
+/// Finds the counters (by index) with which a chunk may begin a message, by the encrypted length and tag (`head`, 48
 /// bits) and the number of plain bytes in the chunk.
 fn for_each_match(table: &KeyStreamTable, head: u64, plain_bytes: usize, mut matched: impl FnMut(u64)) {
     let message_alone = (head >> 16) as u32 ^ (plain_bytes - 4) as u32;
@@ -148,7 +149,7 @@ fn for_each_match(table: &KeyStreamTable, head: u64, plain_bytes: usize, mut mat
         table
             .heads()
             .filter(|(_, key_stream)| begins_long_message(head ^ key_stream, plain_bytes))
-            .for_each(|(distance, _)| matched(distance));
+            .for_each(|(index, _)| matched(index));
     }
 }
 

@@ -2,7 +2,8 @@
 use std::collections::HashSet;
 
 use chainscope_tezos::{
-    Category, Direction, Limits, Output, Piece, Role,
+    Category, Conversation, Direction, Limits, MemoryBudget, Output, Piece, Role,
+    cipher::{Cipher, SharedKey},
     generate::Generator,
     message::PEER_KINDS,
     seal::{MAX_PLAIN_BYTES, frame},
@@ -321,6 +322,169 @@ fn an_exhausted_budget_slows_the_search_and_is_reported_once() {
     recorder.finish();
     assert!(recorder.gaps()[0].recovered, "{:?}", recorder.gaps());
     assert!(recorder.messages(Direction::Sent).len() > 10);
+}
+
+/// Length of a connection message of the network `TEZOS`, in a chunk.
+const CONNECTION_CHUNK_BYTES: usize = 97;
+
+/// A conversation of the same session as `pair`, with a shared budget, after the connection messages.
+fn sharing(pair: &Pair, role: Option<Role>, budget: &MemoryBudget) -> Recorder {
+    let conversation = Conversation::new(role, Limits::default()).with_start(0, 0).with_memory(budget);
+    let mut recorder = Recorder::with(conversation, pair.recorder.identity.clone());
+    for direction in [Direction::Sent, Direction::Received] {
+        recorder.next(direction, &pair.handshake[direction as usize][..CONNECTION_CHUNK_BYTES]);
+    }
+    recorder
+}
+
+#[test]
+fn searches_of_many_sessions_stay_within_the_budget_of_their_target_and_leave_other_targets_theirs() {
+    const TARGET_UNITS: u64 = 10_000_000;
+    let all = MemoryBudget::new(256 << 20);
+    let [hostile, other] = [(); 2].map(|()| all.part(64 << 20));
+    let mut pair = pair(None, Limits::default(), "TEZOS");
+    let mut generator = Generator::new(9);
+    let garbage: Vec<u8> = (0..64 << 10).map(|_| generator.below(256) as u8).collect();
+    let mut captured = 0;
+    for _ in 0..200 {
+        let mut recorder = sharing(&pair, None, &hostile);
+        for direction in [Direction::Sent, Direction::Received] {
+            for piece in garbage.chunks(16 << 10) {
+                recorder.next(direction, piece);
+            }
+        }
+        recorder.finish();
+        let stats = recorder.conversation.stats();
+        assert_eq!((stats.pending, stats.skipped), (0, 2 * garbage.len() as u64));
+        captured += stats.captured;
+        let spent = hostile.search_units();
+        assert!(spent <= TARGET_UNITS + captured / 16 + 2_000, "{spent}");
+    }
+    assert!(hostile.search_units() > TARGET_UNITS - 100_000, "the attack does not use the budget up");
+    assert_eq!((other.search_units(), all.search_units()), (0, 0));
+
+    // A gap of another target's session, and of the same target's after some seconds.
+    let messages: Vec<Vec<u8>> = (0..20).map(|_| generator.message(0x20)).collect();
+    let wires: Vec<Vec<u8>> = messages.iter().flat_map(|message| pair.ours.message(message)).collect();
+    for (budget, seconds) in [(&other, 0), (&hostile, 10)] {
+        let mut recorder = sharing(&pair, Some(Role::Initiator), budget);
+        recorder.next(Direction::Sent, &pair.handshake[0][CONNECTION_CHUNK_BYTES..]);
+        recorder.time_ns += seconds * 1_000_000_000;
+        recorder.jump(Direction::Sent, wires[0].len());
+        for wire in &wires[1..] {
+            recorder.next(Direction::Sent, wire);
+        }
+        assert_eq!(recorder.messages(Direction::Sent).len(), 3 + messages.len() - 1);
+        assert_eq!(recorder.gaps()[0].missed_chunks, 1);
+    }
+}
+
+/// The remote side of a pair, which crafts what it sends: its cipher, and the counter of its next chunk.
+struct Forger {
+    cipher: Cipher,
+    counter: u64,
+}
+
+impl Forger {
+    fn new(pair: &Pair) -> Self {
+        let [own, their] = pair.handshake.each_ref().map(|stream| &stream[..CONNECTION_CHUNK_BYTES]);
+        let key = SharedKey::new(&pair.recorder.identity, their[4..36].try_into().unwrap());
+        Self { cipher: Cipher::pair(&key, Role::Initiator, own, their).1, counter: 3 }
+    }
+
+    /// The wire bytes of a chunk with any counter.
+    fn sealed(&self, counter: u64, plain: &[u8]) -> Vec<u8> {
+        let sealed = self.cipher.seal(counter - 1, plain);
+        [&u16::try_from(sealed.len()).unwrap().to_be_bytes()[..], &sealed].concat()
+    }
+
+    fn chunk(&mut self, plain: &[u8]) -> Vec<u8> {
+        self.counter += 1;
+        self.sealed(self.counter - 1, plain)
+    }
+
+    /// The next chunk, of two messages, so that a search does not recognise its beginning. Its cipher text ends with
+    /// `inner`, which are whole chunks. Also returns its messages.
+    fn chunk_around(&mut self, inner: &[u8]) -> (Vec<u8>, [Vec<u8>; 2]) {
+        let [short, mut long] = [frame(0x13, &[0; 4]), frame(0x31, &[5; 60_000])];
+        let key_stream = self.sealed(self.counter, &vec![0; short.len() + long.len()]).split_off(18);
+        let pairs = inner.iter().rev().zip(key_stream.iter().rev());
+        for (plain, (wanted, key)) in long.iter_mut().rev().zip(pairs) {
+            *plain = wanted ^ key;
+        }
+        let wire = self.chunk(&[&short[..], &long].concat());
+        assert!(wire.ends_with(inner));
+        (wire, [short, long])
+    }
+}
+
+/// Pushes bytes of the received direction that do not begin with a call.
+fn receive(recorder: &mut Recorder, bytes: &[u8]) {
+    let offset = recorder.offsets[1];
+    let time_ns = recorder.time_ns;
+    recorder.push(Piece { call_start: false, ..Piece::whole(Direction::Received, offset, bytes, time_ns) });
+    recorder.offsets[1] += bytes.len() as u64;
+}
+
+fn hash(message: &[u8]) -> [u8; 32] {
+    Sha256::digest(message).into()
+}
+
+/// A peer sends a byte out of band, which is counted as missing, before a chunk that contains forged ones.
+#[test]
+fn a_hole_that_no_chunk_lacks_hides_no_chunk() {
+    for hole in [1, 17, 40] {
+        let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
+        let mut forger = Forger::new(&pair);
+        let forged = forger.sealed(2_000, &frame(0x13, &[0; 5]));
+        let (wire, messages) = forger.chunk_around(&forged);
+        let recorder = &mut pair.recorder;
+        recorder.jump(Direction::Received, hole);
+        receive(recorder, &wire);
+        let mut expected: Vec<_> = messages.iter().map(|message| hash(message)).collect();
+        for number in 0..20_u8 {
+            let message = frame(0x10, &[number; 4]);
+            receive(recorder, &forger.chunk(&message));
+            expected.push(hash(&message));
+        }
+        recorder.finish();
+        let got: Vec<_> = recorder.messages(Direction::Received)[3..].iter().map(|m| m.sha256).collect();
+        assert!(got == expected, "{hole}: {} of {}", got.len(), expected.len());
+        let gaps: Vec<_> = recorder.gaps().iter().map(|gap| (gap.lost_bytes, gap.missed_chunks)).collect();
+        assert_eq!(gaps, [(hole as u64, 0)]);
+    }
+}
+
+/// The beginning of a chunk is missing, and the rest contains forged chunks with greater counters.
+#[test]
+fn chunks_forged_inside_another_hide_no_chunk_after_it() {
+    // What follows the forged chunks: nothing, a hole that no chunk lacks, more forged ones after other bytes.
+    for (hole, again) in [(0, false), (1, false), (0, true)] {
+        let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
+        let mut forger = Forger::new(&pair);
+        let forged = [0_u8, 1, 2].map(|number| frame(0x13, &[number; 5]));
+        let [first, second, third] =
+            [(2_000, 0), (2_001, 1), (2_100, 2)].map(|(counter, at): (u64, usize)| forger.sealed(counter, &forged[at]));
+        let mut inner = [first, second].concat();
+        if again {
+            inner.extend([&[0, 40][..], &[7; 40], &third].concat());
+        }
+        let (wire, _) = forger.chunk_around(&inner);
+        let recorder = &mut pair.recorder;
+        recorder.jump(Direction::Received, 100);
+        receive(recorder, &wire[100..]);
+        recorder.jump(Direction::Received, hole);
+        let mut expected: Vec<_> = forged[..if again { 3 } else { 2 }].iter().map(|message| hash(message)).collect();
+        for number in 0..20_u8 {
+            let message = frame(0x10, &[number; 4]);
+            receive(recorder, &forger.chunk(&message));
+            expected.push(hash(&message));
+        }
+        recorder.finish();
+        let got: Vec<_> = recorder.messages(Direction::Received)[3..].iter().map(|m| m.sha256).collect();
+        let missing: Vec<_> = (0..expected.len()).filter(|at| !got.contains(&expected[*at])).collect();
+        assert!(got == expected, "{hole} {again}: {} of {}, {missing:?}", got.len(), expected.len());
+    }
 }
 
 #[test]
