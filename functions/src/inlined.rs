@@ -5,18 +5,21 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use gimli::{AttributeValue, DebuggingInformationEntry, Dwarf, EndianSlice, LittleEndian, Unit};
-use object::{Object as _, ObjectSection as _, ReadRef, read::elf::ElfFile64};
+use gimli::{
+    AbbreviationsCacheStrategy, AttributeValue, DebuggingInformationEntry, Dwarf, EndianSlice, LittleEndian,
+    Section as _, Unit,
+};
+use object::{CompressionFormat, Object as _, ObjectSection as _, ReadRef, read::elf::ElfFile64};
 
-use crate::{demangle::demangle, pattern::Pattern};
+use crate::{abbreviations::abbreviations_are_bounded, demangle::demangle, pattern::Pattern};
 
 /// Maximum size of the debug information that is searched, in bytes, uncompressed.
 const MAX_DEBUG: u64 = 256 << 20;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Names of inlined functions that the pattern matches, at most `max`. None if the debug information is damaged or too large:
-/// this only explains an error.
+/// Names of inlined functions that the pattern matches, at most `max`. None if the debug information is damaged, too large or
+/// compressed with zstd: this only explains an error.
 pub(crate) fn find<'data, R: ReadRef<'data>>(data: R, pattern: &Pattern, max: usize) -> Vec<String> {
     let mut names = Vec::new();
     let _ = search(data, pattern, &mut |name| {
@@ -29,7 +32,7 @@ pub(crate) fn find<'data, R: ReadRef<'data>>(data: R, pattern: &Pattern, max: us
 }
 
 /// How often calls of functions were inlined, by the addresses of their copies, for those that were. None if the debug information is
-/// damaged or too large.
+/// damaged, too large or compressed with zstd.
 pub(crate) fn count<'data, R: ReadRef<'data>>(data: R, addresses: &BTreeSet<u64>) -> BTreeMap<u64, usize> {
     // Copies, and how often calls were inlined, by the offset of the entry that describes the function.
     let (mut copies, mut calls) = (Vec::new(), BTreeMap::<usize, usize>::new());
@@ -78,11 +81,7 @@ type Visit<'a> = dyn FnMut(&Dwarf<Slice<'_>>, &Unit<Slice<'_>>, &DebuggingInform
 /// Passes all entries of the debug information to `visit`.
 fn each_entry<'data, R: ReadRef<'data>>(data: R, visit: &mut Visit<'_>) -> Result<(), gimli::Error> {
     let Ok(file) = ElfFile64::<LittleEndianFile, R>::parse(data) else { return Ok(()) };
-    let size = file.sections().filter(|section| section.name().is_ok_and(|name| name.starts_with(".debug_")));
-    let size = size
-        .filter_map(|section| section.compressed_data().ok())
-        .fold(0_u64, |sum, data| sum.saturating_add(data.uncompressed_size));
-    if size > MAX_DEBUG {
+    if !is_bounded(&file) {
         return Ok(());
     }
     let load = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, gimli::Error> {
@@ -90,7 +89,14 @@ fn each_entry<'data, R: ReadRef<'data>>(data: R, visit: &mut Visit<'_>) -> Resul
         Ok(section.and_then(|section| section.uncompressed_data().ok()).unwrap_or_default())
     };
     let sections = gimli::DwarfSections::load(load)?;
-    let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
+    let mut dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
+    let mut units = dwarf.units();
+    let offsets = std::iter::from_fn(|| Some(units.next().ok()??.debug_abbrev_offset().0 as u64));
+    if !abbreviations_are_bounded(offsets, dwarf.debug_abbrev.reader().slice()) {
+        return Ok(());
+    }
+    // Units that share abbreviations do not parse them again.
+    dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::Duplicates);
     let mut units = dwarf.units();
     while let Some(header) = units.next()? {
         let unit = dwarf.unit(header)?;
@@ -102,6 +108,23 @@ fn each_entry<'data, R: ReadRef<'data>>(data: R, visit: &mut Visit<'_>) -> Resul
         }
     }
     Ok(())
+}
+
+/// Whether the debug information is small enough.
+fn is_bounded<'data, R: ReadRef<'data>>(file: &ElfFile64<'data, LittleEndianFile, R>) -> bool {
+    let mut size = 0_u64;
+    for section in file.sections() {
+        if !section.name().is_ok_and(|name| name.starts_with(".debug_") || name.starts_with(".zdebug_")) {
+            continue;
+        }
+        let Ok(range) = section.compressed_file_range() else { continue };
+        // Its decoder does not stop at the size that the section announces.
+        if range.format == CompressionFormat::Zstandard {
+            return false;
+        }
+        size = size.saturating_add(range.uncompressed_size.max(range.compressed_size));
+    }
+    size <= MAX_DEBUG
 }
 
 /// The byte order of the file.

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abbreviations;
 mod demangle;
 mod elf;
 mod error;
@@ -28,6 +29,7 @@ mod set;
 mod suffix;
 mod table;
 
+pub use abbreviations::{MAX_ABBREVIATIONS, abbreviations_are_bounded};
 pub use demangle::{Demangled, MAX_NAME, demangle};
 pub use error::{Error, FindError, ProbeError};
 pub use hazard::Hazard;

@@ -243,6 +243,57 @@ fn inlined_calls_are_counted() {
 }
 
 #[test]
+fn debug_information_compressed_with_zlib_is_read_but_not_with_zstd() {
+    let path = workload("functions_compressed");
+    let sections = |path: &Path| {
+        let output = Command::new("readelf").args(["-t", path.to_str().unwrap()]).output().expect("binutils");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (format, is_read) in [("zlib", true), ("zlib-gnu", true), ("zstd", false)] {
+        let compressed = path.with_extension(format);
+        let how = format!("--compress-debug-sections={format}");
+        let arguments = [how.as_str(), path.to_str().unwrap(), compressed.to_str().unwrap()];
+        assert!(Command::new("objcopy").args(arguments).status().unwrap().success());
+        let sign = if format == "zlib-gnu" { ".zdebug_info".to_owned() } else { format.to_uppercase() };
+        assert!(sections(&compressed).contains(&sign), "{format}");
+        let message = Program::read(&compressed).find("vanished", 1).unwrap_err().to_string();
+        assert_eq!(message.contains("inlined everywhere"), is_read, "{format}: {message}");
+    }
+}
+
+#[test]
+fn debug_information_whose_units_have_too_many_abbreviations_is_not_read() {
+    let path = workload("functions_abbreviations");
+    let find = |path: &Path| Program::read(path).find("vanished", 1).unwrap_err().to_string();
+    assert!(find(&path).contains("inlined everywhere"));
+    // Abbreviations of a tag without attributes after those of the program, and units with abbreviations from different places of them.
+    let folder = tempfile::tempdir().unwrap();
+    let section = |name: &str| {
+        let file = folder.path().join(name);
+        let dump = format!("--dump-section=.{name}={}", file.display());
+        let arguments = [dump.as_str(), path.to_str().unwrap(), "/dev/null"];
+        assert!(Command::new("objcopy").args(arguments).status().unwrap().success());
+        (fs::read(&file).unwrap(), file)
+    };
+    let (mut abbreviations, abbreviations_file) = section("debug_abbrev");
+    let (mut info, info_file) = section("debug_info");
+    let begin = abbreviations.len() as u32;
+    abbreviations.extend([1, 0x2e, 0, 0, 0].repeat(200_000));
+    for unit in 0..1000_u32 {
+        let header = [&[4, 0][..], &(begin + unit * 5).to_le_bytes(), &[8]].concat();
+        info.extend([&(header.len() as u32).to_le_bytes()[..], &header].concat());
+    }
+    fs::write(&abbreviations_file, abbreviations).unwrap();
+    fs::write(&info_file, info).unwrap();
+    let hostile = path.with_extension("hostile");
+    let update = |name: &str, file: &Path| format!("--update-section=.{name}={}", file.display());
+    let updates = [update("debug_abbrev", &abbreviations_file), update("debug_info", &info_file)];
+    let status = Command::new("objcopy").args(&updates).args([&path, &hostile]).status().unwrap();
+    assert!(status.success());
+    assert!(!find(&hostile).contains("inlined everywhere"));
+}
+
+#[test]
 fn stripped_and_with_a_debug_file() {
     let path = workload("functions_debug");
     let (stripped, debug) = (path.with_extension("stripped"), path.with_extension("debug"));

@@ -43,10 +43,10 @@ pub enum Error {
     /// The table exceeds [`Limits::rows`](crate::Limits::rows).
     #[error("more than {0} rows")]
     TooManyRows(usize),
-    /// Shared call frame instructions amount to too much work for the section's size.
+    /// Shared CIEs amount to too much work for the section's size.
     #[error("call frame programs of {executed} bytes in a section of {size}")]
     TooMuchWork {
-        /// Bytes of instructions executed.
+        /// Bytes of CIEs parsed and of instructions executed.
         executed: u64,
         /// Section size in bytes.
         size: u64,

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use gimli::{
-    BaseAddresses, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice, LittleEndian, UnwindContext,
-    UnwindOffset, UnwindSection,
+    BaseAddresses, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, EndianSlice, LittleEndian, Reader as _,
+    UnwindContext, UnwindOffset, UnwindSection,
 };
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object, ObjectSection, ReadRef};
+use object::{CompressionFormat, Endianness, Object, ObjectSection, ReadRef};
 
 use crate::error::Error;
 use crate::read_limit::ReadLimit;
@@ -37,6 +37,8 @@ impl Default for Limits {
 
 /// Maximum number of section headers, as of object files with a section for each function.
 const MAX_SECTIONS: usize = 65_536;
+/// Maximum number of parsed CIEs that are kept: they take ten times their size in the section.
+const MAX_CIES: usize = 65_536;
 
 /// Unreadable entries, for whose functions the table has no rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +153,10 @@ fn section<'data, R: ReadRef<'data>>(
     if data.uncompressed_size > limits.section {
         return Err(fail(format!("{} bytes are more than {}", data.uncompressed_size, limits.section)));
     }
+    // Its decoder does not stop at the size that the section announces.
+    if data.format == CompressionFormat::Zstandard {
+        return Err(fail("it is compressed with zstd".to_owned()));
+    }
     let bytes = data.decompress().map_err(|error| fail(error.to_string()))?;
     Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
 }
@@ -175,6 +181,7 @@ struct Builder<'a> {
     /// Rows with their file address; [`CfaKind::Gap`] marks the end of a function.
     rows: Vec<(u64, Row)>,
     skipped: Option<Skipped>,
+    /// Bytes of CIEs parsed and of instructions executed.
     executed: u64,
 }
 
@@ -183,6 +190,23 @@ impl<'a> Builder<'a> {
         let size = bytes.len() as u64;
         let bytes = EndianSlice::new(bytes, LittleEndian);
         Self { section, size, bytes, limits, go: false, rows: Vec::new(), skipped: None, executed: 0 }
+    }
+
+    /// Counts bytes that are parsed or executed. FDEs share CIEs: megabytes of a CIE could be executed for each of a million
+    /// functions, or parsed without success.
+    fn charge(&mut self, bytes: u64) -> Result<(), Error> {
+        self.executed = self.executed.saturating_add(bytes);
+        if self.executed > 64 * self.size + (1 << 20) {
+            return Err(Error::TooMuchWork { executed: self.executed, size: self.size });
+        }
+        Ok(())
+    }
+
+    /// Length of the entry at an offset; 0 if it is not within the section.
+    fn entry_length(&self, offset: usize) -> u64 {
+        let mut bytes = self.bytes;
+        let length = bytes.skip(offset).and_then(|()| bytes.read_initial_length());
+        length.map_or(0, |(length, _)| if length <= bytes.len() { length as u64 } else { 0 })
     }
 
     fn skip(&mut self, what: &str, error: gimli::Error) {
@@ -208,12 +232,18 @@ impl<'a> Builder<'a> {
                     break;
                 }
             };
+            let key = UnwindOffset::into(partial.cie_offset());
+            if !cies.contains_key(&key) {
+                self.charge(self.entry_length(key))?;
+            }
             let fde = partial.parse(|section, bases, offset| {
-                let key = UnwindOffset::into(offset);
                 if let Some(cie) = cies.get(&key) {
                     return Ok(cie.clone());
                 }
                 let cie = section.cie_from_offset(bases, offset)?;
+                if cies.len() == MAX_CIES {
+                    cies.clear();
+                }
                 cies.insert(key, cie.clone());
                 Ok(cie)
             });
@@ -224,11 +254,7 @@ impl<'a> Builder<'a> {
                     continue;
                 }
             };
-            // FDEs share CIEs: megabytes of CIE instructions could be executed for each of a million functions.
-            self.executed += (fde.entry_len() + fde.cie().entry_len()) as u64;
-            if self.executed > 64 * self.size + (1 << 20) {
-                return Err(Error::TooMuchWork { executed: self.executed, size: self.size });
-            }
+            self.charge((fde.entry_len() + fde.cie().entry_len()) as u64)?;
             if let Err(error) = self.function(&fde, frames, bases, &mut context) {
                 self.skip(&format!("the function at {:#x}", fde.initial_address()), error);
             }

@@ -106,6 +106,41 @@ fn a_compressed_section_that_announces_a_giant_is_refused() {
     assert_eq!(error.to_string(), "section .debug_frame cannot be read: 536870912 bytes are more than 67108864");
 }
 
+/// A frame of zstd that inflates to 256 MiB: blocks of 128 KiB of one repeated byte.
+fn zstd_bomb() -> Vec<u8> {
+    // Magic number, descriptor, window of 2 MiB.
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 11 << 3];
+    for block in 0..2048 {
+        let is_last = u32::from(block == 2047);
+        let header = is_last | 1 << 1 | (128 << 10) << 3;
+        frame.extend([&header.to_le_bytes()[..3], &[0]].concat());
+    }
+    frame
+}
+
+#[test]
+fn a_section_compressed_with_zstd_is_refused() {
+    let mut compressed = [2_u32, 0].map(u32::to_le_bytes).concat();
+    compressed.extend([24_u64, 1].map(u64::to_le_bytes).concat());
+    compressed.extend(zstd_bomb());
+    let section = Section { flags: u64::from(SHF_COMPRESSED), ..Section::new(".debug_frame", &compressed) };
+    let error = Table::read(elf(&[section], 0).as_slice(), &Limits::default()).expect_err("zstd");
+    assert_eq!(error.to_string(), "section .debug_frame cannot be read: it is compressed with zstd");
+}
+
+#[test]
+fn a_cie_that_fails_to_parse_is_not_scanned_for_each_function() {
+    let functions = 1_000;
+    let fde = |cie: u32| entry(&[cie], &[0x1000_u64, 16].map(u64::to_le_bytes).concat());
+    let cie_at = (functions * fde(0).len()) as u32;
+    // The augmentation has no end.
+    let body = [&u32::MAX.to_le_bytes()[..], &[1], &vec![b'z'; 1 << 20]].concat();
+    let cie = [&(body.len() as u32).to_le_bytes()[..], &body].concat();
+    let frames = [fde(cie_at).repeat(functions), cie].concat();
+    let result = Table::read(elf(&[Section::new(".debug_frame", &frames)], 0).as_slice(), &Limits::default());
+    assert!(matches!(result, Err(Error::TooMuchWork { .. })), "{result:?}");
+}
+
 /// A sparse file takes no disk space, but the memory that its tables are read into.
 #[test]
 fn a_sparse_file_of_giant_tables_is_refused() {

@@ -19,6 +19,11 @@ const MAX_NAMES: u64 = 4 << 20;
 const MAX_NOTES: u64 = 16 << 20;
 /// Maximum size of a symbol table, and of its names, in bytes. LLVM 22 with all symbols has 30 MB of each.
 const MAX_SYMBOLS: u64 = 256 << 20;
+/// Maximum size of all symbol tables, their names, and the names that are compared, in bytes: many tables can be one, and many names
+/// the end of one.
+const MAX_COMPARED: u64 = 4 * MAX_SYMBOLS;
+/// Maximum length of the name of a section, in bytes; longer ones are cut.
+const MAX_NAME: usize = 256;
 
 /// A `PT_LOAD` segment.
 #[derive(Clone, Copy, Debug)]
@@ -121,11 +126,12 @@ impl<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>> Elf<'data, H,
 
     /// Finds the addresses of symbols, in the full symbol table or else in that of the dynamic linker.
     pub(crate) fn find_symbols(&self, wanted: &mut Symbols) -> Result<(), Error> {
+        let mut compared = 0;
         for kind in [object::elf::SHT_SYMTAB, object::elf::SHT_DYNSYM] {
             let mut found: BTreeMap<String, Vec<u64>> = BTreeMap::new();
             for (index, section) in self.sections.iter().enumerate() {
                 if section.sh_type(self.endian) == kind {
-                    self.find_in(index, section, wanted, &mut found)?;
+                    self.find_in(index, section, wanted, &mut found, &mut compared)?;
                 }
             }
             wanted.add(found);
@@ -139,15 +145,30 @@ impl<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>> Elf<'data, H,
         section: &'data H::SectionHeader,
         wanted: &Symbols,
         found: &mut BTreeMap<String, Vec<u64>>,
+        compared: &mut u64,
     ) -> Result<(), Error> {
+        let mut spend = |bytes: u64| {
+            *compared = compared.saturating_add(bytes);
+            bounded("bytes of symbols and names compared", *compared, MAX_COMPARED)
+        };
+        let size = |section: &H::SectionHeader| -> u64 { section.sh_size(self.endian).into() };
+        let names = section.sh_link(self.endian) as usize;
+        spend(size(section))?;
+        spend(self.sections.get(names).map_or(0, size))?;
         self.bytes("bytes of symbols", index, MAX_SYMBOLS)?;
         let symbols: &[H::Sym] = section.data_as_array(self.endian, self.data)?;
-        let names = self.bytes("bytes of symbol names", section.sh_link(self.endian) as usize, MAX_SYMBOLS)?;
+        let names = self.bytes("bytes of symbol names", names, MAX_SYMBOLS)?;
+        // With one more byte, a longer name is none of those wanted.
+        let max = wanted.longest().saturating_add(1);
         for symbol in symbols {
             let is_variable = symbol.st_shndx(self.endian) != object::elf::SHN_UNDEF
                 && !matches!(symbol.st_type(), object::elf::STT_TLS | object::elf::STT_SECTION | object::elf::STT_FILE);
-            let name = text_at(names, symbol.st_name(self.endian));
-            if is_variable && let Some(name) = wanted.missing(name) {
+            if !is_variable {
+                continue;
+            }
+            let name = text_at(names, symbol.st_name(self.endian), max);
+            spend(name.len() as u64)?;
+            if let Some(name) = wanted.missing(name) {
                 found.entry(name.to_owned()).or_default().push(symbol.st_value(self.endian).into());
             }
         }
@@ -155,7 +176,7 @@ impl<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>> Elf<'data, H,
     }
 
     fn name(&self, section: &H::SectionHeader) -> &'data [u8] {
-        text_at(self.names, section.sh_name(self.endian))
+        text_at(self.names, section.sh_name(self.endian), MAX_NAME)
     }
 
     fn bytes(&self, what: &'static str, section: usize, max: u64) -> Result<&'data [u8], Error> {
@@ -166,9 +187,10 @@ impl<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>> Elf<'data, H,
     }
 }
 
-/// The NUL-terminated text at an offset of a string table; empty outside of it.
-fn text_at(strings: &[u8], offset: u32) -> &[u8] {
+/// The NUL-terminated text at an offset of a string table, at most its first `max` bytes; empty outside of the table.
+fn text_at(strings: &[u8], offset: u32, max: usize) -> &[u8] {
     let text = strings.get(offset as usize..).unwrap_or_default();
+    let text = text.get(..max).unwrap_or(text);
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 

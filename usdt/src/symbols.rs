@@ -8,15 +8,22 @@ use crate::error::Unsupported;
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
     by_name: BTreeMap<String, BTreeSet<u64>>,
+    longest: usize,
 }
 
 impl Symbols {
     pub(crate) fn want(&mut self, name: &str) {
         self.by_name.entry(name.to_owned()).or_default();
+        self.longest = self.longest.max(name.len());
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+
+    /// Length of the longest name, in bytes.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// The name, if it is wanted and has no address yet.

@@ -9,6 +9,8 @@ const MAX_SECTIONS: u64 = 65_536;
 /// Limits of the section name table and of a note, in bytes.
 const MAX_NAMES: u64 = 4 << 20;
 const MAX_NOTE: u64 = 64 << 10;
+/// Maximum length of a section name, in bytes. Longer ones are cut: they match none of the sections used.
+const MAX_NAME: usize = 64;
 
 const SEGMENT: usize = 56;
 pub(super) const SECTION: usize = 64;
@@ -17,7 +19,8 @@ const LOAD: u32 = 1;
 const NOTE: u32 = 4;
 /// `SHT_NULL`, `SHT_NOBITS`: sections without file contents.
 const NO_BITS: [u32; 2] = [0, 8];
-const COMPRESSED: u64 = 0x800;
+/// `SHF_COMPRESSED`
+pub(super) const COMPRESSED: u64 = 0x800;
 const GNU_BUILD_ID: u32 = 3;
 
 /// Error of parsing or copying an ELF file.
@@ -29,6 +32,10 @@ pub(super) enum ElfError {
     Outside(&'static str),
     #[error("{what}: {count}, the maximum is {max}")]
     TooMany { what: &'static str, count: u64, max: u64 },
+    #[error("debug information that is {0}")]
+    DebugInfo(&'static str),
+    #[error("changed while it was read, or tables that overlap")]
+    Changed,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -50,6 +57,7 @@ pub(super) struct Section {
     pub(super) length: u64,
     /// Size after decompression, in bytes.
     pub(super) full_length: u64,
+    pub(super) is_compressed: bool,
 }
 
 /// Contents of `.gnu_debuglink`.
@@ -141,21 +149,19 @@ impl Elf {
         };
         for entry in entries {
             let name = names.get(u32_at(entry, 0) as usize..).unwrap_or_default();
-            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-            // Names longer than 64 bytes or not UTF-8 match none of the sections used.
-            let name = std::str::from_utf8(name).unwrap_or_default().get(..name.len().min(64)).unwrap_or_default();
+            let name = name.get(..MAX_NAME).unwrap_or(name).split(|byte| *byte == 0).next().unwrap_or_default();
+            // A name that is not UTF-8 matches none of the sections used either.
+            let name = std::str::from_utf8(name).unwrap_or_default();
             let (offset, length) = (u64_at(entry, 24), u64_at(entry, 32));
             let has_bytes = !NO_BITS.contains(&u32_at(entry, 4)) && reader.holds(offset, length);
             let length = if has_bytes { length } else { 0 };
-            let full_length = if length >= 24 && u64_at(entry, 8) & COMPRESSED != 0 {
-                u64_at(&reader.bytes("a section", offset, 24)?, 8)
-            } else {
-                length
-            };
+            let is_compressed = u64_at(entry, 8) & COMPRESSED != 0;
+            let full_length =
+                if length >= 24 && is_compressed { u64_at(&reader.bytes("a section", offset, 24)?, 8) } else { length };
             if name == ".gnu_debuglink" && has_bytes {
                 self.debug_link = debug_link(&reader.bytes("the debug link", offset, length.min(4096))?);
             }
-            self.sections.push(Section { name: name.to_owned(), offset, length, full_length });
+            self.sections.push(Section { name: name.to_owned(), offset, length, full_length, is_compressed });
         }
         self.sections_at.1 = table;
         Ok(())
@@ -226,7 +232,7 @@ fn debug_link(section: &[u8]) -> Option<DebugLink> {
     is_plain.then(|| DebugLink { name: name.to_owned(), crc: u32_at(crc, 0) })
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     array(bytes, at).map_or(0, u16::from_le_bytes)
 }
 
@@ -234,7 +240,7 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     array(bytes, at).map_or(0, u32::from_le_bytes)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     array(bytes, at).map_or(0, u64::from_le_bytes)
 }
 
@@ -269,6 +275,30 @@ mod tests {
         for hostile in [&b"../a\0\0\0\0\0\0\0"[..], b"..\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0", b"a\0\0\0\0", b"abc", b""] {
             assert_eq!(debug_link(hostile), None);
         }
+    }
+
+    #[test]
+    fn section_names_without_an_end_are_cut() {
+        let (count, names) = (MAX_SECTIONS, MAX_NAMES);
+        let mut bytes = b"\x7fELF\x02\x01".to_vec();
+        bytes.resize(64 + count as usize * SECTION, 0);
+        // `ET_DYN`, the section table after the header, the number of sections in its first entry, the names in section 1.
+        bytes[16] = 3;
+        bytes[40] = 64;
+        bytes[62] = 1;
+        bytes[64 + 32..64 + 40].copy_from_slice(&count.to_le_bytes());
+        let at = bytes.len() as u64;
+        bytes[64 + SECTION + 24..64 + SECTION + 32].copy_from_slice(&at.to_le_bytes());
+        bytes[64 + SECTION + 32..64 + SECTION + 40].copy_from_slice(&names.to_le_bytes());
+        bytes.resize((at + names) as usize, b'n');
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, &bytes).unwrap();
+        let begin = std::time::Instant::now();
+        let elf = Elf::read(&file).unwrap();
+        assert_eq!(elf.sections.len(), count as usize);
+        assert!(elf.sections.iter().all(|section| section.name == "n".repeat(64)));
+        // To search each name for its end takes minutes.
+        assert!(begin.elapsed() < std::time::Duration::from_secs(30), "{:?}", begin.elapsed());
     }
 
     #[test]

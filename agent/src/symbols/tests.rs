@@ -2,16 +2,19 @@
 
 use std::{
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, LazyLock},
 };
 
+use flate2::{Compression, write::ZlibEncoder};
 use proptest::prelude::*;
 
 use super::{
     Category, Location, MappedFile, Symbols, base_name,
-    elf::Elf,
+    copy::SymbolFile,
+    elf::{COMPRESSED, Elf, ElfError, SECTION},
     module::{FileSymbolizer, SymbolFiles},
 };
 use crate::targets::proc::Proc;
@@ -180,6 +183,131 @@ fn pseudo_files_are_named_by_their_mapping() {
     assert!(symbols.symbolize(2, 0, false).is_none());
     assert_eq!(&*base_name(Path::new("/")), "/");
     assert_eq!(&*base_name(Path::new("/a/\u{1b}[1m")), "\\u{1b}[1m");
+}
+
+/// Another section in place of one of the program.
+struct Replaced<'a> {
+    name: &'a str,
+    flags: u64,
+    data: &'a [u8],
+}
+
+/// The program with other sections, whose contents are at its end.
+fn with_sections(replaced: &[Replaced<'_>]) -> Vec<u8> {
+    let path = path("program");
+    let (mut bytes, elf) = (fs::read(&path).unwrap(), Elf::read(&fs::File::open(&path).unwrap()).unwrap());
+    for Replaced { name, flags, data } in replaced {
+        let index = elf.sections.iter().position(|section| section.name == *name).unwrap();
+        let at = elf.sections_at.0 as usize + index * SECTION;
+        let values = [*flags, 0, bytes.len() as u64, data.len() as u64].map(u64::to_le_bytes).concat();
+        bytes[at + 8..at + 40].copy_from_slice(&values);
+        bytes.extend(*data);
+    }
+    bytes
+}
+
+/// A compressed section, and the size that it announces.
+fn compressed(kind: u32, announced: u64, data: &[u8]) -> Vec<u8> {
+    let header = [[kind, 0].map(u32::to_le_bytes).concat(), [announced, 1].map(u64::to_le_bytes).concat()].concat();
+    [&header[..], data].concat()
+}
+
+fn zlib(length: usize) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+    for begin in (0..length).step_by(1 << 20) {
+        encoder.write_all(&vec![0; (length - begin).min(1 << 20)]).unwrap();
+    }
+    encoder.finish().unwrap()
+}
+
+/// The copy of a file with these bytes, and its tables.
+fn copy_of(bytes: &[u8]) -> Result<(SymbolFile, Elf), ElfError> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    let copy = SymbolFile::of(&file, &Elf::read(&file)?)?;
+    let tables = Elf::read(&fs::File::open(copy.path()).unwrap())?;
+    assert!(tables.sections.iter().all(|section| section.length == 0 || !section.is_compressed));
+    Ok((copy, tables))
+}
+
+#[test]
+fn compressed_debug_information_is_decompressed_into_the_copy() {
+    run("objcopy", &["--compress-debug-sections=zlib", "program", "compressed"], PROGRAMS.path());
+    let location = symbols_of("compressed").symbolize(1, return_offset(), true).unwrap();
+    assert_eq!(names(&location), ["chain::apply(int)", "middle", "inner"]);
+    let file = fs::File::open(path("compressed")).unwrap();
+    let elf = Elf::read(&file).unwrap();
+    let info = |elf: &Elf| elf.sections.iter().find(|section| section.name == ".debug_info").unwrap().clone();
+    assert!(info(&elf).is_compressed && info(&elf).length < info(&elf).full_length);
+    let (copy, tables) = copy_of(&fs::read(path("compressed")).unwrap()).unwrap();
+    assert!(copy.has_debug);
+    assert_eq!(info(&tables).length, info(&elf).full_length);
+}
+
+#[test]
+fn compressed_debug_information_of_another_size_than_announced_is_omitted() {
+    let bomb = compressed(1, 24, &zlib(256 << 20));
+    let short = compressed(1, 1000, &zlib(999));
+    let zstd = compressed(2, 1000, &zlib(1000));
+    for data in [&bomb[..], &short, &zstd, &bomb[..8]] {
+        let bytes = with_sections(&[Replaced { name: ".debug_info", flags: COMPRESSED, data }]);
+        let (copy, _) = copy_of(&bytes).unwrap();
+        assert!(!copy.has_debug && copy.bytes < 1 << 20, "{} bytes", data.len());
+        let hostile = path("compressed_otherwise");
+        fs::write(&hostile, bytes).unwrap();
+        let location = symbols_of("compressed_otherwise").symbolize(1, return_offset(), true).unwrap();
+        assert_eq!(names(&location), ["chain::apply(int)"]);
+    }
+    let exact = compressed(1, 1000, &zlib(1000));
+    let bytes = with_sections(&[Replaced { name: ".debug_info", flags: COMPRESSED, data: &exact }]);
+    assert!(copy_of(&bytes).unwrap().0.has_debug);
+}
+
+#[test]
+fn compressed_symbols_are_not_copied() {
+    let data = compressed(1, 24, &zlib(1 << 20));
+    copy_of(&with_sections(&[Replaced { name: ".strtab", flags: COMPRESSED, data: &data }])).unwrap();
+}
+
+#[test]
+fn debug_information_with_too_many_abbreviations_is_omitted() {
+    // A tag without attributes, again and again.
+    let abbreviations = |size: usize| [1, 0x2e, 0, 0, 0].into_iter().cycle().take(size).collect::<Vec<u8>>();
+    // Units without entries, each with abbreviations from a place of its own.
+    let units = |count: u32, version: u16| -> Vec<u8> {
+        let unit = |index: u32| {
+            let offset = (index * 5).to_le_bytes();
+            let rest = if version == 5 { [&[1, 8][..], &offset].concat() } else { [&offset[..], &[8]].concat() };
+            let rest = [&version.to_le_bytes()[..], &rest].concat();
+            [&(rest.len() as u32).to_le_bytes()[..], &rest].concat()
+        };
+        (0..count).flat_map(unit).collect()
+    };
+    let has_debug = |abbreviations: &[u8], units: &[u8]| {
+        let sections = [(".debug_abbrev", abbreviations), (".debug_info", units)];
+        let sections = sections.map(|(name, data)| Replaced { name, flags: 0, data });
+        copy_of(&with_sections(&sections)).unwrap().0.has_debug
+    };
+    for version in [4, 5] {
+        assert!(has_debug(&abbreviations(1 << 20), &units(10, version)));
+        assert!(!has_debug(&abbreviations(1 << 20), &units(1000, version)), "DWARF {version}");
+    }
+    assert!(!has_debug(&abbreviations(17 << 20), &units(1, 4)));
+}
+
+#[test]
+fn no_other_sections_are_found_in_the_copy() {
+    let mut bytes = fs::read(path("program")).unwrap();
+    // The section table over the header: to hide the section changes where the table is.
+    bytes[40..48].copy_from_slice(&8_u64.to_le_bytes());
+    bytes[60..64].copy_from_slice(&[1, 0, 0, 0]);
+    assert!(matches!(copy_of(&bytes), Err(ElfError::Changed)));
+    // Without a section table, other bytes would be taken for it.
+    bytes[40..48].fill(0);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&bytes).unwrap();
+    let copy = SymbolFile::of(&file, &Elf::read(&file).unwrap()).unwrap();
+    assert_eq!(fs::metadata(copy.path()).unwrap().len(), 0);
 }
 
 /// Symbolizes the given offsets of a file with these bytes.

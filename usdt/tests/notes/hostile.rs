@@ -1,6 +1,7 @@
 //! Crafted and damaged files: what can be read is read, the rest is named.
 
 use chainscope_usdt::{Error, Image};
+use object::elf::{SHT_STRTAB, SHT_SYMTAB};
 use proptest::prelude::*;
 
 use crate::support::{CODE, DATA, Elf, descriptor, note, stapsdt};
@@ -106,6 +107,72 @@ fn giant_tables_and_other_files_are_refused() {
     assert_eq!(Image::read(&b"#!/bin/sh\necho no, really not\n"[..]), Err(Error::NotElf));
     let empty = Elf::default().read();
     assert_eq!((empty.tracepoints.len(), empty.errors.len()), (0, 0));
+}
+
+/// An image whose tracepoint names the symbol `counter`, with `tables` section headers of one symbol table.
+fn with_symbols(symbols: &[u8], names: &[u8], tables: usize) -> Vec<u8> {
+    let notes = stapsdt([CODE.0, BASE, 0], &["a", "b", "8@counter(%rip)"]);
+    let mut file = Elf { notes, ..Elf::default() }.bytes();
+    let count = u16::from_le_bytes([file[60], file[61]]);
+    let begin = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+    let mut table = file[begin..begin + usize::from(count) * 64].to_vec();
+    let header = |kind: u32, at: usize, size: usize, link: u16| {
+        let words = [0, kind].map(u32::to_le_bytes).concat();
+        let longs = [0, 0, at as u64, size as u64].map(u64::to_le_bytes).concat();
+        let link = [u32::from(link), 0].map(u32::to_le_bytes).concat();
+        [words, longs, link, [1_u64, 24].map(u64::to_le_bytes).concat()].concat()
+    };
+    file.resize(file.len().next_multiple_of(8), 0);
+    table.extend(header(SHT_STRTAB, file.len() + symbols.len(), names.len(), 0));
+    table.extend(header(SHT_SYMTAB, file.len(), symbols.len(), count).repeat(tables));
+    file.extend_from_slice(symbols);
+    file.extend_from_slice(names);
+    file.resize(file.len().next_multiple_of(8), 0);
+    let sections = (table.len() / 64) as u16;
+    let begin = file.len() as u64;
+    file[40..48].copy_from_slice(&begin.to_le_bytes());
+    file[60..62].copy_from_slice(&sections.to_le_bytes());
+    file.extend(table);
+    file
+}
+
+/// A variable of the first section.
+fn symbol(name: u32, address: u64) -> Vec<u8> {
+    [&name.to_le_bytes()[..], &[1, 0, 1, 0], &address.to_le_bytes(), &8_u64.to_le_bytes()].concat()
+}
+
+#[test]
+fn symbol_names_are_not_read_beyond_the_names_wanted() {
+    // 200,000 symbols whose names are 16 MiB: to read each takes an hour.
+    let names = [&b"\0counter\0"[..], &vec![b'n'; 16 << 20]].concat();
+    let symbols = [symbol(9, 1).repeat(200_000), symbol(1, DATA.0)].concat();
+    let begin = std::time::Instant::now();
+    let image = Image::read(with_symbols(&symbols, &names, 1).as_slice()).unwrap();
+    assert!(image.tracepoints[0].locations[0].arguments[0].operand.is_ok());
+    assert!(begin.elapsed() < std::time::Duration::from_secs(30), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn many_headers_of_one_symbol_table_are_refused() {
+    let symbols = symbol(1, DATA.0).repeat(100_000);
+    Image::read(with_symbols(&symbols, b"\0counter\0", 10).as_slice()).unwrap();
+    let error = Image::read(with_symbols(&symbols, b"\0counter\0", 1000).as_slice()).unwrap_err();
+    assert!(error.to_string().starts_with("bytes of symbols and names compared: "), "{error}");
+}
+
+#[test]
+fn a_section_name_without_an_end_is_cut() {
+    let mut file = Elf { announced: Some(1 << 20), ..Elf::default() }.bytes();
+    let table = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+    // The names: 4 MiB at the end of the file.
+    let (at, size) = (file.len() as u64, 4_u64 << 20);
+    file[table + 64 + 24..table + 64 + 40].copy_from_slice(&[at, size].map(u64::to_le_bytes).concat());
+    file.resize((at + size) as usize, b'n');
+    let table = table + 2 * 64;
+    // A note section beyond the end of the file.
+    file[table + 24..table + 32].copy_from_slice(&(at + size).to_le_bytes());
+    let image = Image::read(file.as_slice()).unwrap();
+    assert_eq!(image.errors[0].section.len(), 256);
 }
 
 #[test]
