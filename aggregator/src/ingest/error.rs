@@ -81,6 +81,18 @@ pub enum SessionError {
         /// The first sequence of the batch.
         found: u64,
     },
+    /// A batch has too many records: they would take much more memory than on the wire.
+    #[error("a batch has more than {max} records, which no agent sends")]
+    TooManyRecords {
+        /// The maximum.
+        max: usize,
+    },
+    /// Newer sessions of the same host take the place of this one.
+    #[error("the host has {max} newer sessions: this one ends")]
+    Replaced {
+        /// The maximum number of sessions of a host.
+        max: usize,
+    },
     /// The sequence overflows.
     #[error("the sequence of the batch of node {} overflows", EscapedTruncated(node))]
     Overflow {
@@ -105,6 +117,7 @@ impl From<SessionError> for Status {
             E::HelloTimeout(_) => Code::DeadlineExceeded,
             E::TokenExpired => Code::Unauthenticated,
             E::Hole { .. } | E::Overflow { .. } => Code::OutOfRange,
+            E::TooManyRecords { .. } | E::Replaced { .. } => Code::ResourceExhausted,
             E::Store(_) | E::Stopping => Code::Unavailable,
         };
         Self::new(code, error.to_string())

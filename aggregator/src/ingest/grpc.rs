@@ -1,32 +1,51 @@
 //! The gRPC service for agents on other machines.
 
-use std::pin::Pin;
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
+use axum::http;
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
-use chainscope_proto::v1::{RecordReply, RecordRequest, ingest_server};
+use chainscope_proto::v1::{RecordReply, ingest_server::SERVICE_NAME};
 use chainscope_tls::{Acceptor, incoming};
-use futures::Stream;
+use futures::{Stream, future::BoxFuture};
 use tokio::net::TcpListener;
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tonic::{
+    Request, Response, Status, Streaming,
+    body::Body,
+    server::{Grpc, NamedService},
+    transport::Server,
+};
 
-use super::{Ingest, IngestTrust, MAX_MESSAGE_BYTES, session_of, trust::AgentAuthenticator};
+use super::{
+    Ingest, IngestTrust, MAX_MESSAGE_BYTES, Received, codec::RecordCodec, connections::limited, session_of,
+    trust::AgentAuthenticator,
+};
 use crate::limits::Limits;
 
 /// Maximum concurrent calls of one connection: one session, and a few that are ending.
 const MAX_CALLS: u32 = 8;
+
+/// Maximum number of open connections: each agent has one.
+const MAX_CONNECTIONS: usize = 4096;
+
+/// Path of the method `Record`.
+const RECORD_PATH: &str = "/chainscope.v1.Ingest/Record";
 
 struct Service {
     ingest: Ingest,
     authenticator: Option<AgentAuthenticator>,
 }
 
-#[tonic::async_trait]
-impl ingest_server::Ingest for Service {
-    type RecordStream = Pin<Box<dyn Stream<Item = Result<RecordReply, Status>> + Send>>;
-
-    async fn record(&self, request: Request<Streaming<RecordRequest>>) -> Result<Response<Self::RecordStream>, Status> {
+impl Service {
+    async fn record(
+        &self,
+        request: Request<Streaming<Received>>,
+    ) -> Result<Response<impl Stream<Item = Result<RecordReply, Status>> + Send + use<>>, Status> {
         let peer = request.remote_addr();
         let proof = match &self.authenticator {
             None => None,
@@ -48,7 +67,42 @@ impl ingest_server::Ingest for Service {
                 error.into()
             })
         });
-        Ok(Response::new(Box::pin(replies)))
+        Ok(Response::new(replies))
+    }
+}
+
+/// The service as a server calls it. The generated one decodes a message before its records can be counted.
+#[derive(Clone)]
+struct Endpoint(Arc<Service>);
+
+impl NamedService for Endpoint {
+    const NAME: &'static str = SERVICE_NAME;
+}
+
+impl tower::Service<http::Request<Body>> for Endpoint {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = Arc::clone(&self.0);
+        Box::pin(async move {
+            if request.uri().path() != RECORD_PATH {
+                return Ok(Status::unimplemented("there is no such method").into_http());
+            }
+            let record = tower::service_fn(move |request| {
+                let service = Arc::clone(&service);
+                async move { service.record(request).await }
+            });
+            let mut grpc = Grpc::new(RecordCodec)
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES);
+            Ok(grpc.streaming(record, request).await)
+        })
     }
 }
 
@@ -61,14 +115,13 @@ pub(crate) async fn serve(
     limits: &Limits,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = ingest_server::IngestServer::new(Service { ingest, authenticator: trust.map(Into::into) })
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let service = Endpoint(Arc::new(Service { ingest, authenticator: trust.map(Into::into) }));
+    let connections = limited(incoming(listener, acceptor), MAX_CONNECTIONS);
     Server::builder()
         .max_concurrent_streams(MAX_CALLS)
         .http2_keepalive_interval(Some(limits.heartbeat_interval))
         .http2_keepalive_timeout(Some(limits.client_timeout))
         .add_service(service)
-        .serve_with_incoming_shutdown(incoming(listener, acceptor), stop.cancelled_owned())
+        .serve_with_incoming_shutdown(connections, stop.cancelled_owned())
         .await
 }

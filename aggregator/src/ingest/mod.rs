@@ -16,17 +16,20 @@
 
 mod admission;
 mod agents;
+mod codec;
+mod connections;
 mod disk_full;
 mod error;
 pub(crate) mod grpc;
 mod health;
+mod hosts;
 mod session;
 mod shared;
 mod trust;
 mod validate;
 mod writer;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
 use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{RecordReply, RecordRequest};
@@ -41,12 +44,21 @@ use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::agents::AgentInfo;
-use self::{agents::Agents, shared::Shared, trust::Proof, writer::Writer};
+use self::{
+    agents::Agents,
+    hosts::{HostSession, HostSessions},
+    shared::Shared,
+    trust::Proof,
+    writer::Writer,
+};
 pub use self::{error::SessionError, trust::IngestTrust};
 use crate::{Error, catalog::Catalog, limits::Limits, memory::Memory, metrics::IngestMetrics, nodes::Nodes};
 
 /// Maximum encoded bytes of a message of an agent. Batches are of at most 1 MiB, unless a single record is larger.
 pub const MAX_MESSAGE_BYTES: usize = (8 << 20) + (64 << 10);
+
+/// A request of an agent, or why it cannot be taken.
+type Received = Result<RecordRequest, SessionError>;
 
 /// Capacity of the channels of a session, in messages.
 const CHANNEL_CAPACITY: usize = 16;
@@ -80,6 +92,7 @@ impl Ingest {
                 writer,
                 memory,
                 agents: Agents::default(),
+                hosts: HostSessions::default(),
                 metrics,
                 queue_permits: Arc::new(Semaphore::new(max_permits as usize)),
                 max_permits,
@@ -146,19 +159,35 @@ fn session_of<S>(
     requests: S,
 ) -> impl Stream<Item = Result<RecordReply, SessionError>> + Send + use<S>
 where
-    S: Stream<Item = RecordRequest> + Send + 'static,
+    S: Stream<Item = Received> + Send + 'static,
 {
     let (replies, stream) = mpsc::channel(CHANNEL_CAPACITY);
     let shared = Arc::clone(&ingest.shared);
+    let slot = proof.as_ref().map(|proof| shared.hosts.begin(&proof.host));
     let serve = async move {
         let closed = replies.clone();
+        shared.metrics.sessions.inc();
         tokio::select! {
             () = session::run(&shared, proof, requests, &replies) => {}
             () = closed.closed() => {}
+            () = replaced(slot.as_ref()) => {
+                shared.metrics.session_errors.inc();
+                // Fails if the agent does not read: its replies end all the same.
+                let _ = closed.try_send(Err(SessionError::Replaced { max: hosts::MAX_SESSIONS }));
+            }
         }
+        shared.metrics.sessions.dec();
     };
     ingest.shared.sessions.spawn_on(serve, &ingest.shared.runtime);
     ReceiverStream::new(stream)
+}
+
+/// Completes when a newer session of the host takes the place of this one.
+async fn replaced(session: Option<&HostSession>) {
+    match session {
+        Some(session) => session.replaced().await,
+        None => pending().await,
+    }
 }
 
 /// Serves one session with an agent. The hello is answered by a welcome with the high-water marks of the agent's streams;
@@ -171,5 +200,5 @@ pub fn session<S>(ingest: &Ingest, requests: S) -> impl Stream<Item = Result<Rec
 where
     S: Stream<Item = RecordRequest> + Send + 'static,
 {
-    session_of(ingest, None, requests)
+    session_of(ingest, None, requests.map(Ok))
 }

@@ -5,7 +5,7 @@ use std::{future::pending, pin::pin, sync::Arc, time::Instant};
 use chainscope_proto::{
     VERSIONS,
     v1::{
-        Ack, Batch, Hello, HighWaterMark, MemoryAck, MemoryState, RecordReply, RecordRequest, Refused, Welcome,
+        Ack, Batch, Hello, HighWaterMark, MemoryAck, MemoryState, Record, RecordReply, RecordRequest, Refused, Welcome,
         record_reply, record_request::Request,
     },
 };
@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    SessionError,
+    Received, SessionError,
     admission::{Admission, register},
     agents::SessionGuard,
     shared::Shared,
@@ -42,22 +42,20 @@ const MAX_BUILD_BYTES: usize = 1024;
 type Replies = mpsc::Sender<Result<RecordReply, SessionError>>;
 
 /// Serves a session to its end. An error is its last reply.
-pub(super) async fn run<S: Stream<Item = RecordRequest>>(
+pub(super) async fn run<S: Stream<Item = Received>>(
     shared: &Shared,
     proof: Option<Proof>,
     requests: S,
     replies: &Replies,
 ) {
-    shared.metrics.sessions.inc();
     if let Err(error) = serve(shared, proof, requests, replies).await {
         shared.metrics.session_errors.inc();
         // Fails if the agent has closed the connection.
         let _ = replies.send(Err(error)).await;
     }
-    shared.metrics.sessions.dec();
 }
 
-async fn serve<S: Stream<Item = RecordRequest>>(
+async fn serve<S: Stream<Item = Received>>(
     shared: &Shared,
     proof: Option<Proof>,
     requests: S,
@@ -72,7 +70,7 @@ async fn serve<S: Stream<Item = RecordRequest>>(
         () = sleep(shared.hello_timeout) => return Err(SessionError::HelloTimeout(shared.hello_timeout)),
         () = shared.stop.cancelled() => return Err(SessionError::Stopping),
     };
-    let hello = match first.map(|request| request.request) {
+    let hello = match first.transpose()?.map(|request| request.request) {
         None => return Ok(()),
         Some(Some(Request::Hello(hello))) => hello,
         Some(_) => return Err(SessionError::NoHello),
@@ -89,7 +87,7 @@ async fn serve<S: Stream<Item = RecordRequest>>(
                 break;
             }
             request = requests.next(), if session.in_flight < MAX_IN_FLIGHT => match request {
-                Some(request) => session.receive(shared, request, replies).await?,
+                Some(request) => session.receive(shared, request?, replies).await?,
                 None => break,
             },
         }
@@ -100,7 +98,7 @@ async fn serve<S: Stream<Item = RecordRequest>>(
             && session.in_flight < MAX_IN_FLIGHT
             && let Some(Some(request)) = requests.next().now_or_never()
         {
-            session.receive(shared, request, replies).await?;
+            session.receive(shared, request?, replies).await?;
         } else if session.in_flight > 0
             && let Some(outcome) = session.outcomes.recv().await
         {
@@ -209,7 +207,8 @@ impl Session {
         let bytes = batch.encoded_len();
         self.validator.replace_invalid(&self.agent, &mut batch.records, &shared.metrics);
         self.guard.count(batch.records.len(), bytes);
-        let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).saturating_add(1).min(shared.max_permits);
+        let kib =
+            u32::try_from(memory(&batch, bytes) >> 10).unwrap_or(u32::MAX).saturating_add(1).min(shared.max_permits);
         let permit =
             Arc::clone(&shared.queue_permits).acquire_many_owned(kib).await.map_err(|_| SessionError::Stopping)?;
         shared.writer.append(Append {
@@ -286,6 +285,11 @@ fn check_sequence(batch: &Batch) -> Result<(), SessionError> {
     }
 }
 
+/// Memory of a batch of this encoded length, about.
+fn memory(batch: &Batch, encoded: usize) -> usize {
+    encoded + batch.records.capacity() * size_of::<Record>()
+}
+
 /// The greatest version that both sides support.
 fn common_version(hello: &Hello, (least, greatest): (u32, u32), build: &str) -> Result<u32, SessionError> {
     let common = greatest.min(hello.greatest_version);
@@ -305,9 +309,20 @@ fn common_version(hello: &Hello, (least, greatest): (u32, u32), build: &str) -> 
 
 #[cfg(test)]
 mod tests {
-    use chainscope_proto::v1::Hello;
+    use chainscope_proto::v1::{Batch, Hello, Record};
+    use prost::Message as _;
 
-    use super::{SessionError, common_version};
+    use super::{SessionError, common_version, memory};
+    use crate::{ingest::codec::MAX_RECORDS, limits::Limits};
+
+    #[test]
+    fn small_records_take_their_memory_of_the_batches_that_wait_and_not_all_of_it() {
+        let batch = Batch { records: vec![Record::default(); 1_000], ..Batch::default() };
+        assert!(memory(&batch, batch.encoded_len()) > 1_000 * size_of::<Record>());
+        // The largest batch of an agent.
+        let largest = (1 << 20) + MAX_RECORDS * size_of::<Record>();
+        assert!(largest < Limits::default().max_ingest_bytes, "{largest}");
+    }
 
     fn agree(agent: (u32, u32), own: (u32, u32)) -> Option<u32> {
         let hello = Hello { least_version: agent.0, greatest_version: agent.1, ..Hello::default() };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{agents::Agents, writer::Writer};
+use super::{agents::Agents, hosts::HostSessions, writer::Writer};
 use crate::{catalog::Catalog, memory::Memory, metrics::IngestMetrics, nodes::Nodes};
 
 /// State that all sessions share.
@@ -19,8 +19,10 @@ pub(super) struct Shared {
     /// Receives the states of memory profiles.
     pub(super) memory: Arc<Memory>,
     pub(super) agents: Agents,
+    /// Limits the sessions of authenticated agents.
+    pub(super) hosts: HostSessions,
     pub(super) metrics: Arc<IngestMetrics>,
-    /// One permit for each KiB of the batches that wait for the writer.
+    /// One permit for each KiB of memory, about, of the batches that wait for the writer.
     pub(super) queue_permits: Arc<Semaphore>,
     /// Number of all permits.
     pub(super) max_permits: u32,

@@ -325,6 +325,26 @@ fn over_grpc_a_batch_of_8_mib_is_received_and_a_larger_one_is_not() {
 }
 
 #[test]
+fn over_grpc_a_batch_of_too_many_records_is_refused_and_other_agents_go_on() {
+    let server = grpc();
+    let mut honest = Remote::connect(&server, hello(&["n"])).unwrap();
+    honest.mark();
+    let mut agent = Remote::connect(&server, Hello { agent: "host-2".into(), ..hello(&["m"]) }).unwrap();
+    agent.mark();
+    agent.batch("m", 0, vec![Record::default(); 1 << 16]);
+    agent.wait_for(1 << 16);
+    agent.batch("m", 1 << 16, vec![Record::default(); 1_000_000]);
+    let status = agent.reply().unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "a batch has more than 65536 records, which no agent sends");
+    honest.batch("n", 0, messages(5));
+    honest.wait_for(5);
+    assert_eq!(server.ids("/v2/p2p?node_name=n").len(), 5);
+    let ingest = &server.json("/v2/stats")["ingest"];
+    assert_eq!((&ingest["session_errors"], &ingest["records"]), (&1.into(), &((1 << 16) + 5).into()));
+}
+
+#[test]
 fn a_shutdown_stores_all_received_records_and_a_restart_serves_them() {
     let mut server = Server::with(|_| {});
     let agent = server.agent(&["n"]);

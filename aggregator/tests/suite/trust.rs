@@ -197,6 +197,26 @@ fn an_agent_logs_in_while_reviews_of_readers_are_held() {
 }
 
 #[test]
+fn the_oldest_sessions_of_a_host_end_when_it_has_too_many() {
+    let cluster = Cluster::start(&[node("a/x", &[], &["h1"]), node("a/y", &[], &["h2"])]);
+    until_true("the catalog is known", || cluster.ready() == 200);
+    cluster.reviews.agent("h2-token", ACCOUNT, Some("h2"));
+    let mut other = cluster.agent(Some("h2-token"), of_host("h2")).unwrap();
+    let mut agents: Vec<Agent<'_>> = (0..5).map(|_| cluster.agent(Some("h1-token"), of_host("h1")).unwrap()).collect();
+    let status = agents[0].reply().unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "the host has 4 newer sessions: this one ends");
+    for (sequence, agent) in (0..).zip(&mut agents[1..]) {
+        assert_eq!(agent.deliver("a/x", sequence, 1), Ok(sequence + 1));
+    }
+    assert_eq!(other.deliver("a/y", 0, 1), Ok(1));
+    let metrics = || get(cluster.server().running().operation_addr().unwrap(), "GET", "/metrics", &[]).body;
+    assert!(metrics().contains("chainscope_ingest_session_errors_total 1"));
+    drop((agents, other));
+    until_true("the sessions have ended", || metrics().contains("chainscope_ingest_sessions 0"));
+}
+
+#[test]
 fn a_host_delivers_its_nodes_and_other_streams_continue() {
     let cluster = Cluster::start(&[node("a/x", &["9732"], &["h1", "h2"]), node("a/y", &[], &["h2"])]);
     until_true("the catalog is known", || cluster.ready() == 200);

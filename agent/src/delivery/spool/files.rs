@@ -2,13 +2,14 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
 use bytes::Bytes;
 use chainscope_proto::v1::Record;
+use rustix::io::Errno;
 
 use super::format::{self, Header};
 
@@ -99,11 +100,34 @@ pub(super) fn rewrite<'a>(
     Ok(bytes.len() as u64)
 }
 
-pub(super) fn read(path: &Path) -> io::Result<Bytes> {
-    Ok(fs::read(path)?.into())
+/// Whether the disk or its file system is damaged. Other errors, such as too many open files, can end by themselves.
+pub(super) fn is_disk_error(error: &io::Error) -> bool {
+    let damages = [Errno::IO, Errno::BADMSG, Errno::NODATA, Errno::UCLEAN];
+    damages.iter().any(|damage| error.raw_os_error() == Some(damage.raw_os_error()))
 }
 
-/// Reads `length` bytes from `offset`, or fewer if the file ends.
+/// A file, or its start.
+pub(super) struct Contents {
+    /// The bytes before the first one that the disk cannot read.
+    pub(super) bytes: Bytes,
+    pub(super) is_complete: bool,
+}
+
+/// Reads a file, as far as the disk can read it.
+pub(super) fn read(path: &Path) -> io::Result<Contents> {
+    let mut bytes = Vec::new();
+    let is_complete = match File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => true,
+        Err(error) if is_disk_error(&error) => {
+            tracing::warn!(path = %path.display(), %error, "a segment of the spool cannot be read");
+            false
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Contents { bytes: bytes.into(), is_complete })
+}
+
+/// Reads `length` bytes from `offset`, or fewer if the file ends or the disk cannot read the rest.
 pub(super) fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
     let mut bytes = vec![0; length];
     let mut done = 0;
@@ -112,6 +136,7 @@ pub(super) fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Byt
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_disk_error(&error) => break,
             Err(error) => return Err(error),
         }
     }

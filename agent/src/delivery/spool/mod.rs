@@ -25,7 +25,8 @@
 //! **Damage.** The last file is cut after its last valid record: the rest was never synced. In other files each unreadable
 //! record becomes a loss under its own sequence number, where the number is known: that is right whether the aggregator
 //! has the original or not. Where there are no sequence numbers yet, one loss of unknown amount takes the place of the
-//! unreadable records ([`recover`]).
+//! unreadable records ([`recover`]). What the disk cannot read is unreadable too. Other errors of reading, such as too many
+//! open files, damage nothing: the file is read again for the next batch, or the start of the agent fails.
 //!
 //! **Shares.** The share of a stream is the limit divided by the number of streams. A stream may exceed its share as long
 //! as the spool is not full. A full spool drops the oldest segments of the largest stream above its share, or of the
@@ -116,7 +117,7 @@ impl Spool {
             for stream in fs::read_dir(item.path())? {
                 let stream = stream?.path();
                 if files::has_segments(&stream) {
-                    self.abandoned.extend(node_of(&stream));
+                    self.abandoned.extend(node_of(&stream)?);
                 }
             }
             fs::remove_dir_all(item.path())?;
@@ -129,7 +130,7 @@ impl Spool {
             let path = item?.path();
             let number =
                 path.file_name().and_then(|name| name.to_str()).and_then(|name| u32::from_str_radix(name, 16).ok());
-            let (Some(number), Some(node)) = (number, node_of(&path)) else {
+            let (Some(number), Some(node)) = (number, node_of(&path)?) else {
                 // The process ended before the directory was complete.
                 fs::remove_dir_all(&path)?;
                 continue;
@@ -358,9 +359,18 @@ impl StreamBuffer for Spool {
     }
 }
 
-/// The node in the file `node` of a stream's directory.
-fn node_of(dir: &Path) -> Option<String> {
-    fs::read_to_string(dir.join("node")).ok().filter(|node| !node.is_empty())
+/// The node in the file `node` of a stream's directory; none if the file is not there, incomplete or damaged.
+fn node_of(dir: &Path) -> io::Result<Option<String>> {
+    use io::ErrorKind as Kind;
+    match fs::read_to_string(dir.join("node")) {
+        Ok(node) => Ok(Some(node).filter(|node| !node.is_empty())),
+        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::NotADirectory | Kind::InvalidData) => Ok(None),
+        Err(error) if files::is_disk_error(&error) => {
+            tracing::error!(path = %dir.display(), %error, "the spool of a node cannot be used: its name cannot be read");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Creates the directory of a stream. An incomplete one has no file `node` and is removed at the next start.

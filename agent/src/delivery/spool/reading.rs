@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io,
+    path::Path,
     sync::Arc,
 };
 
@@ -18,7 +19,13 @@ use super::{
 impl SpooledStream {
     /// The next records to send, with the sequence of the first.
     pub(super) fn take(&mut self, limit: usize, window: u64) -> io::Result<Option<(u64, Vec<Record>)>> {
-        if self.base.is_none() || !self.find_next(window)? {
+        if self.base.is_none() {
+            return Ok(None);
+        }
+        if self.cursor.position.is_none() {
+            self.locate()?;
+        }
+        if !self.find_next(window)? {
             return Ok(None);
         }
         let Some((ordinal, offset)) = self.cursor.position else { return Ok(None) };
@@ -85,6 +92,9 @@ impl SpooledStream {
             let is_after_another = index > 0;
             let Some(segment) = self.segments.get_mut(index) else { return Ok(false) };
             match segment.name.first {
+                Some(first) if first != self.cursor.sequence => {
+                    return Err(out_of_sequence(&segment.name.path(&self.dir), self.cursor.sequence));
+                }
                 Some(_) => {}
                 None if segment.synced_records == 0 => return Ok(false),
                 None if is_after_another && unacknowledged > window => return Ok(false),
@@ -110,7 +120,7 @@ impl SpooledStream {
         let Some(segment) = self.segments.iter_mut().find(|segment| segment.name.ordinal == ordinal) else {
             return Ok(());
         };
-        let bytes = files::read(&segment.name.path(&self.dir))?;
+        let bytes = files::read(&segment.name.path(&self.dir))?.bytes;
         recover::fill_unreadable(&self.dir, segment, &bytes)?;
         self.seek(sequence);
         Ok(())
@@ -121,24 +131,53 @@ impl SpooledStream {
         self.seek(self.base.unwrap_or(0));
     }
 
-    /// Moves the cursor to a record of a segment that may have been sent, or after all of them.
+    /// Moves the cursor to a record of a segment that may have been sent, or after all of them. Its position in the files is
+    /// found before the next batch.
     pub(super) fn seek(&mut self, sequence: u64) {
         self.cursor = Cursor { sequence, position: None };
-        for segment in self.segments.iter().take_while(|segment| segment.name.first.is_some()) {
-            let first = segment.name.first.unwrap_or(0);
-            let mut offset = HEADER_BYTES as u64;
-            if sequence < first + segment.records {
-                let bytes = files::read(&segment.name.path(&self.dir)).unwrap_or_default();
-                for _ in first..sequence {
-                    let rest = bytes.slice(bytes.len().min(usize::try_from(offset).unwrap_or(usize::MAX))..);
-                    // The next batch replaces an unreadable record.
-                    let Entry::Record(_, size) = format::entry(&rest, segment.name.ordinal, offset) else { break };
-                    offset += size as u64;
-                }
-                self.cursor.position = Some((segment.name.ordinal, offset));
-                return;
+    }
+
+    /// Finds the position of the cursor in the segments that may have been sent. After an error it stays unknown, and
+    /// nothing is sent: records would be sent under the sequence numbers of others.
+    fn locate(&mut self) -> io::Result<()> {
+        let sequence = self.cursor.sequence;
+        let mut position = None;
+        for segment in &self.segments {
+            let Some(first) = segment.name.first else { break };
+            let ordinal = segment.name.ordinal;
+            if sequence >= first + segment.records {
+                position = Some((ordinal, segment.length));
+                continue;
             }
-            self.cursor.position = Some((segment.name.ordinal, segment.length));
+            let path = segment.name.path(&self.dir);
+            let before = sequence.checked_sub(first).ok_or_else(|| out_of_sequence(&path, sequence))?;
+            let Some(offset) = offset_after(before, &path, ordinal)? else {
+                self.fill_unreadable(ordinal)?;
+                return self.locate();
+            };
+            position = Some((ordinal, offset));
+            break;
+        }
+        self.cursor.position = position;
+        Ok(())
+    }
+}
+
+/// Offset after the first `count` records of a segment file; none if one of them is unreadable.
+fn offset_after(count: u64, path: &Path, ordinal: u64) -> io::Result<Option<u64>> {
+    let mut offset = HEADER_BYTES;
+    if count > 0 {
+        let bytes = files::read(path)?.bytes;
+        for _ in 0..count {
+            let rest = bytes.slice(bytes.len().min(offset)..);
+            let Entry::Record(_, size) = format::entry(&rest, ordinal, offset as u64) else { return Ok(None) };
+            offset += size;
         }
     }
+    Ok(Some(offset as u64))
+}
+
+fn out_of_sequence(path: &Path, sequence: u64) -> io::Error {
+    let what = format!("{}: the record to send next has sequence {sequence}", path.display());
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }

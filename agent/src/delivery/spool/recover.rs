@@ -8,7 +8,7 @@ use bytes::Bytes;
 use chainscope_proto::v1::{Record, record::Kind};
 
 use super::{
-    files::{self, SegmentName},
+    files::{self, Contents, SegmentName},
     format::{self, HEADER_BYTES, Header, Scan},
     segment::Segment,
     summary::{RecordSummary, spool_loss},
@@ -56,8 +56,9 @@ struct Position {
 }
 
 impl Damage {
-    /// Damage of a segment of which `segment.length` bytes of `file_length` are readable.
-    fn of(segment: &Segment, file_length: u64, position: Position) -> Option<Self> {
+    /// Damage of a segment of which `segment.length` bytes of `file_length` are readable. No length: the disk cannot read
+    /// all of the file.
+    fn of(segment: &Segment, file_length: Option<u64>, position: Position) -> Option<Self> {
         // Both segments have sequence numbers: all numbers in between must be there.
         if let Some((first, next)) = segment.name.first.zip(position.next_first) {
             let expected = next.saturating_sub(first);
@@ -68,10 +69,12 @@ impl Damage {
             }
         }
         let has_header = segment.length >= HEADER_BYTES as u64;
-        if has_header && segment.length == file_length {
+        if has_header && file_length == Some(segment.length) {
             return None;
         }
-        Some(match (position.is_last, segment.name.first) {
+        // What the disk cannot read may have been synced.
+        let ends_unsynced = position.is_last && file_length.is_some();
+        Some(match (ends_unsynced, segment.name.first) {
             (false, None) => Self::UnreadableUnsent,
             (false, Some(_)) => Self::UnreadableSent,
             (true, None) if !has_header => Self::NeverSynced,
@@ -83,7 +86,11 @@ impl Damage {
 
 /// Reads and repairs the directory of a stream.
 pub(super) fn recover(dir: &Path, now_ns: i64) -> io::Result<Recovered> {
-    let listing = list(dir)?;
+    // Without its names the stream is damaged as a whole.
+    let listing = list(dir).map_err(|error| match files::is_disk_error(&error) {
+        true => io::Error::new(io::ErrorKind::InvalidData, error),
+        false => error,
+    })?;
     let mut found = scan_segments(dir, listing.names)?;
     check_order(dir, &found)?;
     let mut recovered = Recovered { segments: VecDeque::new(), losses: RecordSummary::default() };
@@ -138,8 +145,8 @@ fn list(dir: &Path) -> io::Result<Listing> {
 }
 
 /// Scans the segments, without those that a segment of losses replaced; these are removed. Returns each with the length
-/// of its file.
-fn scan_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Segment, u64)>> {
+/// of its file, or without if the disk cannot read all of it.
+fn scan_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Segment, Option<u64>)>> {
     let mut segments = VecDeque::new();
     let mut replaced_to = None;
     for name in names {
@@ -147,7 +154,7 @@ fn scan_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Se
             fs::remove_file(name.path(dir))?;
             continue;
         }
-        let bytes = files::read(&name.path(dir))?;
+        let Contents { bytes, is_complete } = files::read(&name.path(dir))?;
         let scan = format::scan(&bytes);
         let header = scan.header.filter(|header| header.ordinal == name.ordinal);
         let (scan, last) = match header {
@@ -158,14 +165,14 @@ fn scan_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Se
             replaced_to = Some(last);
         }
         let segment = Segment::synced(name, last, scan.records, scan.valid_bytes, scan.summary);
-        segments.push_back((segment, bytes.len() as u64));
+        segments.push_back((segment, is_complete.then_some(bytes.len() as u64)));
     }
     Ok(segments)
 }
 
 /// Refuses a segment that may have been sent after one that was never sent: segments get their sequence numbers in order, so
 /// those of the first one are unknown.
-fn check_order(dir: &Path, segments: &VecDeque<(Segment, u64)>) -> io::Result<()> {
+fn check_order(dir: &Path, segments: &VecDeque<(Segment, Option<u64>)>) -> io::Result<()> {
     let mut from_first_unsent = segments.iter().skip_while(|(segment, _)| segment.name.first.is_some());
     let Some((sent, _)) = from_first_unsent.find(|(segment, _)| segment.name.first.is_some()) else { return Ok(()) };
     let what = format!("{}: a segment before it has no sequence numbers", sent.name.path(dir).display());
@@ -185,7 +192,7 @@ fn repair(
         tracing::warn!(path = %path.display(), ?damage, "a segment of the spool is damaged");
     }
     let bytes = match damage {
-        Damage::MissingRecords(_) | Damage::UnreadableUnsent | Damage::UnreadableSent => files::read(&path)?,
+        Damage::MissingRecords(_) | Damage::UnreadableUnsent | Damage::UnreadableSent => files::read(&path)?.bytes,
         Damage::Inconsistent | Damage::NeverSynced | Damage::TornTail => Bytes::new(),
     };
     match damage {
@@ -248,7 +255,10 @@ fn rewrite<'a>(
     let added = records.len() as u64;
     let valid = usize::try_from(segment.length).unwrap_or(usize::MAX);
     let header = Header { ordinal: segment.name.ordinal, last: segment.last_ordinal };
-    let kept = bytes.get(..valid).unwrap_or_default();
+    let Some(kept) = bytes.get(..valid) else {
+        let what = format!("{}: records that were readable are not any more", segment.name.path(dir).display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    };
     segment.length = files::rewrite(dir, segment.name, header, kept, records)?;
     segment.records += added;
     segment.summary.merge(summary);
@@ -292,10 +302,15 @@ mod tests {
     use super::*;
 
     /// Damage of a segment of 10 records in 1000 readable bytes.
-    fn damage(first: Option<u64>, file_length: u64, is_last: bool, next_first: Option<u64>) -> Option<Damage> {
+    fn damage(
+        first: Option<u64>,
+        file_length: impl Into<Option<u64>>,
+        is_last: bool,
+        next_first: Option<u64>,
+    ) -> Option<Damage> {
         let name = SegmentName { ordinal: 3, first };
         let segment = Segment::synced(name, 3, 10, 1_000, RecordSummary::default());
-        Damage::of(&segment, file_length, Position { is_last, next_first })
+        Damage::of(&segment, file_length.into(), Position { is_last, next_first })
     }
 
     #[test]
@@ -308,9 +323,13 @@ mod tests {
         assert_eq!(damage(None, 1_001, false, None), Some(Damage::UnreadableUnsent));
         assert_eq!(damage(Some(5), 1_001, false, None), Some(Damage::UnreadableSent));
         assert_eq!(damage(Some(5), 1_001, true, None), Some(Damage::TornTail));
+        for is_last in [false, true] {
+            assert_eq!(damage(Some(5), None, is_last, None), Some(Damage::UnreadableSent));
+            assert_eq!(damage(None, None, is_last, None), Some(Damage::UnreadableUnsent));
+        }
         let headless = |first, is_last| {
             let segment = Segment::synced(SegmentName { ordinal: 3, first }, 3, 0, 0, RecordSummary::default());
-            Damage::of(&segment, 40, Position { is_last, next_first: None })
+            Damage::of(&segment, Some(40), Position { is_last, next_first: None })
         };
         assert_eq!(headless(None, true), Some(Damage::NeverSynced));
         assert_eq!(headless(Some(5), true), Some(Damage::UnreadableSent));

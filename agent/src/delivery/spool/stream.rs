@@ -18,7 +18,7 @@ use crate::delivery::stream::Dropped;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
     pub(super) sequence: u64,
-    /// Ordinal of the segment and offset in its file; none before the first segment.
+    /// Ordinal of the segment and offset in its file; none if it is not known yet, or before the first segment.
     pub(super) position: Option<(u64, u64)>,
 }
 

@@ -1,5 +1,7 @@
 //! Files that are damaged, of another epoch or cannot be written: unreadable records become losses, the others are sent.
 
+use std::os::unix::fs::symlink;
+
 use proptest::prelude::*;
 
 use super::{format::Header, *};
@@ -36,6 +38,13 @@ proptest! {
         prop_assert_eq!(scan.records, whole.saturating_sub(1) as u64);
         prop_assert_eq!(scan.valid_bytes, whole.checked_sub(1).map_or(0, |last| ends[last] as u64));
     }
+}
+
+/// Makes reads of a file fail with EIO, as those of a damaged sector: nothing is mapped at the address 0.
+fn fail_reads_of(path: &Path) {
+    fs::remove_file(path).unwrap();
+    symlink("/proc/self/mem", path).unwrap();
+    assert!(files::is_disk_error(&fs::read(path).unwrap_err()));
 }
 
 #[test]
@@ -106,6 +115,81 @@ fn damaged_records_that_were_never_sent_become_a_loss_of_unknown_amount() {
         assert_eq!(files_of(&fresh, "a")[0], path);
         bytes = fs::read(&path).unwrap();
     }
+}
+
+#[test]
+fn records_that_the_disk_cannot_read_become_losses_and_other_streams_are_sent() {
+    for is_reopened in [false, true] {
+        let dir = folder();
+        let mut spool = open(dir.path(), 4_000_000);
+        fill(&mut spool, "a", 0, 5);
+        fill(&mut spool, "b", 100, 1);
+        spool.begin_session(&[], &spool.names());
+        while spool.next_batch(&BTreeSet::new()).is_some() {}
+        let path = files_of(&spool, "a").swap_remove(0);
+        let lost = format::scan(&fs::read(&path).unwrap().into()).records;
+        fail_reads_of(&path);
+        if is_reopened {
+            spool = open(dir.path(), 4_000_000);
+        }
+        let mut durable = Durable::default();
+        deliver(&mut spool, &mut durable);
+        let stream = durable.stream("a");
+        assert_eq!(stream.len(), 50);
+        for (record, sequence) in stream.iter().zip(0..) {
+            match losses(std::slice::from_ref(record)).first() {
+                Some(loss) => assert!(sequence < lost && loss.records == 1 && loss.reason == "spool damaged"),
+                None => assert!(sequence >= lost && record.time_ns == sequence as i64, "{sequence}: {record:?}"),
+            }
+        }
+        assert_eq!(durable.stream("b").len(), 10);
+    }
+}
+
+#[test]
+fn a_last_segment_that_the_disk_cannot_read_becomes_a_loss_of_unknown_amount() {
+    for is_sent in [false, true] {
+        let dir = folder();
+        let mut spool = open(dir.path(), 4_000_000);
+        let mut durable = Durable::default();
+        fill(&mut spool, "a", 0, 5);
+        fill(&mut spool, "b", 100, 1);
+        if is_sent {
+            spool.begin_session(&[], &spool.names());
+            while spool.next_batch(&BTreeSet::new()).is_some() {}
+        }
+        let path = files_of(&spool, "a").pop().unwrap();
+        let lost = format::scan(&fs::read(&path).unwrap().into()).records;
+        drop(spool);
+        fail_reads_of(&path);
+        deliver(&mut open(dir.path(), 4_000_000), &mut durable);
+        let stream = durable.stream("a");
+        assert_eq!(stream.len() as u64, 50 - lost + 1);
+        let loss = losses(&stream[stream.len() - 1..])[0];
+        assert!(loss.amount_unknown && loss.reason == "spool damaged", "{loss:?}");
+        assert_eq!(durable.stream("b").len(), 10);
+    }
+}
+
+#[test]
+fn an_error_that_can_end_by_itself_removes_no_spool() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 4_000_000);
+    fill(&mut spool, "a", 0, 5);
+    let folder = spool.streams.by_node["a"].dir().to_owned();
+    drop(spool);
+    // An error of reading that is no damage: a file that cannot be followed to.
+    let segment = fs::read_dir(&folder).unwrap().map(|item| item.unwrap().path()).min().unwrap();
+    for name in [folder.join("node"), segment] {
+        let away = dir.path().join("away");
+        fs::rename(&name, &away).unwrap();
+        symlink(&name, &name).unwrap();
+        Spool::open(dir.path(), &EPOCH, 4_000_000, NOW).unwrap_err();
+        fs::rename(&away, &name).unwrap();
+    }
+    let mut durable = Durable::default();
+    deliver(&mut open(dir.path(), 4_000_000), &mut durable);
+    assert_eq!(durable.stream("a").len(), 50);
 }
 
 #[test]

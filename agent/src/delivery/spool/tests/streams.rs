@@ -45,6 +45,59 @@ fn a_segment_without_records_does_not_hold_up_those_after_it() {
 }
 
 #[test]
+fn a_segment_that_cannot_be_read_for_a_while_keeps_its_sequence_numbers() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 4_000_000);
+    fill(&mut spool, "a", 0, 5);
+    let mut durable = Durable::default();
+    spool.begin_session(&[], &spool.names());
+    let batch = spool.next_batch(&BTreeSet::new()).unwrap();
+    assert!(batch.records.len() > 5);
+    durable.take(&Batch { records: batch.records[..5].to_vec(), ..batch });
+    let path = files_of(&spool, "a").swap_remove(0);
+    let away = dir.path().join("away");
+    for is_reopened in [false, true] {
+        if is_reopened {
+            spool = open(dir.path(), 4_000_000);
+        }
+        fs::rename(&path, &away).unwrap();
+        assert!(spool.begin_session(&durable.marks(), &spool.names()).is_empty());
+        assert_eq!(spool.next_batch(&BTreeSet::new()), None);
+        fs::rename(&away, &path).unwrap();
+        let batch = spool.next_batch(&BTreeSet::new()).unwrap();
+        assert_eq!((batch.first_sequence, batch.records[0].time_ns), (5, 5));
+    }
+    // `take` refuses a record under two sequence numbers.
+    deliver(&mut spool, &mut durable);
+    let ids: Vec<i64> = durable.stream("a").iter().map(|record| record.time_ns).collect();
+    assert_eq!(ids, (0..50).collect::<Vec<_>>());
+}
+
+#[test]
+fn records_are_not_sent_under_sequence_numbers_of_another_segment() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 4_000_000);
+    fill(&mut spool, "a", 0, 5);
+    spool.begin_session(&[], &spool.names());
+    while spool.next_batch(&BTreeSet::new()).is_some() {}
+    let stream = spool.streams.get_mut("a").unwrap();
+    stream.rewind();
+    let (_, records) = stream.take(1, u64::MAX).unwrap().unwrap();
+    assert_eq!(records.len(), 1);
+    // One record too many was counted.
+    stream.cursor.sequence += 1;
+    let error = loop {
+        match stream.take(usize::MAX, u64::MAX) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the next segment was entered"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let second = files_of(&spool, "a").swap_remove(1);
+    assert!(error.starts_with(second.to_str().unwrap()), "{error}");
+}
+
+#[test]
 fn a_suspended_stream_is_sent_from_its_first_unacknowledged_record() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
