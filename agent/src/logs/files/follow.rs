@@ -47,6 +47,9 @@ pub(crate) trait Lines {
     /// Nobody writes to the file any more, and all of its lines were taken. The last ones may go on in the next file.
     fn end(&mut self, key: u64);
 
+    /// No other file continues the last lines of the file, which has ended.
+    fn complete(&mut self, key: u64);
+
     /// The file was truncated and written anew.
     fn rewritten(&mut self, key: u64);
 }
@@ -135,9 +138,14 @@ impl Follower {
         while let Some(open) = self.open.get_mut(index) {
             let before = open.start;
             note(failed, open.identify(&self.place, false, lines));
-            if let (Some(key), Some((previous, _))) = (open.key, previous.filter(|(_, origin)| *origin == open.origin))
-            {
-                lines.follows(key, previous);
+            match (open.key, previous) {
+                (Some(key), Some((previous, origin))) if origin == open.origin => lines.follows(key, previous),
+                // The container was started again. The first file that is open follows one that is closed.
+                (Some(_), Some((previous, _))) if index == 0 => {
+                    lines.complete(previous);
+                    self.last = None;
+                }
+                _ => {}
             }
             previous = open.key.map(|key| (key, open.origin.clone()));
             let stop = open.read(&self.place, &mut budget, lines);

@@ -389,6 +389,10 @@ impl<S: LogSink> Lines for Book<S> {
         }
     }
 
+    fn complete(&mut self, key: u64) {
+        self.finish(self.current(key));
+    }
+
     fn rewritten(&mut self, key: u64) {
         let (_, generation) = self.current(key);
         self.finish((key, generation));

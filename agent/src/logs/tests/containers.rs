@@ -168,6 +168,32 @@ fn lines_and_messages_go_on_in_the_next_file() {
     }
 }
 
+/// The runtime marks a last line without a newline as incomplete.
+#[test]
+fn the_last_words_of_a_container_are_recorded_when_it_was_started_again() {
+    let mut stage = pod();
+    let stdout = |number, tag, text: &str| cri(number, "stdout", tag, text);
+    stage.append(
+        &file("0.log"),
+        (stdout(1, "F", "Apr 27 08:29:09.000: first") + &stdout(2, "F", "  second") + &stdout(3, "P", "panicked at"))
+            .as_bytes(),
+    );
+    stage.drain();
+    assert!(stage.sink.stored("node").is_empty(), "they could go on in a rotated file");
+    stage.append(&file("1.log"), stdout(4, "F", "<003> 2021-07-14T12:00:00.000-00:00 [p2p] again").as_bytes());
+    stage.drain();
+    stage.pass_grace();
+    stage.drain();
+    let mut texts = stage.texts();
+    texts.sort();
+    let again = "<003> 2021-07-14T12:00:00.000-00:00 [p2p] again";
+    assert_eq!(texts, [again, "Apr 27 08:29:09.000: first\n  second", "panicked at"]);
+    stage.save();
+    stage.kill();
+    stage.drain();
+    assert_eq!(stage.sink.len(), 3, "nothing was sent twice");
+}
+
 #[test]
 fn a_damaged_file_delays_no_other() {
     let mut stage = pod();
