@@ -81,12 +81,21 @@ impl Figures {
         inner.version += 1;
     }
 
-    /// The kernel does not capture a target.
+    /// A target is not captured.
     pub(super) fn refused(&self, pod: &str, cause: &str) {
         let mut inner = self.inner.lock();
+        // It is repeated while the kernel refuses.
+        inner.refused.retain(|(uid, _)| uid != pod);
         if inner.refused.len() < MAX_UNREPORTED {
             inner.refused.push((pod.to_owned(), cause.to_owned()));
         }
+        inner.version += 1;
+    }
+
+    /// The kernel captures a target that it refused before.
+    pub(super) fn captured(&self, pod: &str) {
+        let mut inner = self.inner.lock();
+        inner.refused.retain(|(uid, _)| uid != pod);
         inner.version += 1;
     }
 }

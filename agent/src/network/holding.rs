@@ -7,9 +7,10 @@
 //!   socket of an unknown process ──▶ provisionally held ──▶ as discovery answers: a target, held, or left alone
 //! ```
 //!
-//! Up to 8 MiB of payload are held for each pod (or container, or process outside of one) and 64 MiB for all; what comes
-//! after that is dropped and counted, so that the beginning is always complete. A process of which 64 MiB were dropped is
-//! captured no further: it would take the place of others in the ring.
+//! Up to 8 MiB of memory are used for each pod (or container, or the processes outside of one) and 64 MiB for all: payload,
+//! and what describes it. What comes after that is dropped and counted, so that the beginning is always complete. A process of
+//! which 64 MiB were dropped is captured no further: it would take the place of others in the ring. This does not apply to a
+//! target, which is held only until its identity was read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,14 +18,18 @@ use chainscope_ebpf::network::{Closed, Data, DataHeader, Event, KernelAccount, O
 
 use crate::targets::ProcessGroup;
 
-/// Payload held of the processes of one group.
+/// Memory for what is held of the processes of one group.
 const GROUP_BYTES: usize = 8 << 20;
 /// Dropped payload of one process after which its connections are left alone.
 const MAX_DROPPED_BYTES: u64 = 64 << 20;
-/// Payload held of all processes.
+/// Memory for what is held of all processes.
 const ALL_BYTES: usize = 64 << 20;
-/// Openings, endings and pieces held of one process.
-const PROCESS_ITEMS: usize = 32_768;
+/// Payload leaves this part of both limits to openings and endings: connections that begin later can still be held.
+const RESERVED_PART: usize = 8;
+/// Memory of an item beside its payload: a list may have room for twice its items, and payload has an allocation of its own.
+const ITEM_BYTES: usize = 2 * size_of::<Item>() + 32;
+/// Memory of a connection without payload: its opening and its ending, with the entries of its socket in tables.
+const CONNECTION_BYTES: usize = 2 * ITEM_BYTES;
 /// Processes from which on no unknown one is held.
 const MAX_PROCESSES: usize = 1024;
 
@@ -42,8 +47,13 @@ enum Item {
 pub(crate) struct Held {
     /// Whose bounds apply; none while discovery has been asked about the process and has not answered yet.
     group: Option<ProcessGroup>,
+    /// It is a target whose identity is being read.
+    is_target: bool,
     items: Vec<Item>,
+    /// Payload of the items.
     bytes: usize,
+    /// Memory that it is charged.
+    memory: usize,
     /// Payload that did not fit.
     pub(crate) dropped_bytes: u64,
     /// It exited and all its events are here; with the kernel's account.
@@ -53,7 +63,16 @@ pub(crate) struct Held {
 
 impl Held {
     fn new(group: Option<ProcessGroup>) -> Self {
-        Self { group, items: Vec::new(), bytes: 0, dropped_bytes: 0, settled: None, sockets: BTreeSet::new() }
+        Self {
+            group,
+            is_target: false,
+            items: Vec::new(),
+            bytes: 0,
+            memory: 0,
+            dropped_bytes: 0,
+            settled: None,
+            sockets: BTreeSet::new(),
+        }
     }
 
     fn is_provisional(&self) -> bool {
@@ -73,6 +92,47 @@ impl Held {
     }
 }
 
+/// Memory in use.
+#[derive(Debug, Default)]
+struct Memory {
+    all: usize,
+    /// Of each group; of provisional processes together.
+    groups: HashMap<Option<ProcessGroup>, usize>,
+}
+
+impl Memory {
+    /// Whether a connection fits, or another item without payload.
+    fn has_room(&self, group: &Option<ProcessGroup>, bytes: usize) -> bool {
+        self.is_within(group, bytes, (GROUP_BYTES, ALL_BYTES))
+    }
+
+    /// Whether payload fits, with its item.
+    fn has_room_for_payload(&self, group: &Option<ProcessGroup>, bytes: usize) -> bool {
+        let limits = (GROUP_BYTES - GROUP_BYTES / RESERVED_PART, ALL_BYTES - ALL_BYTES / RESERVED_PART);
+        self.is_within(group, bytes, limits)
+    }
+
+    fn is_within(&self, group: &Option<ProcessGroup>, bytes: usize, (of_group, of_all): (usize, usize)) -> bool {
+        let used = self.groups.get(group).copied().unwrap_or(0);
+        used + bytes <= of_group && self.all + bytes <= of_all
+    }
+
+    fn add(&mut self, group: &Option<ProcessGroup>, bytes: usize) {
+        self.all += bytes;
+        *self.groups.entry(group.clone()).or_default() += bytes;
+    }
+
+    fn subtract(&mut self, group: &Option<ProcessGroup>, bytes: usize) {
+        self.all -= bytes;
+        if let Some(sum) = self.groups.get_mut(group) {
+            *sum -= bytes;
+            if *sum == 0 {
+                self.groups.remove(group);
+            }
+        }
+    }
+}
+
 /// What was dropped since the agent started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Discarded {
@@ -85,9 +145,9 @@ pub(crate) struct Discarded {
 pub(crate) struct Holding {
     held: BTreeMap<u32, Held>,
     owners: HashMap<SocketId, u32>,
+    /// Payload.
     bytes: usize,
-    /// Payload of each group, provisional processes apart.
-    group_bytes: HashMap<Option<ProcessGroup>, usize>,
+    memory: Memory,
     discarded: Discarded,
     verdicts: Vec<(SocketId, Verdict)>,
 }
@@ -97,10 +157,9 @@ impl Holding {
     pub(crate) fn hold(&mut self, pid: u32, group: ProcessGroup) {
         match self.held.get_mut(&pid).filter(|held| held.is_provisional()) {
             Some(held) => {
-                let before = held.group.replace(group.clone());
-                let bytes = held.bytes;
-                self.subtract(&before, bytes);
-                *self.group_bytes.entry(Some(group)).or_default() += bytes;
+                let before = held.group.replace(group);
+                self.memory.subtract(&before, held.memory);
+                self.memory.add(&held.group, held.memory);
             }
             None => {
                 // Of an earlier process with this number.
@@ -110,13 +169,16 @@ impl Holding {
         }
     }
 
-    fn subtract(&mut self, group: &Option<ProcessGroup>, bytes: usize) {
-        if let Some(sum) = self.group_bytes.get_mut(group) {
-            *sum -= bytes;
-            if *sum == 0 {
-                self.group_bytes.remove(group);
-            }
+    /// A held process is a target: it is not left alone, whatever is dropped of it.
+    pub(crate) fn set_target(&mut self, pid: u32) {
+        if let Some(held) = self.held.get_mut(&pid) {
+            held.is_target = true;
         }
+    }
+
+    /// Whether another connection of a held process can be held.
+    pub(crate) fn has_room(&self, pid: u32) -> bool {
+        self.held.get(&pid).is_some_and(|held| self.memory.has_room(&held.group, CONNECTION_BYTES))
     }
 
     /// Buffers events of an unknown process until discovery answers; a full buffer leaves its sockets alone.
@@ -180,37 +242,41 @@ impl Holding {
             _ => return false,
         };
         let Some(held) = self.owners.get(&socket).and_then(|pid| self.held.get_mut(pid)) else { return false };
-        let is_full = held.items.len() >= PROCESS_ITEMS;
         match event {
-            // Without its opening nothing of the connection can be interpreted.
-            Event::Opened(_) if is_full => self.verdicts.push((socket, Verdict::LeaveAlone)),
-            Event::Opened(opened) => {
+            Event::Opened(opened) if self.memory.has_room(&held.group, CONNECTION_BYTES) => {
                 held.sockets.insert(socket);
                 held.items.push(Item::Opened(*opened));
+                held.memory += CONNECTION_BYTES;
+                self.memory.add(&held.group, CONNECTION_BYTES);
             }
-            Event::Inode { socket, inode } if !is_full => {
+            // Without its opening nothing of the connection can be interpreted.
+            Event::Opened(_) if !held.is_target => self.verdicts.push((socket, Verdict::LeaveAlone)),
+            Event::Inode { socket, inode } if self.memory.has_room(&held.group, ITEM_BYTES) => {
                 held.items.push(Item::Inode { socket: *socket, inode: *inode });
+                held.memory += ITEM_BYTES;
+                self.memory.add(&held.group, ITEM_BYTES);
             }
             Event::Data(data) => {
                 let length = data.bytes.len();
-                let is_known = held.sockets.contains(&socket);
-                let group_bytes = self.group_bytes.get(&held.group).copied().unwrap_or(0);
-                if is_full || !is_known || group_bytes + length > GROUP_BYTES || self.bytes + length > ALL_BYTES {
+                let memory = ITEM_BYTES + length;
+                if !held.sockets.contains(&socket) || !self.memory.has_room_for_payload(&held.group, memory) {
                     held.dropped_bytes += length as u64;
-                    if held.dropped_bytes > MAX_DROPPED_BYTES {
+                    if held.dropped_bytes > MAX_DROPPED_BYTES && !held.is_target {
                         self.verdicts.push((socket, Verdict::LeaveAlone));
                     }
                 } else {
                     held.bytes += length;
                     self.bytes += length;
-                    *self.group_bytes.entry(held.group.clone()).or_default() += length;
+                    held.memory += memory;
+                    self.memory.add(&held.group, memory);
+                    // The interpreter has the same verdict on these bytes of a target.
                     if is_foreign(data) {
                         self.verdicts.push((socket, Verdict::LeaveAlone));
                     }
                     held.items.push(Item::Data { header: data.header, bytes: data.bytes.into() });
                 }
             }
-            // The end of a held connection is always kept: there are fewer openings than items.
+            // The end of a held connection is always kept: its memory was charged with the opening.
             Event::Closed(closed) if held.sockets.contains(&socket) => {
                 held.items.push(Item::Closed(*closed));
                 self.owners.remove(&socket);
@@ -232,7 +298,7 @@ impl Holding {
     pub(crate) fn take(&mut self, pid: u32) -> Option<Held> {
         let held = self.held.remove(&pid)?;
         self.bytes -= held.bytes;
-        self.subtract(&held.group, held.bytes);
+        self.memory.subtract(&held.group, held.memory);
         self.owners.retain(|_, owner| *owner != pid);
         Some(held)
     }
@@ -353,25 +419,73 @@ mod tests {
         ProcessGroup::Pod(PodUid::parse(&format!("{number:032}")).unwrap())
     }
 
+    /// Pieces of 1 MiB for which a pod has room: what describes them takes a part of the seventh.
+    const PIECES: u64 = 6;
+
     #[test]
     fn what_is_too_much_is_missing_at_the_end_and_counted() {
         let mut holding = Holding::default();
         let piece = vec![0; 1 << 20];
-        for pid in 0..9 {
+        for pid in 0..10 {
             holding.hold(pid, group(pid));
             holding.event(&Event::Opened(opened(pid, u64::from(pid))));
             for count in 0..9 {
                 assert!(holding.event(&data(u64::from(pid), count << 20, &piece)));
             }
         }
-        assert_eq!(holding.bytes(), ALL_BYTES);
+        // After 54 MiB of nine pods one piece of the tenth.
+        assert_eq!(holding.bytes(), 55 << 20);
+        assert!(holding.memory.all <= ALL_BYTES);
         let first = holding.take(0).unwrap();
-        assert_eq!((replayed(&first).1.len(), first.dropped_bytes), (GROUP_BYTES, 1 << 20));
-        let last = holding.take(8).unwrap();
-        assert_eq!((replayed(&last).1.len(), last.dropped_bytes), (0, 9 << 20));
+        assert_eq!((replayed(&first).1.len() as u64, first.dropped_bytes), (PIECES << 20, (9 - PIECES) << 20));
+        let last = holding.take(9).unwrap();
+        assert_eq!((replayed(&last).1.len(), last.dropped_bytes), (1 << 20, 8 << 20));
         holding.discard(1);
         holding.discard(1);
         assert_eq!(holding.discarded(), Discarded { processes: 1, bytes: 9 << 20 });
+    }
+
+    /// Memory of what is held, without the tables of sockets.
+    fn used(held: &Held) -> usize {
+        let of_item = |item: &Item| if let Item::Data { bytes, .. } = item { bytes.len() } else { 0 };
+        held.items.capacity() * size_of::<Item>() + held.items.iter().map(of_item).sum::<usize>()
+    }
+
+    #[test]
+    fn one_byte_pieces_are_held_within_the_memory_of_a_pod() {
+        const PROCESSES: u32 = 32;
+        const SENT: u64 = 4096;
+        let mut holding = Holding::default();
+        for pid in 0..PROCESSES {
+            holding.hold(pid, group(1));
+            holding.event(&Event::Opened(opened(pid, u64::from(pid))));
+            (0..SENT).for_each(|offset| assert!(holding.event(&data(u64::from(pid), offset, b"\0"))));
+        }
+        let memory = holding.held.values().map(used).sum::<usize>();
+        assert!(memory <= GROUP_BYTES, "{memory}");
+        assert!(memory <= holding.memory.all && holding.memory.all <= GROUP_BYTES, "{}", holding.memory.all);
+        let mut sum = 0;
+        for pid in 0..PROCESSES {
+            let held = holding.take(pid).unwrap();
+            sum += replayed(&held).1.len() as u64 + held.dropped_bytes;
+        }
+        assert_eq!(sum, u64::from(PROCESSES) * SENT, "each byte is held or counted");
+        assert_eq!((holding.bytes(), holding.memory.all, holding.memory.groups.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn connections_that_begin_after_the_payload_is_full_are_held() {
+        let mut holding = Holding::default();
+        holding.hold(7, group(1));
+        holding.event(&Event::Opened(opened(7, 1)));
+        (0..=1 << 15).for_each(|offset| assert!(holding.event(&data(1, offset, b"\0"))));
+        assert!(holding.has_room(7));
+        assert!(holding.event(&Event::Opened(opened(7, 2))));
+        assert!(holding.event(&data(2, 0, b"\0\x10ab")));
+        assert!(holding.take_verdicts().is_empty());
+        let held = holding.take(7).unwrap();
+        assert!(held.sockets.contains(&SocketId(2)));
+        assert_eq!(held.bytes as u64 + held.dropped_bytes, (1 << 15) + 5);
     }
 
     #[test]
@@ -387,14 +501,14 @@ mod tests {
             holding.event(&Event::Opened(opened(pid, u64::from(pid))));
             holding.event(&data(u64::from(pid), 0, &piece));
         }
-        assert_eq!(holding.bytes(), GROUP_BYTES);
+        assert_eq!(holding.bytes() as u64, PIECES << 20);
         holding.hold(200, group(2));
         holding.event(&Event::Opened(opened(200, 200)));
         holding.event(&data(200, 0, &piece));
         assert_eq!(holding.take(200).map(|held| (held.bytes, held.dropped_bytes)), Some((1 << 20, 0)));
         // What is given back can be used again.
         (0..100).for_each(|pid| holding.discard(pid));
-        assert_eq!((holding.bytes(), holding.group_bytes.len()), (0, 0));
+        assert_eq!((holding.bytes(), holding.memory.groups.len()), (0, 0));
         holding.hold(300, group(1));
         holding.event(&Event::Opened(opened(300, 300)));
         holding.event(&data(300, 0, &piece));
@@ -407,10 +521,10 @@ mod tests {
         let piece = vec![0; 1 << 20];
         holding.hold(7, group(1));
         holding.event(&Event::Opened(opened(7, 1)));
-        let (held, dropped) = (GROUP_BYTES as u64 >> 20, MAX_DROPPED_BYTES >> 20);
-        (0..held + dropped).for_each(|count| assert!(holding.event(&data(1, count << 20, &piece))));
+        let dropped = MAX_DROPPED_BYTES >> 20;
+        (0..PIECES + dropped).for_each(|count| assert!(holding.event(&data(1, count << 20, &piece))));
         assert!(holding.take_verdicts().is_empty());
-        holding.event(&data(1, (held + dropped) << 20, &piece));
+        holding.event(&data(1, (PIECES + dropped) << 20, &piece));
         assert_eq!(holding.take_verdicts(), [(SocketId(1), Verdict::LeaveAlone)]);
         assert_eq!(holding.take(7).map(|held| held.dropped_bytes), Some(MAX_DROPPED_BYTES + (1 << 20)));
     }
@@ -419,12 +533,28 @@ mod tests {
     fn connections_without_room_are_left_alone() {
         let mut holding = Holding::default();
         holding.hold(7, ProcessGroup::Host);
-        for socket in 0..=PROCESS_ITEMS as u64 {
+        let count = (GROUP_BYTES / CONNECTION_BYTES) as u64;
+        for socket in 0..=count {
+            assert_eq!(holding.has_room(7), socket < count);
             assert!(holding.event(&Event::Opened(opened(7, socket))));
         }
-        assert_eq!(holding.take_verdicts(), [(SocketId(PROCESS_ITEMS as u64), Verdict::LeaveAlone)]);
-        assert!(holding.event(&data(PROCESS_ITEMS as u64, 0, b"\0\x10ab")));
+        assert_eq!(holding.take_verdicts(), [(SocketId(count), Verdict::LeaveAlone)]);
+        assert!(holding.event(&data(count, 0, b"\0\x10ab")));
         assert_eq!(holding.take(7).unwrap().dropped_bytes, 4);
+    }
+
+    #[test]
+    fn a_target_is_not_left_alone_and_what_is_dropped_of_it_is_counted() {
+        let mut holding = Holding::default();
+        let piece = vec![0; 1 << 20];
+        holding.hold(7, group(1));
+        holding.set_target(7);
+        let count = MAX_DROPPED_BYTES >> 19;
+        holding.event(&Event::Opened(opened(7, 1)));
+        (0..count).for_each(|number| assert!(holding.event(&data(1, number << 20, &piece))));
+        (2..1 << 15).for_each(|socket| assert!(holding.event(&Event::Opened(opened(7, socket)))));
+        assert!(holding.take_verdicts().is_empty());
+        assert_eq!(holding.take(7).map(|held| held.dropped_bytes), Some((count - PIECES) << 20));
     }
 
     #[test]

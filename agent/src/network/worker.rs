@@ -37,6 +37,8 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Notices that discovery has not taken, at most: further ones are dropped, and the next scan finds their processes.
 const MAX_NOTICES: usize = 4096;
+/// How often the kernel is asked again to capture the targets that it refused, unless a process is released before.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout at shutdown for answers of discovery about unknown processes, and for identities.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -55,6 +57,9 @@ struct Known {
     node: Arc<str>,
     pod: Option<String>,
     netns: u32,
+    p2p_port: Option<u16>,
+    /// Ports on which it listened when it started; the kernel knows of later ones.
+    listens: BTreeSet<u16>,
     reuse: ReuseCheck,
 }
 
@@ -87,6 +92,10 @@ pub(super) struct Worker<S> {
     ends: HashMap<u32, End>,
     /// Starts that are recorded once the kernel captures: event and detail by process.
     unannounced: HashMap<u32, (&'static str, String)>,
+    /// Targets that the kernel refused to capture, with the cause.
+    refused: BTreeMap<u32, String>,
+    /// When they were tried last; none: they are tried at the next poll, because the kernel forgot a process.
+    retried: Option<Instant>,
     written: Journal,
     polled: Instant,
     noted: Instant,
@@ -122,6 +131,8 @@ impl<S: RecordSink> Worker<S> {
             without_network: HashSet::new(),
             ends: HashMap::new(),
             unannounced: HashMap::new(),
+            refused: BTreeMap::new(),
+            retried: Some(now),
             written: Journal::default(),
             polled: now,
             noted: now,
@@ -234,6 +245,13 @@ impl<S: RecordSink> Worker<S> {
                 self.send(Command::Decide(opened.socket, Verdict::LeaveAlone));
             }
             ProbeEvent::Event(event) => {
+                // Without its opening nothing of the connection could be interpreted.
+                if let Event::Opened(opened) = event
+                    && self.awaiting_identity.contains(&opened.pid)
+                    && !self.holding.has_room(opened.pid)
+                {
+                    self.end_wait(opened.pid);
+                }
                 if let Event::Opened(opened) = event
                     && !self.interpreter.is_target(opened.pid)
                     && !self.holding.has(opened.pid)
@@ -246,17 +264,12 @@ impl<S: RecordSink> Worker<S> {
                 }
             }
             ProbeEvent::Watched { pid } => {
+                self.captured(*pid);
                 if let Some((event, detail)) = self.unannounced.remove(pid) {
                     self.interpreter.report(*pid, event, detail);
                 }
             }
-            ProbeEvent::Refused { pid, cause } => {
-                self.unannounced.remove(pid);
-                self.interpreter.report(*pid, "not captured", (*cause).to_owned());
-                if let Some(uid) = self.targets.get(pid).and_then(|known| known.pod.as_ref()) {
-                    self.figures.refused(uid, cause);
-                }
-            }
+            ProbeEvent::Refused { pid, cause } => self.capture_refused(*pid, cause),
             ProbeEvent::Account { pid, account } => self.interpreter.account(*pid, (*account).clone()),
             ProbeEvent::Counters(counters) => self.figures.set_kernel_counters(*counters),
             ProbeEvent::Settled { pid, account } => self.settled(*pid, *account),
@@ -276,13 +289,14 @@ impl<S: RecordSink> Worker<S> {
     fn settled(&mut self, pid: u32, account: Option<&KernelAccount>) {
         // None: its capture was begun again since.
         let Some(end) = self.ends.remove(&pid) else { return };
+        self.refused.remove(&pid);
         if !self.holding.settle(pid, account) {
             if let Some(account) = account {
                 self.interpreter.account(pid, account.clone());
             }
-            self.unannounced.remove(&pid);
             self.end(pid, end);
         }
+        self.retried = None;
         // At most one for each process that was released: these may not be lost.
         let _ = self.channels.notices.send(Notice::Settled { pid });
     }

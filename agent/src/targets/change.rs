@@ -26,8 +26,20 @@ pub(crate) enum TargetChange {
     Dismissed(u32),
     /// Answer to a [`Notice`]: nothing changed.
     Unchanged(u32),
+    /// A process matches and is not observed. Not repeated for further processes of its owner until one of them is observed.
+    Refused(Arc<RefusedTarget>),
     /// What probes must report from now on.
     Watch(Arc<WatchList>),
+}
+
+/// A process that is not observed although it matches.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RefusedTarget {
+    pub(crate) pid: u32,
+    pub(crate) owner: Owner,
+    /// What it would be observed as.
+    pub(crate) assignment: Assignment,
+    pub(crate) cause: String,
 }
 
 /// A process that begins to be observed.
@@ -73,6 +85,8 @@ pub(crate) enum Notice {
     UnknownSocket { pid: u32 },
     /// Everything that a released or exited process did was taken from the ring, and the kernel has forgotten it.
     Settled { pid: u32 },
+    /// The kernel captures a target that it refused before.
+    Captured { pid: u32 },
     /// Discovery ends.
     Stop,
 }

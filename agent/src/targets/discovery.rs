@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chainscope_hygiene::EscapedTruncated;
+use chainscope_hygiene::{EscapedTruncated, warn_limited};
 use crossbeam_channel::{Receiver, never, select};
 use parking_lot::Mutex;
 
@@ -107,9 +107,13 @@ impl<S: System> Discovery<S> {
                 let change = self.table.settled(pid);
                 return self.emit(change);
             }
+            Notice::Captured { pid } => {
+                self.publish(|view| view.captured(pid));
+                return Ok(());
+            }
             Notice::Stop => return Ok(()),
         };
-        // Every notice but the last kind is answered: a pillar may keep events until then.
+        // Every notice of the other kinds is answered: a pillar may keep events until then.
         self.emit(Some(change.unwrap_or(TargetChange::Unchanged(pid))))
     }
 
@@ -165,9 +169,10 @@ impl<S: System> Discovery<S> {
         Ok(())
     }
 
-    /// Puts changes into all inboxes, and into the view.
+    /// Puts changes into all inboxes, and into the view; after them what the table refused.
     fn emit(&mut self, changes: impl IntoIterator<Item = TargetChange>) -> Result<(), Error> {
-        for change in changes {
+        let refused = self.table.take_refused().into_iter().map(|refused| TargetChange::Refused(Arc::new(refused)));
+        for change in changes.into_iter().chain(refused) {
             self.inboxes.iter_mut().try_for_each(|inbox| inbox.put(&change))?;
             self.note(&change);
         }
@@ -195,6 +200,10 @@ impl<S: System> Discovery<S> {
                 }
             }
             TargetChange::Exited(pid) | TargetChange::Released(pid) => self.publish(|view| view.ended(*pid)),
+            TargetChange::Refused(refused) => {
+                let (node, pid, cause) = (&refused.assignment.node, refused.pid, &refused.cause);
+                warn_limited!(%node, pid, cause, "not observed");
+            }
             TargetChange::Held(_) | TargetChange::Discarded(_) => self.publish(|_| ()),
             _ => {}
         }
@@ -257,6 +266,74 @@ mod tests {
         fn watch(&self, _: u32) -> Option<Box<dyn ExitWatch>> {
             Some(Box::new(Running))
         }
+    }
+
+    /// A machine with more processes of one node than are observed.
+    struct Crowd(Vec<ProcessFacts>);
+
+    impl System for Crowd {
+        fn facts(&self, pid: u32) -> Option<ProcessFacts> {
+            self.0.iter().find(|facts| facts.pid == pid).cloned()
+        }
+
+        fn scan(&self, _: &std::collections::BTreeSet<u16>) -> Vec<ProcessFacts> {
+            self.0.clone()
+        }
+
+        fn netns(&self, _: &Path) -> Option<u32> {
+            None
+        }
+
+        fn containers(&self, _: &str) -> Vec<ContainerId> {
+            Vec::new()
+        }
+
+        fn watch(&self, _: u32) -> Option<Box<dyn ExitWatch>> {
+            Some(Box::new(Running))
+        }
+    }
+
+    fn process(pid: u32) -> ProcessFacts {
+        ProcessFacts {
+            pid,
+            start: 10,
+            exe: "/usr/bin/octez-node".into(),
+            netns: 1,
+            container: None,
+            location: None,
+            parent: 1,
+            argument: String::new(),
+            listens: [9732].into(),
+        }
+    }
+
+    #[test]
+    fn processes_of_an_entry_are_limited_and_pillars_learn_of_the_refusal() {
+        let scanned = |is_network_disabled| {
+            let node = NodeConfig {
+                name: "n".to_owned(),
+                p2p_port: Some(9732),
+                memory: is_network_disabled,
+                is_network_disabled,
+                ..NodeConfig::default()
+            };
+            let (inbox, changes) = bounded(1024);
+            let (_notices, noticed) = bounded(16);
+            let machine = Crowd((10..80).map(process).collect());
+            let mut discovery = Discovery::new(machine, Plan::entries(&[node]), vec![Box::new(inbox)], noticed, None);
+            discovery.scan().unwrap();
+            discovery.scan().unwrap();
+            let changes: Vec<TargetChange> = changes.try_iter().collect();
+            let started = changes.iter().filter(|change| matches!(change, TargetChange::Started(_))).count();
+            let refused = changes.into_iter().filter_map(|change| match change {
+                TargetChange::Refused(refused) => Some((refused.pid, refused.owner.clone(), refused.cause.clone())),
+                _ => None,
+            });
+            (started, refused.collect::<Vec<_>>())
+        };
+        let cause = "64 processes are observed already: further ones are not".to_owned();
+        assert_eq!(scanned(false), (64, vec![(74, Owner::Entry(0), cause)]), "reported once");
+        assert_eq!(scanned(true), (70, vec![]), "they take no places of the network's table");
     }
 
     fn start(allowed: Receiver<()>) -> (Sender<Notice>, Receiver<TargetChange>, std::thread::JoinHandle<()>) {

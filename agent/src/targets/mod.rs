@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 pub(crate) use cgroup::{ContainerId, ContainerLocation, PodUid};
 use chainscope_spec::Redaction;
-pub(crate) use change::{Inbox, Notice, StartCause, StartedTarget, TargetChange, WatchList};
+pub(crate) use change::{Inbox, Notice, RefusedTarget, StartCause, StartedTarget, TargetChange, WatchList};
 use identity::Source;
 pub(crate) use plan::{ExecInterest, Plan};
 pub(crate) use process::{ProcessFacts, ProcessGroup};

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::Read as _,
+    io::Read,
     net::SocketAddr,
     os::unix::{ffi::OsStringExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
@@ -20,6 +20,8 @@ use super::{ContainerId, ContainerLocation, ProcessFacts, entry_match::owner};
 
 /// Bytes of a command line that are read for its first argument.
 const MAX_ARGUMENT: u64 = 4096;
+/// Bytes of a command line or an environment that are read: a process can make both as long as it wants.
+pub(crate) const MAX_STRINGS: u64 = 1 << 20;
 
 /// A socket of a network namespace, from `/proc/<pid>/net/tcp` and `tcp6`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,11 +118,8 @@ impl Proc {
 
     /// The first argument without its directory. Reads the memory of the process, which may never return.
     pub(crate) fn argument(&self, pid: u32) -> String {
-        let mut bytes = Vec::new();
-        if let Ok(file) = fs::File::open(self.path(pid, "cmdline")) {
-            // What was read before an error is used.
-            let _ = file.take(MAX_ARGUMENT).read_to_end(&mut bytes);
-        }
+        let file = fs::File::open(self.path(pid, "cmdline"));
+        let bytes = file.map(|file| read_at_most(file, MAX_ARGUMENT)).unwrap_or_default();
         let first = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         let name = first.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
@@ -205,6 +204,29 @@ impl Proc {
     }
 }
 
+/// The strings in `cmdline` or `environ` of a process, of [`MAX_STRINGS`] bytes at most. Reads the memory of the process,
+/// which may never return.
+pub(crate) fn strings(process: &Process, file: &str) -> Vec<Vec<u8>> {
+    process.open_relative(file).map(whole_strings).unwrap_or_default()
+}
+
+/// The strings, each with a NUL at its end, without one that is cut at the limit.
+fn whole_strings(file: impl Read) -> Vec<Vec<u8>> {
+    let mut bytes = read_at_most(file, MAX_STRINGS);
+    if bytes.len() as u64 == MAX_STRINGS {
+        let end = bytes.iter().rposition(|byte| *byte == 0).unwrap_or(0);
+        bytes.truncate(end);
+    }
+    bytes.split(|byte| *byte == 0).filter(|string| !string.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// The beginning of a file; what was read before an error.
+fn read_at_most(file: impl Read, bytes: u64) -> Vec<u8> {
+    let mut content = Vec::new();
+    let _ = file.take(bytes).read_to_end(&mut content);
+    content
+}
+
 /// Either table may be missing: a kernel without IPv6.
 fn tcp_entries(process: &Process) -> Vec<TcpNetEntry> {
     let mut entries = process.tcp().unwrap_or_default();
@@ -259,6 +281,28 @@ mod tests {
         assert_eq!(Some(alone.start), proc.start_of(me));
         assert_eq!(Some(alone.netns), netns_inode(Path::new("/proc/self/ns/net")));
         assert!(proc.sockets(me).iter().any(|socket| socket.is_listening && socket.local.port() == port));
+    }
+
+    /// Counts what is read of an endless file.
+    struct Endless<'a>(&'a [u8], u64);
+
+    impl Read for Endless<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            buffer.iter_mut().zip(self.0.iter().cycle()).for_each(|(byte, next)| *byte = *next);
+            self.1 += buffer.len() as u64;
+            Ok(buffer.len())
+        }
+    }
+
+    #[test]
+    fn endless_strings_are_read_up_to_the_limit() {
+        let mut one = Endless(b"a", 0);
+        assert!(whole_strings(&mut one).is_empty(), "cut");
+        assert_eq!(one.1, MAX_STRINGS);
+        let mut many = Endless(b"\0", 0);
+        assert!(whole_strings(&mut many).is_empty());
+        assert_eq!(many.1, MAX_STRINGS);
+        assert_eq!(whole_strings(&b"node\0--data-dir\0\0/x"[..]), [&b"node"[..], b"--data-dir", b"/x"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    ProcessFacts, StartCause, StartedTarget, TargetChange, WatchList,
+    Owner, ProcessFacts, RefusedTarget, StartCause, StartedTarget, TargetChange, WatchList,
     plan::Plan,
     system::System,
     tracked::{MatchResult, TargetState, TrackedProcess},
@@ -19,6 +19,10 @@ use super::{
 const MAX_HELD_OF_POD: usize = 32;
 /// Most processes that are held. The kernel watches 1,024, and as many as this before discovery knows of them.
 const MAX_HELD: usize = 256;
+
+/// Most processes of one pod, or of one entry of the configuration file, whose network is observed: no owner takes all places
+/// in the kernel's table.
+const MAX_OBSERVED_OF_OWNER: usize = 64;
 
 /// An observed or held process that exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +38,21 @@ pub(crate) struct TargetTable<S> {
     tracked: BTreeMap<u32, TrackedProcess>,
     /// Released processes that the kernel has not forgotten yet.
     settling: BTreeSet<u32>,
+    /// Owners of which one more process was refused since the last one was observed.
+    crowded: BTreeSet<Owner>,
+    refused: Vec<RefusedTarget>,
 }
 
 impl<S: System> TargetTable<S> {
     pub(crate) fn new(system: S, plan: Plan) -> Self {
-        Self { system, plan, tracked: BTreeMap::new(), settling: BTreeSet::new() }
+        Self {
+            system,
+            plan,
+            tracked: BTreeMap::new(),
+            settling: BTreeSet::new(),
+            crowded: BTreeSet::new(),
+            refused: Vec::new(),
+        }
     }
 
     /// What probes watch in the kernel.
@@ -83,6 +97,8 @@ impl<S: System> TargetTable<S> {
             }
         };
         let processes = self.system.scan(&ports);
+        let crowded = std::mem::take(&mut self.crowded);
+        self.crowded = crowded.into_iter().filter(|owner| !self.may_observe(owner)).collect();
         if let Plan::Pods(pods) = &mut self.plan {
             processes.iter().for_each(|facts| pods.saw(facts));
         }
@@ -156,6 +172,7 @@ impl<S: System> TargetTable<S> {
                 result
             }
         };
+        let result = self.limit(pid, result);
         let state = self.state_of(pid);
         let (next, action) = on_match(state, self.classify(&facts, &result), is_captured);
         self.apply((state, next), action, facts, result, cause).or_else(|| {
@@ -231,6 +248,37 @@ impl<S: System> TargetTable<S> {
             of_pod += usize::from(tracked.facts.group() == facts.group());
         }
         all < MAX_HELD && of_pod < MAX_HELD_OF_POD
+    }
+
+    /// Whether another process of an owner may be observed.
+    fn may_observe(&self, owner: &Owner) -> bool {
+        let is_counted = |tracked: &&TrackedProcess| {
+            matches!(&tracked.state, TargetState::Observed(of, assignment) if of == owner && assignment.observe.network.is_some())
+                && !tracked.exit.has_exited()
+        };
+        self.tracked.values().filter(is_counted).count() < MAX_OBSERVED_OF_OWNER
+    }
+
+    /// Ignores a process that is one too many of its owner.
+    fn limit(&mut self, pid: u32, result: MatchResult) -> MatchResult {
+        let MatchResult::Observe(owner, assignment) = result else { return result };
+        if assignment.observe.network.is_none() || self.state_of(pid) == State::Observed {
+            return MatchResult::Observe(owner, assignment);
+        }
+        if self.may_observe(&owner) {
+            self.crowded.remove(&owner);
+            return MatchResult::Observe(owner, assignment);
+        }
+        if self.crowded.insert(owner.clone()) {
+            let cause = format!("{MAX_OBSERVED_OF_OWNER} processes are observed already: further ones are not");
+            self.refused.push(RefusedTarget { pid, owner, assignment, cause });
+        }
+        MatchResult::Ignore
+    }
+
+    /// Processes since the last call that are not observed although they match.
+    pub(crate) fn take_refused(&mut self) -> Vec<RefusedTarget> {
+        std::mem::take(&mut self.refused)
     }
 
     fn classify(&self, facts: &ProcessFacts, result: &MatchResult) -> Match {

@@ -29,7 +29,7 @@ pub(crate) struct TargetsView {
 pub(crate) struct PodProcesses {
     /// Those that run, in the order in which they were found.
     pub(crate) pids: Vec<u32>,
-    /// How many were found since the agent started.
+    /// How many were found since the agent started. One that the kernel captures only after a refusal counts twice.
     pub(crate) starts: u32,
     /// When the newest one started, nanoseconds since 1970.
     pub(crate) started_ns: i64,
@@ -46,6 +46,13 @@ impl TargetsView {
         pod.started_ns = started_ns;
     }
 
+    /// The kernel captures a process that it refused before. Counts as a start: a refusal holds until the next one.
+    pub(crate) fn captured(&mut self, pid: u32) {
+        for pod in self.pods.values_mut().filter(|pod| pod.pids.contains(&pid)) {
+            pod.starts += 1;
+        }
+    }
+
     /// A process is observed no more.
     pub(crate) fn ended(&mut self, pid: u32) {
         for pod in self.pods.values_mut() {
@@ -58,5 +65,35 @@ impl TargetsView {
         if let Some(map) = &self.map {
             self.pods.retain(|uid, pod| map.pods.contains_key(uid) || !pod.pids.is_empty());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chainscope_proto::v1::PodState;
+
+    use super::*;
+    use crate::{
+        figures::TargetTallies,
+        operator::report::Ledger,
+        targets::pod_map::tests::{UID, pod, snapshot},
+    };
+
+    #[test]
+    fn a_pod_is_recording_again_when_its_refused_process_is_captured() {
+        let mut map = PodMap::default();
+        map.apply(snapshot(1, vec![pod(UID, 'a')]), true).unwrap();
+        let mut view = TargetsView { map: Some(Arc::new(map)), ..TargetsView::default() };
+        view.started(UID, 7, 5);
+        let mut ledger = Ledger::default();
+        let mut state = |view: &TargetsView, refused: &[(String, String)]| {
+            let mut tallies = TargetTallies { refused: refused.to_vec(), ..TargetTallies::default() };
+            ledger.reports(view, &mut tallies, BTreeMap::new()).remove(0).state()
+        };
+        assert_eq!(state(&view, &[(UID.to_owned(), "table full".to_owned())]), PodState::Failed);
+        view.captured(8);
+        assert_eq!(state(&view, &[]), PodState::Failed);
+        view.captured(7);
+        assert_eq!(state(&view, &[]), PodState::Recording);
     }
 }

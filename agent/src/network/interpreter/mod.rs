@@ -18,7 +18,7 @@ pub(crate) mod records;
 mod session;
 mod targets;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -35,6 +35,7 @@ impl<S: RecordSink> Worker<S> {
             self.end_wait(pid);
         }
         self.reload_identities();
+        self.retry_refused();
         if self.sockets_listed.is_none_or(|listed| listed.elapsed() >= SOCKETS_INTERVAL) {
             self.drop_vanished_sessions();
         }

@@ -1,14 +1,21 @@
 //! Changes of targets: what the kernel captures, what is interpreted and what is held.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use chainscope_hygiene::EscapedTruncated;
 
-use super::{EXITED, End, Known, RELEASED, Worker};
+use super::{EXITED, End, Known, RELEASED, RETRY_INTERVAL, Worker};
 use crate::{
-    network::{account::HOLDING_FULL, interpreter::Target, reader::Command},
+    network::{
+        account::HOLDING_FULL,
+        interpreter::{Target, records},
+        reader::Command,
+    },
     pillar::RecordSink,
-    targets::{Assignment, Network, ReuseCheck, StartedTarget, TargetChange, WatchList, identity::ProcessKeys},
+    targets::{
+        Assignment, Network, Notice, RefusedTarget, ReuseCheck, StartedTarget, TargetChange, WatchList,
+        identity::ProcessKeys,
+    },
 };
 
 impl<S: RecordSink> Worker<S> {
@@ -43,6 +50,7 @@ impl<S: RecordSink> Worker<S> {
                 self.holding.discard(*pid);
                 self.stop_capture(Command::ReleaseProcess { pid: *pid }, RELEASED);
             }
+            TargetChange::Refused(refused) => self.refused_by_discovery(refused),
             TargetChange::Unchanged(pid) => self.holding.drop_provisional(*pid),
             TargetChange::Watch(list) => self.watch(list),
         }
@@ -50,6 +58,9 @@ impl<S: RecordSink> Worker<S> {
 
     fn change(&mut self, pid: u32, assignment: &Assignment) {
         let Some(Network { store }) = assignment.observe.network else { return };
+        if let Some(known) = self.targets.get_mut(&pid) {
+            known.p2p_port = assignment.p2p_port;
+        }
         self.send(Command::SetPort { pid, port: assignment.p2p_port });
         self.interpreter.update_target(pid, assignment.p2p_port, store, assignment.identity.clone());
         if !self.interpreter.is_reading_identity(pid) {
@@ -116,6 +127,8 @@ impl<S: RecordSink> Worker<S> {
             node: Arc::clone(&assignment.node),
             pod: owner.pod().map(str::to_owned),
             netns: facts.netns,
+            p2p_port: assignment.p2p_port,
+            listens: facts.listens.clone(),
             reuse: ReuseCheck::new(&self.proc, pid, facts.start),
         };
         self.targets.insert(pid, known);
@@ -131,12 +144,7 @@ impl<S: RecordSink> Worker<S> {
         let StartedTarget { facts, assignment, cause, has_exited, .. } = target;
         let pid = facts.pid;
         if !has_exited {
-            let listens = assignment.p2p_port.filter(|port| facts.listens.contains(port));
-            self.send(Command::AddProcess {
-                pid,
-                port: assignment.p2p_port,
-                listens: listens.map(|port| (facts.netns, port)).into_iter().collect(),
-            });
+            self.send(add_process(pid, facts.netns, assignment.p2p_port, &facts.listens));
         }
         let (node, source) = (Arc::clone(&assignment.node), assignment.identity.clone());
         let mut keys = ProcessKeys::new(self.channels.identity_reader.clone(), node, facts, source);
@@ -160,9 +168,62 @@ impl<S: RecordSink> Worker<S> {
             if !self.holding.has(pid) || self.holding.is_provisional(pid) {
                 self.holding.hold(pid, facts.group());
             }
+            self.holding.set_target(pid);
             self.awaiting_identity.insert(pid);
         } else {
             self.replay(pid);
+        }
+    }
+
+    /// The kernel does not capture a process: a target is tried again.
+    pub(super) fn capture_refused(&mut self, pid: u32, cause: &str) {
+        let Some(known) = self.targets.get(&pid) else { return };
+        if let Some(uid) = &known.pod {
+            self.figures.refused(uid, cause);
+        }
+        if self.refused.insert(pid, cause.to_owned()).as_deref() != Some(cause) {
+            self.interpreter.report(pid, "not captured", cause.to_owned());
+        }
+    }
+
+    /// Discovery does not observe a process that matches.
+    fn refused_by_discovery(&mut self, refused: &RefusedTarget) {
+        let RefusedTarget { pid, owner, assignment, cause } = refused;
+        if let Some(uid) = owner.pod() {
+            self.figures.refused(uid, cause);
+        }
+        // Its node has a stream if another process of it is observed.
+        if self.interpreter.nodes().contains(&assignment.node) {
+            let time = self.interpreter.clock.now();
+            let event = records::target_event(time, &assignment.label, "not captured", *pid, cause.clone());
+            self.interpreter.push(&assignment.node, event);
+        }
+    }
+
+    /// The kernel captures a process.
+    pub(super) fn captured(&mut self, pid: u32) {
+        if self.refused.remove(&pid).is_none() {
+            return;
+        }
+        if let Some(uid) = self.targets.get(&pid).and_then(|known| known.pod.as_ref()) {
+            self.figures.captured(uid);
+        }
+        // At most one for each target that was refused.
+        let _ = self.channels.notices.send(Notice::Captured { pid });
+    }
+
+    /// Adds the targets again that the kernel refused: others may have left its tables.
+    pub(super) fn retry_refused(&mut self) {
+        if self.retried.is_some_and(|retried| retried.elapsed() < RETRY_INTERVAL) {
+            return;
+        }
+        self.retried = Some(Instant::now());
+        for pid in self.refused.keys() {
+            let Some(known) = self.targets.get(pid) else { continue };
+            // To add a process revokes the end of its capture.
+            if !self.ends.contains_key(pid) && !known.reuse.is_reused() {
+                self.send(add_process(*pid, known.netns, known.p2p_port, &known.listens));
+            }
         }
     }
 
@@ -189,7 +250,15 @@ impl<S: RecordSink> Worker<S> {
     /// Ends the recording of a process, if it is recorded.
     pub(super) fn end(&mut self, pid: u32, end: End) {
         let Some(known) = self.targets.remove(&pid) else { return };
+        self.unannounced.remove(&pid);
+        self.refused.remove(&pid);
         let tally = self.interpreter.end_target(pid, end.by, end.event).unwrap_or_default();
         self.figures.ended(pid, &known.node, known.pod, tally);
     }
+}
+
+/// Has the kernel capture a target that listens on these ports.
+fn add_process(pid: u32, netns: u32, port: Option<u16>, listens: &BTreeSet<u16>) -> Command {
+    let listens = port.filter(|port| listens.contains(port)).map(|port| (netns, port));
+    Command::AddProcess { pid, port, listens: listens.into_iter().collect() }
 }

@@ -3,6 +3,8 @@
 
 use std::{
     collections::HashMap,
+    ffi::OsString,
+    os::unix::ffi::OsStringExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +16,7 @@ use super::{
     locate::{PathHints, data_dir_of_config},
     read::{ReadError, Root, Stamp, open_in},
 };
-use crate::targets::proc::Proc;
+use crate::targets::proc::{self, Proc};
 
 /// The content of a file when it was last read.
 #[derive(Debug, Clone)]
@@ -144,15 +146,19 @@ impl Process {
         else {
             return PathHints::default();
         };
-        let environment = process.environ().unwrap_or_default();
-        let folder = |name: &str| environment.get(std::ffi::OsStr::new(name)).map(PathBuf::from);
+        let environment = proc::strings(&process, "environ");
+        let folder = |name: &str| {
+            let value = |variable: &Vec<u8>| Some(variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.to_vec());
+            environment.iter().find_map(value).map(|value| PathBuf::from(OsString::from_vec(value)))
+        };
+        let arguments = proc::strings(&process, "cmdline");
         // From outside, the directory of a process with another root has that root in front.
         let cwd = process.cwd().ok().map(|cwd| match process.root() {
             Ok(root) => cwd.strip_prefix(&root).map_or(cwd.clone(), |inside| Path::new("/").join(inside)),
             Err(_) => cwd,
         });
         PathHints {
-            arguments: process.cmdline().unwrap_or_default(),
+            arguments: arguments.iter().map(|argument| String::from_utf8_lossy(argument).into_owned()).collect(),
             cwd,
             node_dir: folder("TEZOS_NODE_DIR"),
             home: folder("HOME"),
@@ -163,4 +169,65 @@ impl Process {
 /// A path as it may appear in a record or a log line.
 fn shown(path: &Path) -> String {
     chainscope_hygiene::EscapedTruncated(&path.to_string_lossy()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use chainscope_testing::wait;
+
+    use super::*;
+
+    /// A shell that waits, with `HOME`.
+    fn shell(edit: impl FnOnce(&mut Command)) -> (Child, PathHints) {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read line", "sh"]).env_clear().env("HOME", "/near").stdin(Stdio::piped());
+        edit(&mut command);
+        let child = command.spawn().unwrap();
+        let proc = Proc::default();
+        let start = proc.start_of(child.id()).unwrap();
+        let process = Process { proc, pid: child.id(), start };
+        // The call returns before the kernel has recorded where they are.
+        let hints = wait::until("arguments and variables", || {
+            let hints = process.path_hints();
+            (!hints.arguments.is_empty() && hints.home.is_some()).then_some(hints)
+        });
+        (child, hints)
+    }
+
+    /// Longer together than what is read, each shorter than what the kernel accepts.
+    fn long() -> impl Iterator<Item = String> {
+        std::iter::repeat_n("x".repeat(100_000), 12)
+    }
+
+    fn end(mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn arguments_beyond_the_limit_are_not_read() {
+        let (child, hints) = shell(|command| {
+            command.args(["--data-dir", "/near"]).args(long()).args(["--config-file", "/far"]);
+        });
+        end(child);
+        let args = hints.cli_args();
+        assert_eq!((args.data_dir.as_deref(), args.config), (Some(Path::new("/near")), None));
+        let read = hints.arguments.iter().map(String::len).sum::<usize>() as u64;
+        assert!(read > proc::MAX_STRINGS / 2 && read < proc::MAX_STRINGS, "{read}");
+    }
+
+    #[test]
+    fn variables_beyond_the_limit_are_not_read() {
+        let (child, hints) = shell(|command| {
+            // In the order of their names.
+            long().enumerate().for_each(|(number, value)| {
+                command.env(format!("M{number}"), value);
+            });
+            command.env("TEZOS_NODE_DIR", "/far");
+        });
+        end(child);
+        assert_eq!((hints.home.as_deref(), hints.node_dir), (Some(Path::new("/near")), None));
+    }
 }

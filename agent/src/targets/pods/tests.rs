@@ -238,6 +238,38 @@ fn held_processes_are_limited() {
     assert!(matches!(execute(&mut bench, 1, 99), Some(TargetChange::Held(_))));
 }
 
+/// A container that starts many processes of the node's name takes no places of other nodes.
+#[test]
+fn observed_processes_of_a_configured_pod_are_limited() {
+    const OF_POD: u32 = 64;
+    let mut bench = Bench::with(vec![pod(UID, 'a'), pod(OTHER_UID, 'b')]);
+    let execute = |bench: &mut Bench, pid: u32| {
+        bench.process(pid, "octez-node", location('a', Some(UID)));
+        bench.table.executed(pid)
+    };
+    for pid in 0..OF_POD {
+        assert_eq!(started(execute(&mut bench, 100 + pid)).0, 100 + pid);
+    }
+    assert!(bench.table.take_refused().is_empty());
+    for pid in [200, 201] {
+        assert_eq!(execute(&mut bench, pid), Some(TargetChange::Dismissed(pid)), "the kernel must not capture it");
+    }
+    let refused = bench.table.take_refused();
+    let [refused] = &refused[..] else { panic!("{refused:?}") };
+    assert_eq!((refused.pid, refused.owner.pod()), (200, Some(UID)));
+    assert_eq!(bench.configure(vec![pod(UID, 'a'), pod(OTHER_UID, 'b')]), [], "the others stay");
+    // Of another pod.
+    bench.process(300, "octez-node", location('b', Some(OTHER_UID)));
+    assert!(matches!(bench.table.executed(300), Some(TargetChange::Started(_))));
+    // When one exits there is room for one.
+    assert!(bench.table.scan().is_empty());
+    bench.stop(100);
+    let mut changes = bench.table.scan();
+    assert_eq!(started(changes.pop()).0, 200);
+    assert!(changes.is_empty());
+    assert_eq!(bench.table.take_refused().iter().map(|refused| refused.pid).collect::<Vec<_>>(), [201]);
+}
+
 #[test]
 fn a_node_is_held_until_its_identity_arrives_again() {
     let json = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way/identity.json"));

@@ -2,7 +2,7 @@
 
 mod accounts;
 mod connections;
-mod recorded;
+pub(in crate::network) mod recorded;
 mod restart;
 mod waiting;
 mod whole;

@@ -19,9 +19,9 @@ pub(super) fn identity(path: &str) -> OneKey {
 }
 
 /// One captured stretch of a session.
-pub(super) struct Step {
-    pub(super) direction: Direction,
-    pub(super) bytes: Vec<u8>,
+pub(in crate::network) struct Step {
+    pub(in crate::network) direction: Direction,
+    pub(in crate::network) bytes: Vec<u8>,
 }
 
 /// The events of a socket, with stream offsets kept.
@@ -113,7 +113,7 @@ fn syscalls(path: &str) -> Vec<Step> {
         .collect()
 }
 
-pub(super) fn synthetic() -> Vec<Step> {
+pub(in crate::network) fn synthetic() -> Vec<Step> {
     syscalls("synthetic-two-way/outgoing-all-messages.syscalls.jsonl")
 }
 
