@@ -118,6 +118,28 @@ fn generated_code_at_new_addresses_does_not_fill_the_tree() {
 }
 
 #[test]
+fn calls_made_just_before_a_target_is_removed_are_freed() {
+    let mut probe = probe();
+    let (mut removed, mut kept) = (generated_code(), TestProcess::memory_workload());
+    let of_kept = probe.watch(kept.pid()).expect("it runs");
+    let mut consumer = Consumer::default();
+    kept.call("two 1 100");
+    let held = |snapshot: &Snapshot| snapshot.pages_in_function(of_kept, Kind::Anonymous, kept.path(), "hold_two");
+    consumer.read_until(&mut probe, "the held pages", |snapshot| held(snapshot) == 100);
+    let before = consumer.read(&mut probe, Scope::Changed).health.nodes_used;
+    let target = probe.watch(removed.pid()).expect("it runs");
+    removed.call("keep 0 300");
+    consumer.read_until(&mut probe, "the first calls", |snapshot| snapshot.reading.health.nodes_used > before + 300);
+    // These have not been read when the target is removed.
+    removed.call("keep 300 300");
+    probe.unwatch(target);
+    let used = (0..3).map(|_| consumer.read(&mut probe, Scope::Changed).health.nodes_used).last();
+    assert_eq!(used, Some(before));
+    removed.finish();
+    kept.finish();
+}
+
+#[test]
 fn a_target_that_fills_its_share_leaves_room_for_others() {
     const CALLS: u32 = 5000;
     let mut probe = probe();

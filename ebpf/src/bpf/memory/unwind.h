@@ -131,7 +131,7 @@ static __always_inline void copy_stack(struct unwind_ctx *ctx)
 	}
 	if (want > STACK_COPY_BYTES)
 		want = STACK_COPY_BYTES;
-	if (!bpf_probe_read_user(ctx->cpu->copy, want, (void *)w->cursor.f.sp))
+	if (want >= 8 && !bpf_probe_read_user(ctx->cpu->copy, want, (void *)w->cursor.f.sp))
 		w->length = want - 7;
 }
 
@@ -198,10 +198,12 @@ static __always_inline u32 unwind(struct unwind_ctx *ctx, struct address_space *
 	w->edge_generation = edge_generation;
 	w->loading = l->unmapped != UNMAPPED_CONFIRMED;
 	init_state(w, r);
-	if (t->key != thread || t->generation != w->generation) {
+	/* A child has the generation of its parent, and may have the id of a thread that has ended. */
+	if (t->key != thread || t->generation != w->generation || t->root != w->root) {
 		t->count = 0;
 		t->key = thread;
 		t->generation = w->generation;
+		t->root = w->root;
 	}
 	copy_stack(ctx);
 	n = t->count;

@@ -42,7 +42,7 @@ struct slot {
 /* The last stack of a thread, outermost frame first. */
 struct thread {
 	u64 key, top;
-	u32 count, generation;
+	u32 count, generation, root, pad;
 	struct slot slots[2 * MAX_FRAMES];
 	u16 owner[2 * MAX_FRAMES]; /* index of the frame of each slot */
 	struct frame frames[MAX_FRAMES];

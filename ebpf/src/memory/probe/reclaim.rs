@@ -62,8 +62,11 @@ impl MemoryProbe {
         }
         self.reclaiming.of_removed = match self.reclaiming.of_removed {
             OfRemoved::Idle => return Ok(()),
-            OfRemoved::Pending if self.tree.mark_dead() > 0 => OfRemoved::Marked,
-            OfRemoved::Pending => OfRemoved::Idle,
+            OfRemoved::Pending => {
+                // With the nodes that were created since the last reading.
+                self.tree.update(self.last_node());
+                if self.tree.mark_dead() > 0 { OfRemoved::Marked } else { OfRemoved::Idle }
+            }
             OfRemoved::Marked => {
                 programs::sweep(&mut self.bpf, self.max_pfn)?;
                 let cleared = self.tree.clear_dead();
