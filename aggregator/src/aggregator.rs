@@ -40,6 +40,8 @@ use crate::{
 /// Threads for summaries of many nodes, and those that wait for one.
 const SUMMARY_THREADS: usize = 2;
 const SUMMARY_QUEUE: usize = 32;
+/// Scrapes of metrics that wait for their thread.
+const OPERATIONS_QUEUE: usize = 4;
 /// Threads for responses that are written at the client's pace.
 const BULK_THREADS: usize = 2;
 /// Such responses that wait for a thread.
@@ -131,6 +133,7 @@ impl Aggregator {
         let snapshots = snapshots::start(store.clone(), Arc::clone(&nodes), Arc::clone(&memory))?;
         let pool = Arc::new(Pool::start("query", limits.query_threads, limits.query_queue)?);
         let summaries = Arc::new(Pool::start("summaries", SUMMARY_THREADS, SUMMARY_QUEUE)?);
+        let operations = Arc::new(Pool::start("operations", 1, OPERATIONS_QUEUE)?);
         let bulk = Arc::new(Pool::start("bulk", BULK_THREADS, BULK_QUEUE)?);
         let eviction = retention::start(store.clone(), catalog.clone(), limits.eviction_interval)?;
         let (stop, draining) = (CancellationToken::new(), CancellationToken::new());
@@ -150,6 +153,7 @@ impl Aggregator {
             draining: draining.clone(),
             pool: Arc::clone(&pool),
             summaries: Arc::clone(&summaries),
+            operations: Arc::clone(&operations),
             bulk: Arc::clone(&bulk),
             in_flight: InFlight::new(limits.max_response_bytes),
             streams: Arc::new(Semaphore::new(limits.max_streams)),
@@ -221,7 +225,7 @@ impl Aggregator {
             pinned,
             ingest,
             servers,
-            threads: Threads { pools: [pool, summaries, bulk], _periodic: [snapshots, eviction] },
+            threads: Threads { pools: [pool, summaries, operations, bulk], _periodic: [snapshots, eviction] },
             draining,
             stop,
             gone,
@@ -306,7 +310,7 @@ impl Running {
 /// Threads that hold the store. None may outlive the aggregator: closing the store while the process exits would use
 /// RocksDB's global state after its destruction.
 struct Threads {
-    pools: [Arc<Pool>; 3],
+    pools: [Arc<Pool>; 4],
     _periodic: [PeriodicTask; 2],
 }
 

@@ -258,7 +258,7 @@ impl Catalog {
 
 /// Whether the node has no records, except possibly the summary of open connections.
 pub(crate) fn is_empty(node: &NodeInfo) -> bool {
-    node.rows == 0 && node.log_ids.is_empty() && node.trace_ids.is_empty() && node.bytes < MAX_SUMMARY_BYTES
+    node.rows == 0 && node.log_ids.is_empty() && node.trace_bytes == 0 && node.bytes < MAX_SUMMARY_BYTES
 }
 
 #[cfg(test)]

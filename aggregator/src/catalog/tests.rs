@@ -1,6 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
-use chainscope_proto::v1::{CatalogNode, CatalogUpdate, LogMessage, LogRetention, Record, record::Kind};
+use chainscope_proto::v1::{
+    CatalogNode, CatalogUpdate, LatencyBlock, LogMessage, LogRetention, Record, TraceEvent, record::Kind,
+};
 use chainscope_store::{Retention, Store, StoreOptions};
 use proptest::prelude::*;
 
@@ -122,22 +124,32 @@ fn a_deleted_node_expires_unless_it_is_created_again() {
 }
 
 #[test]
-fn the_log_messages_of_a_deleted_node_are_evicted_before_it_is_removed() {
-    let fixture = Fixture::new();
-    let message = Record { kind: Some(Kind::LogMessage(LogMessage::default())), ..Record::default() };
-    fixture.store.append("a/x", "host", b"epoch", 0, &[message]).unwrap();
-    fixture.store.sync().unwrap();
-    let (catalog, nodes) = fixture.catalog();
-    catalog.apply(update(true, vec![node("a/x", &[], &[]), node("a/y", &[], &[])], &[]), 0).unwrap();
-    catalog.apply(update(false, vec![], &["a/x"]), HOUR).unwrap();
-    catalog.expire_deleted(2 * HOUR);
-    assert!(nodes.knows("a/x"));
-    assert_eq!(fixture.store.visible_logs("a/x"), (0, 1));
-    fixture.store.evict(i64::MAX).unwrap();
-    fixture.store.evict(i64::MAX).unwrap();
-    assert_eq!(fixture.store.visible_logs("a/x"), (1, 1));
-    catalog.expire_deleted(2 * HOUR);
-    assert!(!nodes.knows("a/x"));
+fn the_records_of_a_deleted_node_are_evicted_before_it_is_removed() {
+    let latency = LatencyBlock { run_id: vec![7; 16], ..LatencyBlock::default() };
+    let kinds =
+        [Kind::LogMessage(LogMessage::default()), Kind::TraceEvent(TraceEvent::default()), Kind::LatencyBlock(latency)];
+    for kind in kinds {
+        let fixture = Fixture::new();
+        let record = Record { kind: Some(kind.clone()), ..Record::default() };
+        fixture.store.append("a/x", "host", b"epoch", 0, &[record]).unwrap();
+        fixture.store.sync().unwrap();
+        let (catalog, nodes) = fixture.catalog();
+        catalog.apply(update(true, vec![node("a/x", &[], &[]), node("a/y", &[], &[])], &[]), 0).unwrap();
+        catalog.apply(update(false, vec![], &["a/x"]), HOUR).unwrap();
+        catalog.expire_deleted(2 * HOUR);
+        assert!(nodes.knows("a/x"), "{kind:?}");
+        let bytes = || {
+            let stored = fixture.store.nodes();
+            let node = stored.iter().find(|node| node.name == "a/x").unwrap();
+            node.log_bytes + node.trace_bytes
+        };
+        assert_ne!(bytes(), 0, "{kind:?}");
+        fixture.store.evict(i64::MAX).unwrap();
+        fixture.store.evict(i64::MAX).unwrap();
+        assert_eq!(bytes(), 0, "{kind:?}");
+        catalog.expire_deleted(2 * HOUR);
+        assert!(!nodes.knows("a/x"), "{kind:?}");
+    }
 }
 
 #[test]

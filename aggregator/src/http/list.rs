@@ -1,7 +1,8 @@
 //! Lists as JSON arrays, page by page: a list of any length is sent in bounded memory, and a slow client holds no thread.
 //!
 //! The first page is read before the response begins, so that an error has its status. If a later page fails the body is
-//! aborted: a client never takes a part for the whole.
+//! aborted: a client never takes a part for the whole. A permission that may be withdrawn is checked again every minute, and
+//! the body is aborted if the caller lost it.
 
 use std::{future::Future, io};
 
@@ -12,8 +13,12 @@ use axum::{
 use futures::{StreamExt as _, stream};
 use serde::Serialize;
 
-use super::{problem::Problem, response};
-use crate::json;
+use super::{
+    app::{Authorized, AuthorizedNode},
+    problem::Problem,
+    response,
+};
+use crate::{access::permission::AccessPolicy, json};
 
 /// Rows of a list without `limit`.
 pub(crate) const DEFAULT_LIMIT: u64 = 100;
@@ -29,33 +34,36 @@ pub(crate) struct Page<C> {
     pub(crate) next: Option<C>,
 }
 
-/// Responds with the list whose pages `read` gives, beginning at `start`. `context` is passed to each call.
-pub(crate) async fn respond<N, C, F>(
-    context: N,
+/// Responds with the list whose pages `read` gives, beginning at `start`. `node` is passed to each call.
+pub(crate) async fn respond<P, C, F>(
+    node: AuthorizedNode<P>,
     start: C,
-    read: impl Fn(N, C) -> F + Send + 'static,
+    read: impl Fn(AuthorizedNode<P>, C) -> F + Send + 'static,
 ) -> Result<Response, Problem>
 where
-    N: Clone + Send + 'static,
+    P: AccessPolicy,
     C: Send + 'static,
     F: Future<Output = Result<Page<C>, Problem>> + Send + 'static,
 {
-    let first = read(context.clone(), start).await?;
+    let authorized = Authorized::now();
+    let first = read(node.clone(), start).await?;
     let mut json = vec![b'['];
     json.extend_from_slice(&first.json);
     let Some(next) = first.next else {
         json.push(b']');
         return Ok(response::json(Body::from(json)));
     };
-    let rest = stream::try_unfold((context, Some(next), read), |(context, next, read)| async move {
-        let Some(next) = next else { return Ok(None) };
-        let page = read(context.clone(), next).await.map_err(|problem| io::Error::other(problem.detail))?;
-        let mut json = page.json;
-        if page.next.is_none() {
-            json.push(b']');
-        }
-        Ok(Some((Bytes::from(json), (context, page.next, read))))
-    });
+    let rest =
+        stream::try_unfold((node, authorized, Some(next), read), |(node, mut authorized, next, read)| async move {
+            let Some(next) = next else { return Ok(None) };
+            authorized.check(&node).await.map_err(|refusal| io::Error::other(Problem::from(refusal).detail))?;
+            let page = read(node.clone(), next).await.map_err(|problem| io::Error::other(problem.detail))?;
+            let mut json = page.json;
+            if page.next.is_none() {
+                json.push(b']');
+            }
+            Ok(Some((Bytes::from(json), (node, authorized, page.next, read))))
+        });
     let first = stream::iter([Ok::<_, io::Error>(Bytes::from(json))]);
     Ok(response::json(Body::from_stream(first.chain(rest))))
 }

@@ -71,7 +71,6 @@ pub(crate) async fn readyz(access: OperationsAccess) -> Result<String, Problem> 
     if access.catalog().is_some_and(|catalog| !catalog.is_known()) {
         return Err(Problem::new(Code::NotReady, "the operator has not said yet which nodes there are"));
     }
-    access.read(|_, store, _| Ok(store.generation())).await?;
     Ok(match access.ingest_trouble() {
         Some(trouble) => format!("ok, but records cannot be stored: {}\n", EscapedTruncated(&trouble)),
         None => "ok\n".to_owned(),

@@ -8,7 +8,7 @@
 //! more, ends with an event called `error`, whose data is a problem; while the aggregator is overloaded or the check cannot be
 //! made, nothing is sent.
 
-use std::{convert::Infallible, ops::ControlFlow, sync::atomic::Ordering, time::Duration};
+use std::{convert::Infallible, ops::ControlFlow, sync::atomic::Ordering};
 
 use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, header},
@@ -22,25 +22,21 @@ use futures::{StreamExt as _, stream};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
-    time::{Instant, sleep, timeout},
+    time::timeout,
 };
 
 use super::{
-    app::AuthorizedNode,
+    app::{Authorized, AuthorizedNode},
     params::{is_decimal, shown},
     problem::Problem,
     request_id::RequestId,
     rows::{Part, Rows},
 };
-use crate::access::Refusal;
 
 /// Rows read at a time.
 const PAGE: u64 = 256;
 /// Bytes of JSON after which no more rows are read at a time.
 const PAGE_BYTES: usize = 64 << 10;
-
-/// Time between two attempts to check the permission while the reviewer is unavailable.
-const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Responds with the rows that the query selects, oldest first, from its cursor, the last event of the client or now on; ends
 /// after `limit` of them.
@@ -62,7 +58,7 @@ pub(crate) async fn respond<R: Rows>(
     let heartbeat = node.app().limits().heartbeat_interval;
     let open = OpenStream::new(node.app().metrics().http.streams.clone(), permit);
     let visible = node.app().visible();
-    let authorized = Instant::now();
+    let authorized = Authorized::now();
     let feed = Feed { node, rows, next, left, visible, authorized, has_ended: false, held: None, _open: open };
     // The first bytes are sent at once: the client sees that the stream is open before there is an event.
     let opened = stream::iter([Event::default().comment("open")]);
@@ -117,8 +113,7 @@ struct Feed<R: Rows> {
     /// Events that are still to be sent.
     left: u64,
     visible: watch::Receiver<u64>,
-    /// When the permission was checked.
-    authorized: Instant,
+    authorized: Authorized,
     /// The last event was sent.
     has_ended: bool,
     /// Memory of the events that are being sent, if it is much.
@@ -137,17 +132,12 @@ impl<R: Rows> Feed<R> {
             if stop.is_cancelled() {
                 return self.end(Event::default().comment("the aggregator ends"));
             }
-            match self.reauthorize().await {
-                Ok(()) => {}
-                Err(refusal @ Refusal::Unavailable(_)) => {
-                    tracing::debug!(%refusal, "a stream is suspended");
-                    tokio::select! {
-                        () = sleep(RETRY_INTERVAL.min(self.node.app().limits().heartbeat_interval)) => {}
-                        () = stop.cancelled() => {}
-                    }
-                    continue;
-                }
-                Err(refusal) => return self.fail(refusal.into()),
+            let checked = tokio::select! {
+                checked = self.authorized.check(&self.node) => checked,
+                () = stop.cancelled() => continue,
+            };
+            if let Err(refusal) = checked {
+                return self.fail(refusal.into());
             }
             self.visible.mark_unchanged();
             let events = tokio::select! {
@@ -163,13 +153,10 @@ impl<R: Rows> Feed<R> {
                 }
                 Err(problem) => return self.fail(problem),
             }
-            let limits = self.node.app().limits();
-            let pause = match self.node.is_revocable() {
-                true => limits.reauthorize_interval.saturating_sub(self.authorized.elapsed()),
-                false => limits.heartbeat_interval,
-            };
+            let heartbeat = self.node.app().limits().heartbeat_interval;
+            let pause = self.authorized.due(&self.node).map_or(heartbeat, |due| due.min(heartbeat));
             tokio::select! {
-                changed = timeout(pause.min(limits.heartbeat_interval), self.visible.changed()) => {
+                changed = timeout(pause, self.visible.changed()) => {
                     if matches!(changed, Ok(Err(_))) {
                         return None;
                     }
@@ -177,15 +164,6 @@ impl<R: Rows> Feed<R> {
                 () = stop.cancelled() => {}
             }
         }
-    }
-
-    /// Checks the permission again if the last check is too long ago.
-    async fn reauthorize(&mut self) -> Result<(), Refusal> {
-        if self.node.is_revocable() && self.authorized.elapsed() >= self.node.app().limits().reauthorize_interval {
-            self.node.reauthorize().await?;
-            self.authorized = Instant::now();
-        }
-        Ok(())
     }
 
     fn fail(&mut self, problem: Problem) -> Option<Vec<Event>> {

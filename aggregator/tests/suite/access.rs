@@ -1,6 +1,11 @@
 //! Authentication and authorization: 401, 403, 503, and no information about data that the caller may not read.
 
-use std::{io::Write as _, net::TcpStream, sync::Arc, time::Duration};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    sync::Arc,
+    time::Duration,
+};
 
 use chainscope_aggregator::{Config, NodeConfig, access::AccessConfig};
 use chainscope_proto::v1::{Record, record::Kind};
@@ -282,6 +287,36 @@ fn a_stream_ends_when_the_permission_is_withdrawn() {
     };
     assert!(last.starts_with("event: error\ndata: {") && last.contains("\"status\":403"), "{last}");
     assert_eq!(live.block(), None);
+}
+
+#[test]
+fn a_list_ends_when_the_permission_is_withdrawn() {
+    let (server, reviews) = guarded(|config| config.limits.reauthorize_interval = Duration::ZERO);
+    let mut agent = server.agent(&["a/x"]);
+    agent.batch("a/x", 0, messages(2500));
+    agent.wait_for("a/x", 2500);
+    let list = "/nodes/a/x/v2/p2p?limit=2500";
+    // Each page but the first is authorized: the list waits while it cannot be, and is complete when it can.
+    for is_withdrawn in [false, true] {
+        assert_eq!(server.get_as("alice-token", "/nodes/a/x/v2/p2p?limit=1").status, 200);
+        reviews.away(true);
+        let mut stream = TcpStream::connect(server.http()).unwrap();
+        write!(stream, "GET {list} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n").unwrap();
+        write!(stream, "authorization: Bearer alice-token\r\n\r\n").unwrap();
+        let requests = reviews.requests();
+        until_true("the second page is authorized", || reviews.requests() > requests);
+        if is_withdrawn {
+            reviews.revoke("alice");
+        }
+        reviews.away(false);
+        let mut response = Vec::new();
+        // Aborted: an error, or an end without the last chunk.
+        let end = stream.read_to_end(&mut response);
+        assert!(response.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&response));
+        let is_complete = end.is_ok() && response.ends_with(b"\r\n0\r\n\r\n");
+        let rows = response.windows(5).filter(|five| five == b"{\"id\"").count();
+        assert_eq!((is_complete, rows), if is_withdrawn { (false, 1000) } else { (true, 2500) });
+    }
 }
 
 #[test]

@@ -26,7 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{
     authenticate::authenticate,
-    request::{AuthorizedNode, AuthorizedNodes, OperationsAccess, OperationsListener, PinnedNode, SelectedNodes},
+    request::{
+        Authorized, AuthorizedNode, AuthorizedNodes, OperationsAccess, OperationsListener, PinnedNode, SelectedNodes,
+    },
 };
 use super::{in_flight::InFlight, problem::Problem};
 use crate::{
@@ -55,6 +57,8 @@ pub(crate) struct Services {
     pub(crate) pool: Arc<Pool>,
     /// Threads for summaries of many nodes, which may take long: messages are read meanwhile.
     pub(crate) summaries: Arc<Pool>,
+    /// The thread for metrics: readers of summaries cannot delay a scrape.
+    pub(crate) operations: Arc<Pool>,
     /// Threads for responses that are written while they are read from the store, at the client's pace.
     pub(crate) bulk: Arc<Pool>,
     /// Memory of responses.
@@ -133,9 +137,10 @@ impl App {
         self.read_on(&self.services.pool, job).await
     }
 
-    /// [`Self::read`] on a thread for summaries. A summary that takes too long is not the caller's fault.
+    /// [`Self::read`] on a thread of the given pool. A summary that takes too long is not the caller's fault.
     async fn summarise<T: Send + 'static>(
         &self,
+        pool: &Pool,
         job: impl FnOnce(&Store, &Budget) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Problem> {
         let summary = |store: &Store, budget: Budget| match job(store, &budget) {
@@ -143,7 +148,7 @@ impl App {
             result => result.map(Some),
         };
         let too_late = || Problem::busy("the summary of all nodes was not ready in time: ask for one by node_name");
-        self.read_on(&self.services.summaries, summary).await?.ok_or_else(too_late)
+        self.read_on(pool, summary).await?.ok_or_else(too_late)
     }
 
     async fn read_on<T: Send + 'static>(

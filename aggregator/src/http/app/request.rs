@@ -4,10 +4,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     marker::PhantomData,
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 use chainscope_store::{Budget, Error as StoreError, Store};
+use tokio::time::{Instant, sleep};
 
 use super::{App, authenticate::AuthContext, check_budget};
 use crate::{
@@ -27,6 +29,9 @@ use crate::{
     network::losses::LossStats,
     nodes::{NodeEntry, Nodes, ResolveError, check_name},
 };
+
+/// Time between two attempts to check the permission while the reviewer is unavailable.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum number of events of targets that a summary of all nodes reads, and of each node.
 const MAX_EVENTS: u64 = 20_000;
@@ -166,13 +171,43 @@ impl<P: AccessPolicy> AuthorizedNode<P> {
     }
 
     /// Whether the permission may be withdrawn while a response is sent.
-    pub(crate) fn is_revocable(&self) -> bool {
+    fn is_revocable(&self) -> bool {
         !self.app.services.access.is_open()
     }
 
     /// Authenticates and authorizes the caller again, without cached answers.
-    pub(crate) async fn reauthorize(&self) -> Result<(), Refusal> {
+    async fn reauthorize(&self) -> Result<(), Refusal> {
         self.app.services.access.reauthorize(self.auth.caller(), P::PERMISSION, &self.name).await
+    }
+}
+
+/// When the permission of the caller of a long response was checked.
+#[derive(Debug)]
+pub(crate) struct Authorized(Instant);
+
+impl Authorized {
+    /// The request was authorized.
+    pub(crate) fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Time until the next check; none if the permission cannot be withdrawn.
+    pub(crate) fn due<P: AccessPolicy>(&self, node: &AuthorizedNode<P>) -> Option<Duration> {
+        node.is_revocable().then(|| node.app().limits().reauthorize_interval.saturating_sub(self.0.elapsed()))
+    }
+
+    /// Checks the permission again if that is due. Waits while it cannot be checked.
+    pub(crate) async fn check<P: AccessPolicy>(&mut self, node: &AuthorizedNode<P>) -> Result<(), Refusal> {
+        if self.due(node).is_none_or(|due| !due.is_zero()) {
+            return Ok(());
+        }
+        while let Err(refusal) = node.reauthorize().await {
+            let Refusal::Unavailable(_) = refusal else { return Err(refusal) };
+            tracing::debug!(%refusal, "a response is suspended");
+            sleep(RETRY_INTERVAL.min(node.app().limits().heartbeat_interval)).await;
+        }
+        *self = Self::now();
+        Ok(())
     }
 }
 
@@ -276,7 +311,7 @@ impl<P: AccessPolicy> AuthorizedNodes<P> {
         Self: 'static,
     {
         let app = Arc::clone(&self.app);
-        app.summarise(move |store, budget| job(&self, store, budget)).await
+        app.summarise(&app.services.summaries, move |store, budget| job(&self, store, budget)).await
     }
 }
 
@@ -330,12 +365,12 @@ impl OperationsAccess {
         self.app.services.ingest.write_error()
     }
 
-    /// Reads the store on a thread for summaries. The job calls [`check_budget`] for each node.
+    /// Reads the store on the thread for metrics. The job calls [`check_budget`] for each node.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Self, &Store, &Budget) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Problem> {
         let access = self.clone();
-        self.app.summarise(move |store, budget| job(&access, store, budget)).await
+        self.app.summarise(&self.app.services.operations, move |store, budget| job(&access, store, budget)).await
     }
 }
