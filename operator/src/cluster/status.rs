@@ -9,7 +9,7 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 
 use super::{MANAGER, client::within_timeout, is_status};
 use crate::{
@@ -31,17 +31,20 @@ pub enum WriteOutcome {
     Failed,
 }
 
-/// Writes statuses; of several pending statuses of a node only the newest is written.
+/// Writes statuses; of several pending statuses of a node only the newest is written, after the write in flight: two requests
+/// may be stored in the other order.
 pub struct StatusWriter {
     client: Client,
     pending: BTreeMap<Key, StatusWrite>,
-    in_flight: JoinSet<(Key, WriteOutcome)>,
+    tasks: JoinSet<WriteOutcome>,
+    /// Nodes whose write is in flight.
+    in_flight: Vec<(task::Id, Key)>,
 }
 
 impl StatusWriter {
     /// Creates a writer without pending writes.
     pub fn new(client: Client) -> Self {
-        Self { client, pending: BTreeMap::new(), in_flight: JoinSet::new() }
+        Self { client, pending: BTreeMap::new(), tasks: JoinSet::new(), in_flight: Vec::new() }
     }
 
     /// Queues a status.
@@ -54,38 +57,47 @@ impl StatusWriter {
     pub fn clear(&mut self) {
         self.pending.clear();
         // Aborts the tasks of the old set.
-        self.in_flight = JoinSet::new();
+        self.tasks = JoinSet::new();
+        self.in_flight.clear();
     }
 
     /// Waits for the next write to complete. Pending while none is in flight.
     pub async fn next(&mut self) -> (Key, WriteOutcome) {
         loop {
-            match self.in_flight.join_next().await {
-                Some(Ok(done)) => {
-                    self.start_pending();
-                    return done;
+            let Some(done) = self.tasks.join_next_with_id().await else { return std::future::pending().await };
+            let id = done.as_ref().map_or_else(task::JoinError::id, |(id, _)| *id);
+            let at = self.in_flight.iter().position(|(task, _)| *task == id);
+            let key = at.map(|at| self.in_flight.swap_remove(at).1);
+            self.start_pending();
+            match done {
+                Ok((_, outcome)) => {
+                    if let Some(key) = key {
+                        return (key, outcome);
+                    }
                 }
                 // The status of the node is written again with its next change.
-                Some(Err(error)) => tracing::error!(%error, "a status write panicked"),
-                None => std::future::pending().await,
+                Err(error) => tracing::error!(%error, "a status write panicked"),
             }
         }
     }
 
     fn start_pending(&mut self) {
         while self.in_flight.len() < MAX_CONCURRENT_WRITES {
-            let Some((key, write)) = self.pending.pop_first() else { return };
+            let is_idle = |key: &&Key| !self.in_flight.iter().any(|(_, busy)| busy == *key);
+            let Some(key) = self.pending.keys().find(is_idle).cloned() else { return };
+            let Some(write) = self.pending.remove(&key) else { return };
             let client = self.client.clone();
-            self.in_flight.spawn(async move {
-                let outcome = match key.resource().0 {
+            let kind = key.resource().0;
+            let write = async move {
+                match kind {
                     NodeKind::TezosNode => apply::<TezosNode>(client, &write, &write.status).await,
                     NodeKind::NodeTrace => {
                         let status = NodeTraceStatus::from(write.status.clone());
                         apply::<NodeTrace>(client, &write, &status).await
                     }
-                };
-                (key, outcome)
-            });
+                }
+            };
+            self.in_flight.push((self.tasks.spawn(write).id(), key));
         }
     }
 }
@@ -134,6 +146,20 @@ mod tests {
         writer.add(write("a"));
         let outcome = timeout(Duration::from_mins(1), writer.next()).await.expect("a write without a timeout");
         assert_eq!(outcome, (Key::new("tezos", "a"), WriteOutcome::Failed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_of_one_node_follow_each_other() {
+        let (client, mut requests) = unanswered();
+        let mut writer = StatusWriter::new(client);
+        ["a", "a", "b"].into_iter().for_each(|name| writer.add(write(name)));
+        for _ in 0..2 {
+            requests.recv().await.unwrap();
+        }
+        assert!(requests.is_empty(), "the second of `a` waits for the first");
+        assert_eq!(writer.next().await.1, WriteOutcome::Failed, "by its timeout");
+        requests.recv().await.unwrap();
+        assert_eq!(writer.in_flight.len() + writer.pending.len(), 2, "`a` again, and `b`");
     }
 
     #[tokio::test(start_paused = true)]

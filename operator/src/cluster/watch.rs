@@ -101,7 +101,13 @@ async fn forward<K, T>(
 pub struct SecretWatches {
     client: Client,
     changes: mpsc::Sender<ObjectChange>,
-    watches: BTreeMap<Key, AbortHandle>,
+    watches: BTreeMap<Key, SecretWatch>,
+}
+
+struct SecretWatch {
+    /// For which reference it was started: one that is referenced again is read again.
+    reference: u64,
+    task: AbortHandle,
 }
 
 impl SecretWatches {
@@ -110,22 +116,29 @@ impl SecretWatches {
         Self { client, changes, watches: BTreeMap::new() }
     }
 
-    /// Starts and stops watches so that exactly `wanted` are watched.
-    pub fn set<'a>(&mut self, wanted: impl Iterator<Item = &'a Key>) {
+    /// Starts and stops watches so that exactly `wanted` are watched, each since its reference began.
+    pub fn set<'a>(&mut self, wanted: impl Iterator<Item = (&'a Key, u64)>) {
         let mut before = std::mem::take(&mut self.watches);
-        for key in wanted {
-            let watch = before.remove(key).unwrap_or_else(|| {
-                tokio::spawn(watch_secret(self.client.clone(), key.clone(), self.changes.clone())).abort_handle()
-            });
+        for (key, reference) in wanted {
+            let watch = match before.remove(key) {
+                Some(watch) if watch.reference == reference => watch,
+                other => {
+                    if let Some(watch) = other {
+                        watch.task.abort();
+                    }
+                    let watch = watch_secret(self.client.clone(), key.clone(), self.changes.clone());
+                    SecretWatch { reference, task: tokio::spawn(watch).abort_handle() }
+                }
+            };
             self.watches.insert(key.clone(), watch);
         }
-        before.into_values().for_each(|watch| watch.abort());
+        before.into_values().for_each(|watch| watch.task.abort());
     }
 }
 
 impl Drop for SecretWatches {
     fn drop(&mut self) {
-        self.watches.values().for_each(AbortHandle::abort);
+        self.watches.values().for_each(|watch| watch.task.abort());
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Reconciler {
     desired_changed: bool,
     /// Whether the set of referenced Secrets changed since it was last reported.
     secrets_changed: bool,
+    /// Secrets that were referenced so far.
+    references: u64,
     /// Nodes whose plan has to be computed.
     stale_plans: BTreeSet<Key>,
     /// Nodes whose status has to be computed.
@@ -79,8 +81,10 @@ impl Pod {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Secret {
+    /// Number of this reference to the Secret; its content is discarded with its last user.
+    reference: u64,
     input: SecretInput,
     users: BTreeSet<Key>,
 }
@@ -214,9 +218,9 @@ impl Reconciler {
         self.nodes.keys()
     }
 
-    /// Keys of the Secrets to watch.
-    pub fn secrets(&self) -> impl Iterator<Item = &Key> {
-        self.secrets.keys()
+    /// Keys of the Secrets to watch, and a number that changes when a Secret is to be read again.
+    pub fn secrets(&self) -> impl Iterator<Item = (&Key, u64)> {
+        self.secrets.iter().map(|(key, secret)| (key, secret.reference))
     }
 
     /// Whether a referenced Secret has not been read yet.

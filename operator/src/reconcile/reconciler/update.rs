@@ -100,11 +100,12 @@ impl Reconciler {
         }
         let Some(node) = self.nodes.get(key) else { return plan };
         let spec = node.input.spec.as_ref().ok().filter(|_| !node.input.deleting);
-        let changed = &mut self.secrets_changed;
+        let (changed, references) = (&mut self.secrets_changed, &mut self.references);
         let input = secret.map(|secret| {
             let entry = self.secrets.entry(secret).or_insert_with(|| {
                 *changed = true;
-                Secret::default()
+                *references += 1;
+                Secret { reference: *references, input: super::SecretInput::default(), users: BTreeSet::new() }
             });
             entry.users.insert(key.clone());
             &entry.input

@@ -20,6 +20,10 @@ fn identity(cluster: &TestCluster) -> &ProtoIdentity {
     cluster.observed("host-1", "u0").unwrap().identity.as_ref().unwrap()
 }
 
+fn secrets(cluster: &TestCluster) -> Vec<Key> {
+    cluster.reconciler.secrets().map(|(key, _)| key.clone()).collect()
+}
+
 fn peer_id(json: &[u8]) -> String {
     chainscope_tezos::Identity::from_json(json).unwrap().peer_id().to_string()
 }
@@ -27,7 +31,7 @@ fn peer_id(json: &[u8]) -> String {
 #[test]
 fn a_secret_is_awaited_and_its_rotation_emits_an_event() {
     let mut cluster = cluster();
-    assert_eq!(cluster.reconciler.secrets().cloned().collect::<Vec<_>>(), [key("id")]);
+    assert_eq!(secrets(&cluster), [key("id")]);
     assert!(cluster.reconciler.awaits_secrets());
     assert!(matches!(identity(&cluster), ProtoIdentity::IdentityMissing(_)));
 
@@ -107,9 +111,24 @@ fn a_secret_without_users_is_not_watched() {
     second.spec = node("second", 1, json!({ "identity": { "secretRef": { "name": "id2" } } })).spec;
     cluster.reconciler.apply_node(second);
     cluster.step();
-    assert_eq!(cluster.reconciler.secrets().cloned().collect::<Vec<_>>(), [key("id2")]);
+    assert_eq!(secrets(&cluster), [key("id2")]);
     cluster.reconciler.delete_node(&key("second"));
     assert_eq!(cluster.reconciler.secrets().count(), 0);
+}
+
+#[test]
+fn a_secret_that_is_referenced_again_is_read_again() {
+    let mut cluster = cluster();
+    cluster.reconciler.set_secret(&key("id"), secret("identity.json", ONE));
+    cluster.step();
+    let (_, before) = cluster.reconciler.secrets().next().unwrap();
+    // Deleted and created in one step, as after an interrupted watch.
+    cluster.reconciler.delete_node(&key("main"));
+    let again = node("main", 1, json!({ "identity": { "secretRef": { "name": "id" } } }));
+    cluster.reconciler.apply_node(again);
+    cluster.step();
+    assert!(cluster.reconciler.awaits_secrets(), "its content was discarded");
+    assert_ne!(cluster.reconciler.secrets().next().unwrap().1, before, "another reference");
 }
 
 #[test]
