@@ -1,6 +1,6 @@
 //! `chainscope connections`: the connections of a node.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, net::SocketAddr};
 
 use anyhow::Context as _;
 use bytesize::ByteSize;
@@ -121,8 +121,14 @@ fn admits(args: &ConnectionsArgs, Entry { key, connection, .. }: &Entry) -> bool
     args.range.period.until.is_none_or(|until| *key <= time::nanoseconds(until))
         && (states.is_empty() || states.iter().any(is_state))
         && args.connection.peer_id.as_ref().is_none_or(|id| *id == connection.peer_id)
-        && args.connection.remote.is_none_or(|remote| unmapped(&connection.remote_addr) == remote.to_string())
+        && args.connection.remote.is_none_or(|remote| is_same(&connection.remote_addr, remote))
         && args.connection.target.as_ref().is_none_or(|target| *target == connection.target)
+}
+
+/// Whether a socket is this one, either of which may have an IPv4 address or its IPv4-mapped form.
+fn is_same(socket: &str, other: SocketAddr) -> bool {
+    let canonical = |socket: SocketAddr| SocketAddr::new(socket.ip().to_canonical(), socket.port());
+    socket.parse().is_ok_and(|socket| canonical(socket) == canonical(other))
 }
 
 /// A socket, with an IPv4-mapped address as IPv4.

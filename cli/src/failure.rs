@@ -7,6 +7,7 @@ use std::{
 };
 
 use chainscope_agent::{Error as AgentError, ProbeError, latency::RecordError, trace::AttachError};
+use chainscope_hygiene::Escaped;
 
 /// What to do where the kernel does not permit eBPF programs, or where processes of other users cannot be read.
 const RIGHTS: &str =
@@ -105,6 +106,12 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     text
 }
 
+/// A message with each of its lines escaped.
+pub(crate) fn escaped(message: &str) -> String {
+    let lines: Vec<String> = message.lines().map(|line| Escaped(line).to_string()).collect();
+    lines.join("\n")
+}
+
 /// The exit code after an error.
 pub(crate) fn exit(error: &anyhow::Error) -> Exit {
     Failure::of(error).map_or(Exit::Error, |failure| failure.exit)
@@ -174,12 +181,17 @@ mod tests {
     use anyhow::Context as _;
     use chainscope_agent::{Error as AgentError, ProbeError, latency::RecordError, trace::AttachError};
 
-    use super::{Exit, Failure, exit, hint, of_file, of_parameter, of_probe, one_line, with_hint};
+    use super::{Exit, Failure, escaped, exit, hint, of_file, of_parameter, of_probe, one_line, with_hint};
 
     #[test]
     fn a_cause_that_a_message_repeats_is_shown_once() {
         let error = anyhow::anyhow!("line 1\nwrong\n").context("a.toml: line 1\nwrong\n").context("configuration");
         assert_eq!(one_line(&error), "configuration: a.toml: line 1\nwrong");
+    }
+
+    #[test]
+    fn lines_of_a_message_remain_and_what_they_contain_is_escaped() {
+        assert_eq!(escaped("a.toml: line 1\n  \u{1b}[2Jé\u{202e}\n"), "a.toml: line 1\n  \\u{1b}[2Jé\\u{202e}");
     }
 
     #[test]

@@ -58,9 +58,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if terminal::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {}", program::name(), failure::one_line(&error));
+            // Messages escape names of processes and servers themselves; this is the last defence.
+            eprintln!("{}: {}", program::name(), failure::escaped(&failure::one_line(&error)));
             if let Some(hint) = failure::hint(&error) {
-                eprintln!("hint: {hint}");
+                eprintln!("hint: {}", failure::escaped(hint));
             }
             ExitCode::from(failure::exit(&error).code())
         }

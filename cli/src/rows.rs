@@ -191,11 +191,13 @@ impl Source<'_> {
         self.api.events(self.stream, &self.query(&[("cursor", Some(next))]))
     }
 
-    /// Opens the stream again, until it succeeds or cannot.
+    /// Opens the stream again, until it succeeds or cannot. One that ended with its token is opened with a new one, if there
+    /// may be one.
     fn reopen(&self, next: &mut u64, lost: anyhow::Error) -> anyhow::Result<Events> {
+        let has_new_token = failure::status(&lost) == Some(401) && self.api.renew_token();
         let mut error = lost;
         for failures in 0.. {
-            if is_final(&error) {
+            if is_final(&error) && !(has_new_token && failures == 0) {
                 return Err(error);
             }
             if failures == 0 {
@@ -222,7 +224,12 @@ impl Source<'_> {
             terminal::note("the server has other records than before; all of them follow");
             *next = 0;
         } else if let Some(oldest) = oldest.filter(|oldest| *oldest > *next) {
-            terminal::note(&format!("{} records were evicted meanwhile and are missing here", oldest - *next));
+            if self.filters.is_empty() {
+                terminal::note(&format!("{} records were evicted meanwhile and are missing here", oldest - *next));
+            } else {
+                // The lost stream may have examined them: `next` is known of rows that match only.
+                terminal::note("records after the last one here were evicted meanwhile; matching ones may be missing");
+            }
         }
         Ok(())
     }

@@ -3,8 +3,9 @@
 //! The configuration contains paths of identities, never their contents; records and messages are left out.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{ErrorKind, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
 
@@ -35,7 +36,13 @@ const OTHER_FILE: [(ErrorKind, &str); 3] = [
 ];
 
 pub(crate) fn run(args: SupportBundleArgs) -> anyhow::Result<()> {
-    let file = File::create(&args.output)
+    // Configuration and log are not for other users of the machine.
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&args.output)
         .with_context(|| format!("cannot write {}", args.output.display()))
         .map_err(|error| failure::of_file(error, &OTHER_FILE))?;
     let mut bundle = Bundle { archive: Builder::new(GzEncoder::new(file, Compression::default())), notes: Vec::new() };

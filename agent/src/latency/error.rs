@@ -6,6 +6,7 @@ use std::{
 };
 
 use chainscope_functions::{Error as FileError, FindError};
+use chainscope_hygiene::Escaped;
 
 use super::Skipped;
 
@@ -20,7 +21,7 @@ pub enum RecordError {
     #[error("no process and no file to observe")]
     NoProgram,
     /// The file cannot be read.
-    #[error("{}: {cause}", .path.display())]
+    #[error("{}: {cause}", shown(.path))]
     File {
         /// Its path.
         path: PathBuf,
@@ -28,7 +29,7 @@ pub enum RecordError {
         cause: io::Error,
     },
     /// Its symbols cannot be read.
-    #[error("{}: {cause}", .path.display())]
+    #[error("{}: {cause}", shown(.path))]
     Symbols {
         /// Its path.
         path: PathBuf,
@@ -39,21 +40,21 @@ pub enum RecordError {
     #[error(transparent)]
     Find(#[from] FindError),
     /// The program is written in Go.
-    #[error("{}: a Go program, whose stacks move while a function runs: its functions cannot be timed", .0.display())]
+    #[error("{}: a Go program, whose stacks move while a function runs: its functions cannot be timed", shown(.0))]
     Go(PathBuf),
     /// The program is written in OCaml, with effects.
     #[error(
-        "{}: an OCaml program with effects, whose stacks move while a function runs: its functions cannot be timed", .0.display()
+        "{}: an OCaml program with effects, whose stacks move while a function runs: its functions cannot be timed", shown(.0)
     )]
     OcamlEffects(PathBuf),
     /// Return probes were demanded for a program that is written in OCaml.
     #[error(
         "{}: an OCaml program, which a return probe would crash in its next garbage collection: probe its exits by instruction",
-        .0.display()
+        shown(.0)
     )]
     OcamlReturns(PathBuf),
     /// The process has not mapped code of the file.
-    #[error("process {pid} has not loaded {}{}", .path.display(), elsewhere(.known.as_deref()))]
+    #[error("process {pid} has not loaded {}{}", shown(.path), elsewhere(.known.as_deref()))]
     NotMapped {
         /// Its id.
         pid: u32,
@@ -78,10 +79,47 @@ pub enum RecordError {
     Probe(#[from] chainscope_ebpf::Error),
 }
 
+/// A path, which the observed process may have chosen.
+fn shown(path: &Path) -> String {
+    Escaped(&path.to_string_lossy()).to_string()
+}
+
 fn elsewhere(known: Option<&Path>) -> String {
-    known.map(|known| format!(": it has loaded {}", known.display())).unwrap_or_default()
+    known.map(|known| format!(": it has loaded {}", shown(known))).unwrap_or_default()
 }
 
 fn reasons(skipped: &[Skipped]) -> String {
-    skipped.iter().map(|skipped| format!("; {}: {}", skipped.function, skipped.reason)).collect()
+    let reason = |skipped: &Skipped| format!("; {}: {}", Escaped(&skipped.function), Escaped(&skipped.reason));
+    skipped.iter().map(reason).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, path::PathBuf};
+
+    use chainscope_functions::Error as FileError;
+    use chainscope_hygiene::is_printable;
+
+    use super::{RecordError, Skipped};
+
+    #[test]
+    fn names_of_an_observed_process_do_not_control_a_terminal() {
+        let name = "/opt/\u{1b}]0;title\u{7}\u{202e}\n\u{9b}31m";
+        let escaped = "/opt/\\u{1b}]0;title\\u{7}\\u{202e}\\u{a}\\u{9b}31m";
+        let path = || PathBuf::from(name);
+        let skipped = Skipped { function: name.to_owned(), reason: format!("nearest: {name}") };
+        let errors = [
+            RecordError::File { path: path(), cause: io::ErrorKind::NotFound.into() },
+            RecordError::Symbols { path: path(), cause: FileError::Machine(183) },
+            RecordError::Go(path()),
+            RecordError::OcamlEffects(path()),
+            RecordError::OcamlReturns(path()),
+            RecordError::NotMapped { pid: 1, path: "/opt/other".into(), known: Some(path()) },
+            RecordError::NotMapped { pid: 1, path: path(), known: None },
+            RecordError::Nothing(vec![skipped]),
+        ];
+        for error in errors.map(|error| error.to_string()) {
+            assert!(error.chars().all(is_printable) && error.contains(escaped), "{error:?}");
+        }
+    }
 }

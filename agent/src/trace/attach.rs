@@ -1,6 +1,10 @@
 //! Chooses what to attach to: tracepoints by name. `follow` has the files.
 
-use std::{fmt, io, path::PathBuf, sync::Arc};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use chainscope_ebpf::{
     Error as ProbeError,
@@ -71,7 +75,7 @@ pub enum AttachError {
     #[error(transparent)]
     Reader(#[from] crate::Error),
     /// The file cannot be read.
-    #[error("{}: {cause}", .path.display())]
+    #[error("{}: {cause}", shown(.path))]
     File {
         /// Its path.
         path: PathBuf,
@@ -107,10 +111,15 @@ impl AttachError {
     }
 }
 
+/// A path, which the observed process may have chosen.
+fn shown(path: &Path) -> String {
+    Escaped(&path.to_string_lossy()).to_string()
+}
+
 fn reasons(skipped: &[Skipped]) -> String {
-    let reasons = skipped
-        .iter()
-        .map(|skipped| format!("; {} at {:#x}: {}", skipped.tracepoint, skipped.location, skipped.reason));
+    let reasons = skipped.iter().map(|Skipped { tracepoint, location, reason, .. }| {
+        format!("; {} at {location:#x}: {}", Escaped(tracepoint), Escaped(reason))
+    });
     reasons.collect()
 }
 
@@ -238,4 +247,31 @@ fn point(location: &Location, attachment: &Attachment, max_payload: u64) -> Resu
     };
     let kinds = attachment.arguments.iter().map(|argument| fetch_of(argument.meaning.kind, max_payload));
     Ok(trace::Location { offset, semaphore, arguments: location.arguments.iter().cloned().zip(kinds).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use chainscope_hygiene::is_printable;
+
+    use super::{AttachError, Skipped};
+
+    #[test]
+    fn names_of_an_observed_process_do_not_control_a_terminal() {
+        let name = "net\u{1b}]0;title\u{7}:\u{202e}sent\n";
+        let escaped = "net\\u{1b}]0;title\\u{7}:\\u{202e}sent\\u{a}";
+        let skipped = Skipped {
+            tracepoint: name.to_owned(),
+            file: format!("/opt/{name}"),
+            location: 0x1000,
+            reason: format!("{name} is in no executable segment"),
+        };
+        let note = skipped.to_string();
+        let nothing = AttachError::Nothing { patterns: vec!["net:*".to_owned()], skipped: vec![skipped] }.to_string();
+        let file = AttachError::File { path: name.into(), cause: io::ErrorKind::NotFound.into() }.to_string();
+        for text in [note, nothing, file] {
+            assert!(text.chars().all(is_printable) && text.contains(escaped), "{text:?}");
+        }
+    }
 }

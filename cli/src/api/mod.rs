@@ -117,6 +117,11 @@ impl Api {
         self.parse(path, &text)
     }
 
+    /// Makes the next request use a token newer than the one that a stream ended with; returns whether there may be one.
+    pub(crate) fn renew_token(&self) -> bool {
+        self.token.renew()
+    }
+
     /// Opens a stream of server-sent events.
     pub(crate) fn events(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<Events> {
         Ok(Events::new(self.get(path, query)?))

@@ -39,4 +39,11 @@ impl Token {
             Self::None | Self::Fixed(_) | Self::File(_) => false,
         }
     }
+
+    /// Makes the next call of [`Token::get`] return a token newer than the one that has expired; returns whether there may be
+    /// one.
+    pub(super) fn renew(&self) -> bool {
+        // Its file is read again in any case.
+        matches!(self, Self::File(_)) || self.expire()
+    }
 }

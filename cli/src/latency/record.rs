@@ -147,11 +147,8 @@ fn danger(hazard: Hazard) -> &'static str {
 /// Says what is timed, what that costs, and what is left out.
 fn show(plan: &Plan) {
     let exits = if plan.has_return_probes { "return probes" } else { "instructions" };
-    terminal::note(&format!(
-        "{} functions of {}; exits by {exits}",
-        plan.functions.len(),
-        plan.program.path().display()
-    ));
+    let path = plan.program.path().to_string_lossy();
+    terminal::note(&format!("{} functions of {}; exits by {exits}", plan.functions.len(), Escaped(&path)));
     if let Some(hazard) = plan.hazard.filter(|_| plan.has_return_probes) {
         terminal::note(&format!("warning: {}", danger(hazard)));
     }
@@ -174,7 +171,8 @@ fn show(plan: &Plan) {
 
 fn show_skipped(skipped: &[Skipped]) {
     for skipped in skipped {
-        terminal::note(&format!("  {} is not timed: {}", Escaped(&skipped.function), skipped.reason));
+        let (function, reason) = (Escaped(&skipped.function), Escaped(&skipped.reason));
+        terminal::note(&format!("  {function} is not timed: {reason}"));
     }
 }
 

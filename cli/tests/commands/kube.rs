@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     chainscope,
+    fake::Fake,
     server::{Server, logged},
     tls::write_certificates,
 };
@@ -55,11 +56,15 @@ impl Cluster {
         cluster.write("issued", "5ecret\n5ecret\n");
         cluster.write("objects", &objects(&["--api-tls", "--auth=kubernetes"]).to_string());
         cluster.write("kubeconfig", &kubeconfig(&json!({"token": "5ecret"})).to_string());
-        let port = cluster.server.url().rsplit_once(':').expect("a port").1.to_owned();
-        let script = KUBECTL.replace("FOLDER", &cluster.folder.path().display().to_string()).replace("PORT", &port);
         fs::create_dir(cluster.folder.path().join("bin")).expect("made");
-        program::script(&cluster.folder.path().join("bin/kubectl"), &script);
+        cluster.forward_to(&cluster.port());
         cluster
+    }
+
+    /// Makes `kubectl port-forward` reach the server at this port.
+    fn forward_to(&self, port: &str) {
+        let script = KUBECTL.replace("FOLDER", &self.folder.path().display().to_string()).replace("PORT", port);
+        program::script(&self.folder.path().join("bin/kubectl"), &script);
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -180,6 +185,24 @@ fn an_expired_token_is_requested_again() {
     cluster.write("issued", "expired\nexpired\n");
     let error = cluster.refusal(&["nodes", "--service-account", "reader"]);
     assert!(error.contains("401"), "{error}");
+}
+
+#[test]
+fn a_stream_that_ends_with_its_token_goes_on_with_a_new_one() {
+    let cluster = Cluster::start();
+    let server = Fake::with_expiring_token(|| ());
+    cluster.forward_to(server.url.rsplit_once(':').expect("a port").1);
+    cluster.write("objects", &objects(&["--auth=kubernetes"]).to_string());
+    cluster.write("issued", "old\nnew\n");
+    let output = cluster.output(&["logs", "-f", "--service-account", "reader", "-o", "jsonl"]);
+    let rows: Vec<Value> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    let ids: Vec<&Value> = rows.iter().map(|row| &row["id"]).collect();
+    assert_eq!(ids, [1, 2], "{output:?}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains(": the token has expired; reconnecting\nreconnected\n"), "{errors}");
+    assert!(errors.contains("chainscope: the server ended the stream: the end\n"), "{errors}");
+    assert_eq!(cluster.calls().iter().filter(|call| call.starts_with("create token reader ")).count(), 2);
 }
 
 #[test]

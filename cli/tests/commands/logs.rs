@@ -1,55 +1,23 @@
 //! `chainscope logs`.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    net::TcpListener,
-    process::{Child, Stdio},
-    sync::{Arc, Mutex},
-    thread,
+    fs,
+    io::{BufRead as _, BufReader},
+    process::{Child, Output, Stdio},
+    sync::Mutex,
 };
 
 use chainscope_proto::v1::{LogLevel, Record};
 use serde_json::{Value, json};
 
 use crate::{
-    chainscope, refusal,
+    chainscope,
+    fake::{Fake, event, row},
+    refusal,
     server::{Server, TIME, logged},
     stdout,
     tmux::Terminal,
 };
-
-/// A server that answers each request by its path and query, and remembers them.
-struct Fake {
-    url: String,
-    requests: Arc<Mutex<Vec<String>>>,
-}
-
-impl Fake {
-    fn start(answer: impl Fn(&str) -> (&'static str, String) + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("its address"));
-        let requests = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&requests);
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.expect("a connection");
-                let lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
-                let head: Vec<String> =
-                    lines.map(|line| line.expect("a line")).take_while(|line| !line.is_empty()).collect();
-                let target = head[0].split(' ').nth(1).expect("a target").to_owned();
-                let (status, body) = answer(&target);
-                seen.lock().expect("not poisoned").push(target);
-                // The client may have exited.
-                let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}");
-            }
-        });
-        Self { url, requests }
-    }
-
-    fn requests(&self) -> Vec<String> {
-        self.requests.lock().expect("not poisoned").clone()
-    }
-}
 
 #[test]
 fn each_flag_is_a_parameter_of_the_request() {
@@ -77,11 +45,7 @@ fn each_flag_is_a_parameter_of_the_request() {
 
 #[test]
 fn what_is_logged_between_the_list_and_the_stream_is_not_missed() {
-    let row = |id: u64| {
-        json!({"id": id, "level": "Info", "timestamp": TIME, "section": "", "message": format!("line {id}")})
-            .to_string()
-    };
-    let server = Fake::start(move |target| match target {
+    let server = Fake::start(|target| match target {
         "/v2/log?limit=1&direction=backward" => ("200 OK", format!("[{}]", row(41))),
         "/v2/log?log_level=error&limit=100" => ("200 OK", "[]".to_owned()),
         "/v2/log/stream?log_level=error&cursor=42" => {
@@ -180,14 +144,12 @@ fn a_followed_log_continues_where_the_list_ends() {
     follow.wait().expect("it ends");
 }
 
-#[test]
-fn records_that_are_new_or_gone_after_a_reconnect_are_named() {
-    let row =
-        |id: u64| json!({"id": id, "level": "Info", "timestamp": TIME, "section": "", "message": format!("line {id}")});
-    let event = move |id: u64| format!("id: {id}\ndata: {}\n\n", row(id));
-    // The first stream ends after row 1; then rows 2 to 4 were evicted; then the server has lost all records.
-    let state = Arc::new(Mutex::new(0));
-    let server = Fake::start(move |target| {
+/// A log whose first stream ends after row 1; then rows 2 to 4 were evicted; then the server has lost all records. It has the
+/// same rows with the filter `--level info` as without it.
+fn server_that_loses_records() -> Fake {
+    let state = Mutex::new(0);
+    Fake::start(move |target| {
+        let target = target.replace("log_level=info&", "");
         let mut streams = state.lock().expect("not poisoned");
         let (oldest, newest) = [(0, 0), (5, 6), (0, 0)][*streams];
         let list = |id: u64| ("200 OK", format!("[{}]", row(id)));
@@ -201,7 +163,7 @@ fn records_that_are_new_or_gone_after_a_reconnect_are_named() {
             return ("200 OK", "[]".to_owned());
         }
         *streams += 1;
-        match target {
+        match target.as_str() {
             "/v2/log/stream?cursor=1" => ("200 OK", event(1)),
             "/v2/log/stream?cursor=2" => ("200 OK", event(5) + &event(6)),
             "/v2/log/stream?cursor=0" => {
@@ -210,15 +172,25 @@ fn records_that_are_new_or_gone_after_a_reconnect_are_named() {
             }
             other => ("404 Not Found", other.to_owned()),
         }
-    });
+    })
+}
+
+/// The numbers of the rows that were shown, and the lines of standard error.
+fn shown(output: &Output) -> (Vec<u64>, Vec<String>) {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let number = |line: &str| line.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number");
+    (text(&output.stdout).lines().map(number).collect(), text(&output.stderr).lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn records_that_are_new_or_gone_after_a_reconnect_are_named() {
+    let server = server_that_loses_records();
     let output = chainscope(&["logs", "-f", "--api", &server.url]).output().expect("it starts");
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    let shown: Vec<_> = shown.lines().map(|line| line.rsplit(' ').next().expect("a number")).collect();
-    assert_eq!(shown, ["1", "5", "6", "0"]);
+    let (rows, errors) = shown(&output);
+    assert_eq!(rows, [1, 5, 6, 0]);
     let lost = "connection lost: the server ended the stream; reconnecting";
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(
-        errors.lines().collect::<Vec<_>>(),
+        errors,
         [
             lost,
             "3 records were evicted meanwhile and are missing here",
@@ -230,6 +202,68 @@ fn records_that_are_new_or_gone_after_a_reconnect_are_named() {
             "hint: --api is the URL of a Chainscope API, without a path or with /nodes/NAME",
         ]
     );
+}
+
+#[test]
+fn with_a_filter_evicted_records_are_not_claimed_to_be_missing() {
+    let server = server_that_loses_records();
+    let output = chainscope(&["logs", "-f", "--level", "info", "--api", &server.url]).output().expect("it starts");
+    let (rows, errors) = shown(&output);
+    assert_eq!(rows, [1, 5, 6, 0]);
+    assert_eq!(
+        errors[..3],
+        [
+            "connection lost: the server ended the stream; reconnecting",
+            "records after the last one here were evicted meanwhile; matching ones may be missing",
+            "reconnected",
+        ]
+    );
+}
+
+#[test]
+fn a_stream_that_ends_with_its_token_goes_on_with_the_one_that_its_file_has_then() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("token");
+    fs::write(&file, "old\n").expect("written");
+    let renewed = file.clone();
+    let server = Fake::with_expiring_token(move || fs::write(&renewed, "new\n").expect("written"));
+    let file = file.to_str().expect("UTF-8");
+    let output = chainscope(&["logs", "-f", "--api", &server.url, "--token-file", file]).output().expect("it starts");
+    let (rows, errors) = shown(&output);
+    assert_eq!(rows, [1, 2], "{errors:#?}");
+    assert_eq!(
+        errors[..3],
+        [
+            "connection lost: the server ended the stream: the token has expired; reconnecting",
+            "reconnected",
+            "chainscope: the server ended the stream: the end",
+        ]
+    );
+    let requests = server.requests();
+    let streams: Vec<_> = requests.iter().filter(|target| target.starts_with("/v2/log/stream")).collect();
+    assert_eq!(streams, ["/v2/log/stream?cursor=1", "/v2/log/stream?cursor=2"]);
+}
+
+#[test]
+fn a_token_that_has_expired_and_is_not_renewed_is_refused() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("token");
+    fs::write(&file, "old\n").expect("written");
+    let file = file.to_str().expect("UTF-8");
+    // The file is read again, once; a token of the command line cannot change.
+    for (token, requests, error) in [
+        (["--token-file", file], 4, ": 401 Unauthorized: not a valid token"),
+        (["--token", "old"], 3, "chainscope: the server ended the stream: the token has expired"),
+    ] {
+        let server = Fake::with_expiring_token(|| ());
+        let output = chainscope(&[&["logs", "-f", "--api", &server.url], &token[..]].concat()).output();
+        let output = output.expect("it starts");
+        let (rows, errors) = shown(&output);
+        assert_eq!((rows.as_slice(), output.status.code()), (&[1][..], Some(2)), "{errors:#?}");
+        let [.., last, hint] = errors.as_slice() else { panic!("{errors:#?}") };
+        assert!(last.ends_with(error) && hint.starts_with("hint: --token-file"), "{errors:#?}");
+        assert_eq!(server.requests().len(), requests, "{:#?}", server.requests());
+    }
 }
 
 #[test]

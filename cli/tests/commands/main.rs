@@ -1,6 +1,8 @@
 //! The commands that request from an aggregator, as a user runs them.
 
+mod connections;
 mod db;
+mod fake;
 mod kube;
 mod latency;
 mod latency_snapshots;
@@ -10,6 +12,7 @@ mod logs;
 mod messages;
 mod server;
 mod snapshots;
+mod support_bundle;
 mod tls;
 mod tmux;
 mod trace;
@@ -42,6 +45,17 @@ fn refusal_with(code: i32, arguments: &[&str]) -> String {
     let error = String::from_utf8(stderr).expect("UTF-8");
     assert_eq!((status.code(), stdout.as_slice()), (Some(code), &b""[..]), "{arguments:?}: {error}");
     error
+}
+
+#[test]
+fn an_error_does_not_control_the_terminal() {
+    let name = "no\u{1b}]0;title\u{7}\u{202e}.db";
+    let error = refusal_with(2, &["latency", "--db", name, "list"]);
+    assert!(
+        error.starts_with("chainscope: no\\u{1b}]0;title\\u{7}\\u{202e}.db: no such file of runs\nhint: "),
+        "{error}"
+    );
+    assert!(error.lines().all(|line| line.chars().all(chainscope_hygiene::is_printable)), "{error:?}");
 }
 
 #[test]

@@ -19,8 +19,13 @@ struct Workload(Child);
 
 impl Workload {
     fn start(folder: &Path) -> Self {
+        Self::start_as(folder, "workload")
+    }
+
+    /// Starts it from a file of this name.
+    fn start_as(folder: &Path, name: &str) -> Self {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testing/programs/latency_plain.c");
-        let program = compile("gcc", &source, folder, "workload", &["-O2", "-pthread"]);
+        let program = compile("gcc", &source, folder, name, &["-O2", "-pthread"]);
         Self(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }
 
@@ -224,4 +229,24 @@ fn nothing_is_recorded_of_names_that_do_not_exist_and_of_ended_processes() {
     refused(&["-p", &format!("{pid}="), "-f", "plain_nap"], "no tag after =");
     refused(&["-p", &pid, "-p", "4194303=gone", "-f", "plain_nap"], "there is no process 4194303");
     assert!(!db.exists(), "a run that was not recorded");
+}
+
+#[test]
+fn the_name_of_an_executable_does_not_control_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let workload = Workload::start_as(folder.path(), "work\u{1b}]0;title\u{7}\u{202e}");
+    let pid = workload.0.id().to_string();
+    let record = |arguments: &[&str]| {
+        let mut command = latency(&folder.path().join("latency.db"));
+        let output = command.args(["record", "-p", &pid, "--plan"]).args(arguments).output().unwrap();
+        let notes = String::from_utf8(output.stderr).unwrap();
+        assert!(notes.lines().all(|line| line.chars().all(chainscope_hygiene::is_printable)), "{notes:?}");
+        (output.status.success(), notes)
+    };
+    let (is_planned, notes) = record(&["-f", "plain_nap"]);
+    assert!(is_planned && notes.contains("/work\\u{1b}]0;title\\u{7}\\u{202e}; exits by "), "{notes}");
+    // The error names the file that it has instead.
+    let other = folder.path().join("other/work\u{1b}]0;title\u{7}\u{202e}");
+    let (is_planned, error) = record(&["-f", "plain_nap", "--exe", other.to_str().unwrap()]);
+    assert!(!is_planned && error.contains(": it has loaded "), "{error}");
 }
