@@ -1,6 +1,6 @@
 //! Memory at 5,000 messages a second stays flat and bounded: 15 seconds' messages in `make test`, those of 5 minutes in `make soak`.
 //!
-//! The store's block cache and write buffers fill slowly up to their configured limits and are measured separately.
+//! The store's block cache fills slowly up to its configured limit and is measured separately.
 
 use std::time::Instant;
 
@@ -16,6 +16,8 @@ const RATE: u64 = 5_000;
 const MAX_RESIDENT: u64 = (150 + 150) << 20;
 /// `StoreOptions::block_cache_bytes` and the overhead of the cache.
 const MAX_CACHE: u64 = 70 << 20;
+/// What the allocator may take in addition while a machine with other work lets queues grow for a moment.
+const ALLOWANCE: u64 = 3 << 20;
 /// Samples of the memory, after equal numbers of messages.
 const SAMPLES: u64 = 30;
 
@@ -54,8 +56,12 @@ fn memory_is_flat_at_5000_messages_a_second() {
     let mib = |bytes: u64| bytes >> 20;
     assert!(samples.iter().all(|sample| sample.block_cache <= MAX_CACHE), "{samples:?}");
     let without_cache = |sample: &Sample| sample.resident.saturating_sub(sample.block_cache);
-    // The ring buffer is no anonymous memory; its pages become resident with their first use.
-    let own = |sample: &Sample| sample.anonymous.saturating_sub(sample.block_cache + sample.write_buffers);
+    // The ring buffer is no anonymous memory; its pages become resident with their first use. The allocator keeps what write
+    // buffers free, so that their size at one moment says nothing: the greatest of a third of the time has full ones.
+    let own = |samples: &[Sample]| {
+        let own = samples.iter().map(|sample| sample.anonymous.saturating_sub(sample.block_cache));
+        own.max().expect("a sample")
+    };
     let most = samples.iter().map(without_cache).max().expect("a sample");
     let (third, last) = (&samples[samples.len() / 3], &samples[samples.len() - 1]);
     eprintln!(
@@ -69,9 +75,10 @@ fn memory_is_flat_at_5000_messages_a_second() {
     );
     assert_eq!((account.bytes_dropped, account.messages_dropped), (0, 0), "{account:?}");
     assert!(most <= MAX_RESIDENT, "{} MiB", mib(most));
-    // Nothing but the block cache and the write buffers grows.
-    let (third, last) = (own(third), own(last));
-    assert!(last <= third + third / 10, "{} MiB became {} MiB: {samples:?}", mib(third), mib(last));
+    // Nothing but the block cache grows.
+    let (middle, last) =
+        (own(&samples[samples.len() / 3..samples.len() * 2 / 3]), own(&samples[samples.len() * 2 / 3..]));
+    assert!(last <= middle + middle / 10 + ALLOWANCE, "{} MiB became {} MiB: {samples:?}", mib(middle), mib(last));
 }
 
 /// Memory in bytes.
@@ -80,7 +87,6 @@ struct Sample {
     resident: u64,
     anonymous: u64,
     block_cache: u64,
-    write_buffers: u64,
 }
 
 impl Sample {
@@ -94,7 +100,6 @@ impl Sample {
             value.parse().expect("a number")
         };
         let block_cache = metric("chainscope_store_block_cache_bytes");
-        let write_buffers = metric("chainscope_store_write_buffer_bytes");
-        Self { block_cache, write_buffers, ..Self::default() }
+        Self { block_cache, ..Self::default() }
     }
 }
