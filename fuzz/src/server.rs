@@ -117,14 +117,24 @@ impl Server {
     /// Status and body of a response. A live stream has no end: its body is not read, and its connection closed.
     pub fn get(&self, target: &str) -> (u16, String) {
         let Some(running) = &self.running else { return (0, String::new()) };
-        let mut response =
-            self.client.get(format!("http://{}{target}", running.http_addr())).call().expect("a response");
+        let url = format!("http://{}{target}", running.http_addr());
+        loop {
+            match self.try_get(&url) {
+                // By the alarm with which libFuzzer limits the time of an input.
+                Err(ureq::Error::Io(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                response => return response.expect("a response"),
+            }
+        }
+    }
+
+    fn try_get(&self, url: &str) -> Result<(u16, String), ureq::Error> {
+        let mut response = self.client.get(url).call()?;
         let status = response.status().as_u16();
         if response.body().mime_type() == Some("text/event-stream") {
-            return (status, String::new());
+            return Ok((status, String::new()));
         }
-        let body = response.body_mut().read_to_vec().expect("its body");
-        (status, String::from_utf8_lossy(&body).into_owned())
+        let body = response.body_mut().read_to_vec()?;
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 }
 

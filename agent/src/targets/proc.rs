@@ -18,6 +18,9 @@ use procfs::{
 
 use super::{ContainerId, ContainerLocation, ProcessFacts, entry_match::owner};
 
+/// Descriptors that are read of a process, those with the lowest numbers. Nodes have some hundreds; a process may have a
+/// million, and discovery would wait for each of its executions.
+const MAX_DESCRIPTORS: usize = 16_384;
 /// Bytes of a command line that are read for its first argument.
 const MAX_ARGUMENT: u64 = 4096;
 /// Bytes of a command line or an environment that are read: a process can make both as long as it wants.
@@ -83,7 +86,7 @@ impl Proc {
     pub(crate) fn facts(&self, pid: u32, argument: &ReadArgument<'_>) -> Option<ProcessFacts> {
         let process = self.open(pid)?;
         let mut facts = self.brief(&process, argument)?;
-        let held: BTreeSet<u64> = socket_inodes(&process).unwrap_or_default().into_iter().collect();
+        let held: BTreeSet<u64> = socket_inodes(&process, MAX_DESCRIPTORS).unwrap_or_default().into_iter().collect();
         if !held.is_empty() {
             facts.listens = tcp_entries(&process)
                 .iter()
@@ -180,7 +183,7 @@ impl Proc {
         for (process, facts) in &processes {
             let Some(process) = process else { continue };
             let Some(inodes) = listening.get(&facts.netns).filter(|inodes| !inodes.is_empty()) else { continue };
-            for inode in socket_inodes(process).unwrap_or_default() {
+            for inode in socket_inodes(process, MAX_DESCRIPTORS).unwrap_or_default() {
                 if inodes.contains_key(&inode) {
                     holders.entry(inode).or_default().push((facts.pid, facts.start));
                 }
@@ -246,9 +249,11 @@ pub(crate) fn netns_inode(path: &Path) -> Option<u32> {
     u32::try_from(fs::metadata(path).ok()?.ino()).ok()
 }
 
-fn socket_inodes(process: &Process) -> ProcResult<Vec<u64>> {
+/// The sockets among the first `max` descriptors, in the order of their numbers.
+fn socket_inodes(process: &Process, max: usize) -> ProcResult<Vec<u64>> {
     Ok(process
         .fd()?
+        .take(max)
         .flatten()
         .filter_map(|fd| match fd.target {
             FDTarget::Socket(inode) => Some(inode),
@@ -281,6 +286,16 @@ mod tests {
         assert_eq!(Some(alone.start), proc.start_of(me));
         assert_eq!(Some(alone.netns), netns_inode(Path::new("/proc/self/ns/net")));
         assert!(proc.sockets(me).iter().any(|socket| socket.is_listening && socket.local.port() == port));
+    }
+
+    #[test]
+    fn descriptors_beyond_the_maximum_are_not_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let inode = rustix::fs::fstat(&listener).unwrap().st_ino;
+        let process = Proc::default().open(std::process::id()).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&listener).unsigned_abs() as usize;
+        assert!(socket_inodes(&process, number + 1).unwrap().contains(&inode));
+        assert!(!socket_inodes(&process, 1).unwrap().contains(&inode));
     }
 
     /// Counts what is read of an endless file.
