@@ -345,7 +345,7 @@ fn searches_of_many_sessions_stay_within_the_budget_of_their_target_and_leave_ot
     let mut pair = pair(None, Limits::default(), "TEZOS");
     let mut generator = Generator::new(9);
     let garbage: Vec<u8> = (0..64 << 10).map(|_| generator.below(256) as u8).collect();
-    let mut captured = 0;
+    let (mut captured, mut slowed) = (0, 0);
     for _ in 0..200 {
         let mut recorder = sharing(&pair, None, &hostile);
         for direction in [Direction::Sent, Direction::Received] {
@@ -357,10 +357,14 @@ fn searches_of_many_sessions_stay_within_the_budget_of_their_target_and_leave_ot
         let stats = recorder.conversation.stats();
         assert_eq!((stats.pending, stats.skipped), (0, 2 * garbage.len() as u64));
         captured += stats.captured;
+        slowed +=
+            usize::from(recorder.comments().iter().any(|comment| comment.ends_with("its processing budget is spent")));
         let spent = hostile.search_units();
         assert!(spent <= TARGET_UNITS + captured / 16 + 2_000, "{spent}");
     }
     assert!(hostile.search_units() > TARGET_UNITS - 100_000, "the attack does not use the budget up");
+    // Ten of them use up what the target may spend at once.
+    assert!(slowed > 150, "{slowed} sessions");
     assert_eq!((other.search_units(), all.search_units()), (0, 0));
 
     // A gap of another target's session, and of the same target's after some seconds.
