@@ -7,6 +7,7 @@ mod protect;
 
 use std::{
     fmt::{self, Write as _},
+    path::Path,
     sync::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
@@ -78,6 +79,12 @@ pub struct Escaped<'a>(pub &'a str);
 /// Like [`Escaped`], truncated to 200 characters: for log lines and error messages.
 #[derive(Debug, Clone, Copy)]
 pub struct EscapedTruncated<'a>(pub &'a str);
+
+/// A path that another process may have chosen, [escaped](Escaped).
+#[must_use]
+pub fn escaped_path(path: &Path) -> String {
+    Escaped(&path.to_string_lossy()).to_string()
+}
 
 /// Displays untrusted JSON with characters that are not [printable](is_printable) escaped as `\uXXXX`: the same JSON.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use chainscope_functions::{Error as FileError, FindError};
-use chainscope_hygiene::Escaped;
+use chainscope_hygiene::{Escaped, escaped_path};
 
 use super::Skipped;
 
@@ -21,7 +21,7 @@ pub enum RecordError {
     #[error("no process and no file to observe")]
     NoProgram,
     /// The file cannot be read.
-    #[error("{}: {cause}", shown(.path))]
+    #[error("{}: {cause}", escaped_path(.path))]
     File {
         /// Its path.
         path: PathBuf,
@@ -29,7 +29,7 @@ pub enum RecordError {
         cause: io::Error,
     },
     /// Its symbols cannot be read.
-    #[error("{}: {cause}", shown(.path))]
+    #[error("{}: {cause}", escaped_path(.path))]
     Symbols {
         /// Its path.
         path: PathBuf,
@@ -40,21 +40,21 @@ pub enum RecordError {
     #[error(transparent)]
     Find(#[from] FindError),
     /// The program is written in Go.
-    #[error("{}: a Go program, whose stacks move while a function runs: its functions cannot be timed", shown(.0))]
+    #[error("{}: a Go program, whose stacks move while a function runs: its functions cannot be timed", escaped_path(.0))]
     Go(PathBuf),
     /// The program is written in OCaml, with effects.
     #[error(
-        "{}: an OCaml program with effects, whose stacks move while a function runs: its functions cannot be timed", shown(.0)
+        "{}: an OCaml program with effects, whose stacks move while a function runs: its functions cannot be timed", escaped_path(.0)
     )]
     OcamlEffects(PathBuf),
     /// Return probes were demanded for a program that is written in OCaml.
     #[error(
         "{}: an OCaml program, which a return probe would crash in its next garbage collection: probe its exits by instruction",
-        shown(.0)
+        escaped_path(.0)
     )]
     OcamlReturns(PathBuf),
     /// The process has not mapped code of the file.
-    #[error("process {pid} has not loaded {}{}", shown(.path), elsewhere(.known.as_deref()))]
+    #[error("process {pid} has not loaded {}{}", escaped_path(.path), elsewhere(.known.as_deref()))]
     NotMapped {
         /// Its id.
         pid: u32,
@@ -79,13 +79,8 @@ pub enum RecordError {
     Probe(#[from] chainscope_ebpf::Error),
 }
 
-/// A path, which the observed process may have chosen.
-fn shown(path: &Path) -> String {
-    Escaped(&path.to_string_lossy()).to_string()
-}
-
 fn elsewhere(known: Option<&Path>) -> String {
-    known.map(|known| format!(": it has loaded {}", shown(known))).unwrap_or_default()
+    known.map(|known| format!(": it has loaded {}", escaped_path(known))).unwrap_or_default()
 }
 
 fn reasons(skipped: &[Skipped]) -> String {

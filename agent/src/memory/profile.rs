@@ -17,7 +17,7 @@ use std::{
 };
 
 use chainscope_ebpf::memory::{Health, Kind, MappingKind, Resident, TargetReading};
-use chainscope_hygiene::Escaped;
+use chainscope_hygiene::{Escaped, escaped_path};
 use chainscope_proto::v1::{
     MemoryAck, MemoryKind, MemoryKindTotals, MemoryMapping, MemoryState, MemoryTarget, MemoryTotals, ReasonCount,
 };
@@ -380,7 +380,7 @@ fn name_of(mapping: &MappingKind) -> String {
         MappingKind::Heap => "[heap]".to_owned(),
         MappingKind::Stack => "[stack]".to_owned(),
         MappingKind::Anonymous => "[anon]".to_owned(),
-        MappingKind::File(path) => Escaped(&path.to_string_lossy()).to_string(),
+        MappingKind::File(path) => escaped_path(path),
         MappingKind::Other(name) => Escaped(name).to_string(),
     };
     name.chars().take(MAX_MAPPING_NAME).collect()

@@ -85,7 +85,7 @@ impl Figures {
     pub(super) fn refused(&self, pod: &str, cause: &str) {
         let mut inner = self.inner.lock();
         // It is repeated while the kernel refuses.
-        inner.refused.retain(|(uid, _)| uid != pod);
+        inner.forget_refused(pod);
         if inner.refused.len() < MAX_UNREPORTED {
             inner.refused.push((pod.to_owned(), cause.to_owned()));
         }
@@ -95,12 +95,16 @@ impl Figures {
     /// The kernel captures a target that it refused before.
     pub(super) fn captured(&self, pod: &str) {
         let mut inner = self.inner.lock();
-        inner.refused.retain(|(uid, _)| uid != pod);
+        inner.forget_refused(pod);
         inner.version += 1;
     }
 }
 
 impl Inner {
+    fn forget_refused(&mut self, pod: &str) {
+        self.refused.retain(|(uid, _)| uid != pod);
+    }
+
     /// Observed processes of each node, and the sums over them and those that ended.
     fn nodes(&self) -> BTreeMap<Arc<str>, (u64, Tally)> {
         let mut nodes: BTreeMap<Arc<str>, (u64, Tally)> =

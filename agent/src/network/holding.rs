@@ -26,7 +26,7 @@ const MAX_DROPPED_BYTES: u64 = 64 << 20;
 const ALL_BYTES: usize = 64 << 20;
 /// Payload leaves this part of both limits to openings and endings: connections that begin later can still be held.
 const RESERVED_PART: usize = 8;
-/// Memory of an item beside its payload: a list may have room for twice its items, and payload has an allocation of its own.
+/// Memory of an item beside its payload: a list may have capacity for twice its items, and payload has an allocation of its own.
 const ITEM_BYTES: usize = 2 * size_of::<Item>() + 32;
 /// Memory of a connection without payload: its opening and its ending, with the entries of its socket in tables.
 const CONNECTION_BYTES: usize = 2 * ITEM_BYTES;
@@ -102,12 +102,12 @@ struct Memory {
 
 impl Memory {
     /// Whether a connection fits, or another item without payload.
-    fn has_room(&self, group: &Option<ProcessGroup>, bytes: usize) -> bool {
+    fn fits(&self, group: &Option<ProcessGroup>, bytes: usize) -> bool {
         self.is_within(group, bytes, (GROUP_BYTES, ALL_BYTES))
     }
 
     /// Whether payload fits, with its item.
-    fn has_room_for_payload(&self, group: &Option<ProcessGroup>, bytes: usize) -> bool {
+    fn fits_payload(&self, group: &Option<ProcessGroup>, bytes: usize) -> bool {
         let limits = (GROUP_BYTES - GROUP_BYTES / RESERVED_PART, ALL_BYTES - ALL_BYTES / RESERVED_PART);
         self.is_within(group, bytes, limits)
     }
@@ -115,6 +115,12 @@ impl Memory {
     fn is_within(&self, group: &Option<ProcessGroup>, bytes: usize, (of_group, of_all): (usize, usize)) -> bool {
         let used = self.groups.get(group).copied().unwrap_or(0);
         used + bytes <= of_group && self.all + bytes <= of_all
+    }
+
+    /// Charges a process with what is held of it.
+    fn charge(&mut self, held: &mut Held, bytes: usize) {
+        held.memory += bytes;
+        self.add(&held.group, bytes);
     }
 
     fn add(&mut self, group: &Option<ProcessGroup>, bytes: usize) {
@@ -177,8 +183,8 @@ impl Holding {
     }
 
     /// Whether another connection of a held process can be held.
-    pub(crate) fn has_room(&self, pid: u32) -> bool {
-        self.held.get(&pid).is_some_and(|held| self.memory.has_room(&held.group, CONNECTION_BYTES))
+    pub(crate) fn fits_connection(&self, pid: u32) -> bool {
+        self.held.get(&pid).is_some_and(|held| self.memory.fits(&held.group, CONNECTION_BYTES))
     }
 
     /// Buffers events of an unknown process until discovery answers; a full buffer leaves its sockets alone.
@@ -243,23 +249,21 @@ impl Holding {
         };
         let Some(held) = self.owners.get(&socket).and_then(|pid| self.held.get_mut(pid)) else { return false };
         match event {
-            Event::Opened(opened) if self.memory.has_room(&held.group, CONNECTION_BYTES) => {
+            Event::Opened(opened) if self.memory.fits(&held.group, CONNECTION_BYTES) => {
                 held.sockets.insert(socket);
                 held.items.push(Item::Opened(*opened));
-                held.memory += CONNECTION_BYTES;
-                self.memory.add(&held.group, CONNECTION_BYTES);
+                self.memory.charge(held, CONNECTION_BYTES);
             }
             // Without its opening nothing of the connection can be interpreted.
             Event::Opened(_) if !held.is_target => self.verdicts.push((socket, Verdict::LeaveAlone)),
-            Event::Inode { socket, inode } if self.memory.has_room(&held.group, ITEM_BYTES) => {
+            Event::Inode { socket, inode } if self.memory.fits(&held.group, ITEM_BYTES) => {
                 held.items.push(Item::Inode { socket: *socket, inode: *inode });
-                held.memory += ITEM_BYTES;
-                self.memory.add(&held.group, ITEM_BYTES);
+                self.memory.charge(held, ITEM_BYTES);
             }
             Event::Data(data) => {
                 let length = data.bytes.len();
                 let memory = ITEM_BYTES + length;
-                if !held.sockets.contains(&socket) || !self.memory.has_room_for_payload(&held.group, memory) {
+                if !held.sockets.contains(&socket) || !self.memory.fits_payload(&held.group, memory) {
                     held.dropped_bytes += length as u64;
                     if held.dropped_bytes > MAX_DROPPED_BYTES && !held.is_target {
                         self.verdicts.push((socket, Verdict::LeaveAlone));
@@ -267,8 +271,7 @@ impl Holding {
                 } else {
                     held.bytes += length;
                     self.bytes += length;
-                    held.memory += memory;
-                    self.memory.add(&held.group, memory);
+                    self.memory.charge(held, memory);
                     // The interpreter has the same verdict on these bytes of a target.
                     if is_foreign(data) {
                         self.verdicts.push((socket, Verdict::LeaveAlone));
@@ -328,7 +331,7 @@ mod tests {
     use chainscope_ebpf::network::{ClosedBy, Direction};
 
     use super::*;
-    use crate::targets::PodUid;
+    use crate::{network::interpreter::tests::recorded::whole, targets::PodUid};
 
     fn opened(pid: u32, socket: u64) -> Opened {
         let address = SocketAddr::from(([127, 0, 0, 1], 9732));
@@ -347,17 +350,7 @@ mod tests {
     }
 
     fn data(socket: u64, offset: u64, bytes: &[u8]) -> Event<'_> {
-        let header = DataHeader {
-            socket: SocketId(socket),
-            direction: Direction::Sent,
-            offset,
-            covers: bytes.len() as u64,
-            missing: None,
-            call_start: true,
-            socket_call: false,
-            time_ns: 2,
-        };
-        Event::Data(Data { header, bytes })
+        Event::Data(whole(SocketId(socket), Direction::Sent, offset, 2, bytes))
     }
 
     fn replayed(held: &Held) -> (usize, Vec<u8>) {
@@ -419,7 +412,7 @@ mod tests {
         ProcessGroup::Pod(PodUid::parse(&format!("{number:032}")).unwrap())
     }
 
-    /// Pieces of 1 MiB for which a pod has room: what describes them takes a part of the seventh.
+    /// Pieces of 1 MiB that fit into the memory of a pod: their items take a part of the seventh.
     const PIECES: u64 = 6;
 
     #[test]
@@ -479,7 +472,7 @@ mod tests {
         holding.hold(7, group(1));
         holding.event(&Event::Opened(opened(7, 1)));
         (0..=1 << 15).for_each(|offset| assert!(holding.event(&data(1, offset, b"\0"))));
-        assert!(holding.has_room(7));
+        assert!(holding.fits_connection(7));
         assert!(holding.event(&Event::Opened(opened(7, 2))));
         assert!(holding.event(&data(2, 0, b"\0\x10ab")));
         assert!(holding.take_verdicts().is_empty());
@@ -530,12 +523,12 @@ mod tests {
     }
 
     #[test]
-    fn connections_without_room_are_left_alone() {
+    fn connections_that_do_not_fit_are_left_alone() {
         let mut holding = Holding::default();
         holding.hold(7, ProcessGroup::Host);
         let count = (GROUP_BYTES / CONNECTION_BYTES) as u64;
         for socket in 0..=count {
-            assert_eq!(holding.has_room(7), socket < count);
+            assert_eq!(holding.fits_connection(7), socket < count);
             assert!(holding.event(&Event::Opened(opened(7, socket))));
         }
         assert_eq!(holding.take_verdicts(), [(SocketId(count), Verdict::LeaveAlone)]);
@@ -558,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_do_not_fill_the_room() {
+    fn other_protocols_do_not_fill_the_memory() {
         let mut holding = Holding::default();
         holding.hold(7, ProcessGroup::Host);
         holding.event(&Event::Opened(opened(7, 1)));

@@ -248,7 +248,7 @@ impl<S: RecordSink> Worker<S> {
                 // Without its opening nothing of the connection could be interpreted.
                 if let Event::Opened(opened) = event
                     && self.awaiting_identity.contains(&opened.pid)
-                    && !self.holding.has_room(opened.pid)
+                    && !self.holding.fits_connection(opened.pid)
                 {
                     self.end_wait(opened.pid);
                 }

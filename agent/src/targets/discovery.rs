@@ -231,10 +231,12 @@ mod tests {
     use super::{super::system::ExitWatch, super::*, *};
     use crate::config::NodeConfig;
 
-    /// A machine whose only process cannot be read until it is allowed, as one whose `mmap_lock` is held.
-    struct Stuck {
-        allowed: Receiver<()>,
-        facts: ProcessFacts,
+    /// A machine with these processes.
+    #[derive(Default)]
+    struct Machine {
+        processes: Vec<ProcessFacts>,
+        /// They cannot be read until it is allowed, as those whose `mmap_lock` is held.
+        allowed: Option<Receiver<()>>,
     }
 
     struct Running;
@@ -245,39 +247,16 @@ mod tests {
         }
     }
 
-    impl System for Stuck {
-        fn facts(&self, _: u32) -> Option<ProcessFacts> {
-            let _ = self.allowed.recv();
-            Some(self.facts.clone())
-        }
-
-        fn scan(&self, _: &std::collections::BTreeSet<u16>) -> Vec<ProcessFacts> {
-            Vec::new()
-        }
-
-        fn netns(&self, _: &Path) -> Option<u32> {
-            None
-        }
-
-        fn containers(&self, _: &str) -> Vec<ContainerId> {
-            Vec::new()
-        }
-
-        fn watch(&self, _: u32) -> Option<Box<dyn ExitWatch>> {
-            Some(Box::new(Running))
-        }
-    }
-
-    /// A machine with more processes of one node than are observed.
-    struct Crowd(Vec<ProcessFacts>);
-
-    impl System for Crowd {
+    impl System for Machine {
         fn facts(&self, pid: u32) -> Option<ProcessFacts> {
-            self.0.iter().find(|facts| facts.pid == pid).cloned()
+            if let Some(allowed) = &self.allowed {
+                let _ = allowed.recv();
+            }
+            self.processes.iter().find(|facts| facts.pid == pid).cloned()
         }
 
         fn scan(&self, _: &std::collections::BTreeSet<u16>) -> Vec<ProcessFacts> {
-            self.0.clone()
+            self.processes.clone()
         }
 
         fn netns(&self, _: &Path) -> Option<u32> {
@@ -319,7 +298,7 @@ mod tests {
             };
             let (inbox, changes) = bounded(1024);
             let (_notices, noticed) = bounded(16);
-            let machine = Crowd((10..80).map(process).collect());
+            let machine = Machine { processes: (10..80).map(process).collect(), ..Machine::default() };
             let mut discovery = Discovery::new(machine, Plan::entries(&[node]), vec![Box::new(inbox)], noticed, None);
             discovery.scan().unwrap();
             discovery.scan().unwrap();
@@ -337,22 +316,13 @@ mod tests {
     }
 
     fn start(allowed: Receiver<()>) -> (Sender<Notice>, Receiver<TargetChange>, std::thread::JoinHandle<()>) {
-        let facts = ProcessFacts {
-            pid: 10,
-            start: 10,
-            exe: "/usr/bin/octez-node".into(),
-            netns: 1,
-            container: None,
-            location: None,
-            parent: 1,
-            argument: String::new(),
-            listens: [].into(),
-        };
+        let processes = vec![ProcessFacts { listens: [].into(), ..process(10) }];
         let node = NodeConfig { name: "n".to_owned(), p2p_port: Some(9732), ..NodeConfig::default() };
         let (notices, noticed) = bounded(16);
         let (inbox, changes) = bounded(16);
         let plan = Plan::entries(&[node]);
-        let mut discovery = Discovery::new(Stuck { allowed, facts }, plan, vec![Box::new(inbox)], noticed, None);
+        let machine = Machine { processes, allowed: Some(allowed) };
+        let mut discovery = Discovery::new(machine, plan, vec![Box::new(inbox)], noticed, None);
         discovery.update_watch_list().unwrap();
         let thread = std::thread::spawn(move || discovery.run().unwrap());
         (notices, changes, thread)

@@ -1,16 +1,12 @@
 //! Chooses what to attach to: tracepoints by name. `follow` has the files.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fmt, io, path::PathBuf, sync::Arc};
 
 use chainscope_ebpf::{
     Error as ProbeError,
     trace::{self, LocationId, MAX_ARGUMENTS, TraceProbe},
 };
-use chainscope_hygiene::{Escaped, EscapedTruncated};
+use chainscope_hygiene::{Escaped, EscapedTruncated, escaped_path};
 use chainscope_trace::{Attachment, Pattern};
 use chainscope_usdt::{Argument, Contract, Location, best_match};
 use parking_lot::Mutex;
@@ -75,7 +71,7 @@ pub enum AttachError {
     #[error(transparent)]
     Reader(#[from] crate::Error),
     /// The file cannot be read.
-    #[error("{}: {cause}", shown(.path))]
+    #[error("{}: {cause}", escaped_path(.path))]
     File {
         /// Its path.
         path: PathBuf,
@@ -109,11 +105,6 @@ impl AttachError {
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Probe(ProbeError::NoMemory { .. }))
     }
-}
-
-/// A path, which the observed process may have chosen.
-fn shown(path: &Path) -> String {
-    Escaped(&path.to_string_lossy()).to_string()
 }
 
 fn reasons(skipped: &[Skipped]) -> String {

@@ -13,7 +13,7 @@ use chainscope_agent::latency::{
     Exits, FindError, Hazard, Pattern, Plan, ProcessState, Program, RecordError, RecordOptions, Recorder, Skipped,
     SpanRequest, TransactionRequest, ready_sets,
 };
-use chainscope_hygiene::Escaped;
+use chainscope_hygiene::{Escaped, escaped_path};
 use chainscope_latency::{Block, RunId, database::Database};
 
 use crate::{
@@ -147,8 +147,8 @@ fn danger(hazard: Hazard) -> &'static str {
 /// Says what is timed, what that costs, and what is left out.
 fn show(plan: &Plan) {
     let exits = if plan.has_return_probes { "return probes" } else { "instructions" };
-    let path = plan.program.path().to_string_lossy();
-    terminal::note(&format!("{} functions of {}; exits by {exits}", plan.functions.len(), Escaped(&path)));
+    let path = escaped_path(plan.program.path());
+    terminal::note(&format!("{} functions of {path}; exits by {exits}", plan.functions.len()));
     if let Some(hazard) = plan.hazard.filter(|_| plan.has_return_probes) {
         terminal::note(&format!("warning: {}", danger(hazard)));
     }

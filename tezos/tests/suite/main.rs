@@ -4,5 +4,6 @@ mod bodies;
 mod carthagenet;
 mod common;
 mod crypto;
+mod forged;
 mod losses;
 mod sessions;

@@ -106,6 +106,11 @@ pub(super) fn is_disk_error(error: &io::Error) -> bool {
     damages.iter().any(|damage| error.raw_os_error() == Some(damage.raw_os_error()))
 }
 
+/// An error of a spool whose files contradict each other, or what is known of them.
+pub(super) fn inconsistent(path: &Path, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
+}
+
 /// A file, or its start.
 pub(super) struct Contents {
     /// The bytes before the first one that the disk cannot read.

@@ -178,6 +178,5 @@ fn offset_after(count: u64, path: &Path, ordinal: u64) -> io::Result<Option<u64>
 }
 
 fn out_of_sequence(path: &Path, sequence: u64) -> io::Error {
-    let what = format!("{}: the record to send next has sequence {sequence}", path.display());
-    io::Error::new(io::ErrorKind::InvalidData, what)
+    files::inconsistent(path, &format!("the record to send next has sequence {sequence}"))
 }

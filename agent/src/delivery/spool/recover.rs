@@ -175,8 +175,7 @@ fn scan_segments(dir: &Path, names: Vec<SegmentName>) -> io::Result<VecDeque<(Se
 fn check_order(dir: &Path, segments: &VecDeque<(Segment, Option<u64>)>) -> io::Result<()> {
     let mut from_first_unsent = segments.iter().skip_while(|(segment, _)| segment.name.first.is_some());
     let Some((sent, _)) = from_first_unsent.find(|(segment, _)| segment.name.first.is_some()) else { return Ok(()) };
-    let what = format!("{}: a segment before it has no sequence numbers", sent.name.path(dir).display());
-    Err(io::Error::new(io::ErrorKind::InvalidData, what))
+    Err(files::inconsistent(&sent.name.path(dir), "a segment before it has no sequence numbers"))
 }
 
 /// Repairs one segment; losses that cannot be written in its place are added to `losses`.
@@ -197,10 +196,7 @@ fn repair(
     };
     match damage {
         Damage::MissingRecords(missing) => fill_missing(dir, segment, &bytes, missing, now_ns),
-        Damage::Inconsistent => {
-            let what = format!("{}: the next segment does not continue its sequence", path.display());
-            Err(io::Error::new(io::ErrorKind::InvalidData, what))
-        }
+        Damage::Inconsistent => Err(files::inconsistent(&path, "the next segment does not continue its sequence")),
         Damage::UnreadableUnsent => replace_unsent(dir, segment, &bytes, now_ns),
         Damage::UnreadableSent => cut_sent(dir, segment, &bytes, now_ns, losses),
         // It has no records: the caller removes the file.
@@ -256,8 +252,7 @@ fn rewrite<'a>(
     let valid = usize::try_from(segment.length).unwrap_or(usize::MAX);
     let header = Header { ordinal: segment.name.ordinal, last: segment.last_ordinal };
     let Some(kept) = bytes.get(..valid) else {
-        let what = format!("{}: records that were readable are not any more", segment.name.path(dir).display());
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        return Err(files::inconsistent(&segment.name.path(dir), "records that were readable are not any more"));
     };
     segment.length = files::rewrite(dir, segment.name, header, kept, records)?;
     segment.records += added;

@@ -1,6 +1,6 @@
 //! The worker without a kernel: what it tells the reader.
 
-use chainscope_ebpf::network::{Data, DataHeader, Direction, Opened, Role, SocketId};
+use chainscope_ebpf::network::{Direction, Opened, Role, SocketId};
 use chainscope_proto::v1::{Record, record::Kind};
 use crossbeam_channel::unbounded;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use crate::{
     config::TargetLimits,
     figures::TargetTallies,
     network::{
-        interpreter::tests::recorded::{Step, synthetic},
+        interpreter::tests::recorded::{Step, synthetic, whole},
         journal::Waiting,
     },
     pillar::PillarStatus as _,
@@ -247,17 +247,7 @@ fn a_process_that_discovery_refuses_is_reported() {
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../vectors/tezos/synthetic-two-way");
 
 fn data(socket: u64, direction: Direction, offset: u64, bytes: &[u8]) -> Event<'_> {
-    let header = DataHeader {
-        socket: SocketId(socket),
-        direction,
-        offset,
-        covers: bytes.len() as u64,
-        missing: None,
-        call_start: true,
-        socket_call: false,
-        time_ns: 2,
-    };
-    Event::Data(Data { header, bytes })
+    Event::Data(whole(SocketId(socket), direction, offset, 2, bytes))
 }
 
 /// A target whose identity is read only when the returned sender is dropped.

@@ -62,17 +62,7 @@ impl Socket {
         let offset = *end;
         *end += bytes.len() as u64;
         self.time_ns += 1;
-        let header = DataHeader {
-            socket: self.id,
-            direction,
-            offset,
-            covers: bytes.len() as u64,
-            missing: None,
-            call_start: true,
-            socket_call: false,
-            time_ns: self.time_ns,
-        };
-        Data { header, bytes }
+        whole(self.id, direction, offset, self.time_ns, bytes)
     }
 
     pub(super) fn push(&mut self, bench: &mut Bench, direction: Direction, bytes: &[u8]) {
@@ -145,4 +135,25 @@ pub(super) fn p2p_messages(bench: &Bench) -> Vec<(bool, u64, Vec<u8>)> {
 
 pub(super) fn bytes_of(steps: &[Step]) -> u64 {
     steps.iter().map(|step| step.bytes.len() as u64).sum()
+}
+
+/// The bytes of a whole call.
+pub(in crate::network) fn whole(
+    socket: SocketId,
+    direction: Direction,
+    offset: u64,
+    time_ns: u64,
+    bytes: &[u8],
+) -> Data<'_> {
+    let header = DataHeader {
+        socket,
+        direction,
+        offset,
+        covers: bytes.len() as u64,
+        missing: None,
+        call_start: true,
+        socket_call: false,
+        time_ns,
+    };
+    Data { header, bytes }
 }
