@@ -4,7 +4,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::process::Command;
 
 use chainscope_ebpf::network::{CaptureMode, ClosedBy, Direction, ExecEvents, NetworkOptions, Role, Verdict};
@@ -16,6 +16,8 @@ use common::{TestProcess, listener, pattern, responder};
 both_modes!(
     listener_on_watched_port,
     same_port_in_two_network_namespaces,
+    same_port_at_several_addresses,
+    listener_at_any_address,
     port_watched_in_one_network_namespace,
     other_ports_are_ignored,
     existing_process_and_listener,
@@ -43,7 +45,7 @@ fn listener_on_watched_port(mode: CaptureMode) {
         peers.push((peer, fd));
     }
     recorder.poll_until("listening", |r| !r.listening.is_empty());
-    assert_eq!(recorder.listening, [(process.pid(), process.netns(), address.port())]);
+    assert_eq!(recorder.listening, [(process.pid(), process.netns(), address)]);
     for (count, (peer, fd)) in peers.into_iter().enumerate() {
         let opened = recorder.wait_opened(process.pid(), count + 1);
         assert_eq!((opened.role, opened.local), (Some(Role::Responder), address));
@@ -69,7 +71,8 @@ fn same_port_in_two_network_namespaces(mode: CaptureMode) {
         assert_eq!(process.call("listen 127.0.0.1:9732")[1], 0);
     }
     recorder.poll_until("both", |r| r.listening.len() == 2);
-    let expected: Vec<_> = processes.iter().map(|p| (p.pid(), p.netns(), 9732)).collect();
+    let expected: Vec<_> =
+        processes.iter().map(|p| (p.pid(), p.netns(), "127.0.0.1:9732".parse().expect("an address"))).collect();
     assert_eq!(recorder.listening, expected);
     assert_ne!(processes[0].netns(), processes[1].netns());
     for (seed, process) in processes.iter_mut().enumerate() {
@@ -94,7 +97,7 @@ fn port_watched_in_one_network_namespace(mode: CaptureMode) {
     outside.call_ok("listen 127.0.0.1:9732");
     inside.call_ok("listen 127.0.0.1:9732");
     recorder.poll_until("listening", |r| !r.listening.is_empty());
-    assert_eq!(recorder.listening, [(inside.pid(), inside.netns(), 9732)]);
+    assert_eq!(recorder.listening, [(inside.pid(), inside.netns(), "127.0.0.1:9732".parse().expect("an address"))]);
     assert_eq!(recorder.probe.processes(), [inside.pid()]);
     recorder.probe.unwatch_port(Some(inside.netns()), 9732).expect("it was watched");
     recorder.probe.unwatch_port(None, 1).expect("a no-op");
@@ -135,6 +138,56 @@ fn other_ports_are_ignored(mode: CaptureMode) {
     process.finish();
 }
 
+/// Programs of one network namespace may listen on one port, at different addresses.
+fn same_port_at_several_addresses(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let port = free_port();
+    let (ipv4, ipv6) =
+        (|last| SocketAddr::from(([127, 0, 0, last], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+    recorder.probe.watch_port(None, port).expect("map update");
+    let mut listens = [ipv4(1), ipv4(2), ipv6].map(|address| {
+        let mut process = TestProcess::new();
+        let fd = process.call_ok(&format!("listen {address}"));
+        (process, address, fd)
+    });
+    // This listener was there before.
+    let mut existing = TestProcess::new();
+    recorder.probe.unwatch_port(None, port).expect("it was watched");
+    existing.call_ok(&format!("listen {}", ipv4(3)));
+    recorder.probe.add_process(existing.pid()).expect("map update");
+    recorder.probe.add_listener(existing.netns(), ipv4(3), existing.pid()).expect("map update");
+
+    let mut peers = Vec::new();
+    let pids: Vec<_> = listens.iter().map(|(process, address, _)| (process.pid(), *address)).collect();
+    for (pid, address) in pids.into_iter().chain([(existing.pid(), ipv4(3))]) {
+        peers.push(TcpStream::connect(address).expect("a listener"));
+        let opened = recorder.wait_opened(pid, 1);
+        assert_eq!((opened.pid, opened.local, opened.role), (pid, address, Some(Role::Responder)));
+    }
+    // The end of one listener is not the end of another.
+    let [(first, _, fd), (second, address, _), _] = &mut listens;
+    first.call_ok(&format!("close {fd}"));
+    peers.push(TcpStream::connect(*address).expect("a listener"));
+    recorder.wait_opened(second.pid(), 2);
+}
+
+fn listener_at_any_address(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    for (address, destinations) in [("0.0.0.0", &["127.0.0.1"][..]), ("::", &["127.0.0.2", "::1"])] {
+        let address = SocketAddr::new(address.parse().expect("an address"), free_port());
+        recorder.probe.watch_port(None, address.port()).expect("map update");
+        let mut process = TestProcess::new();
+        process.call_ok(&format!("listen {address}"));
+        recorder.poll_until("listening", |r| r.listening.contains(&(process.pid(), process.netns(), address)));
+        for (count, destination) in destinations.iter().enumerate() {
+            let destination = SocketAddr::new(destination.parse().expect("an address"), address.port());
+            let _peer = TcpStream::connect(destination).expect("a listener");
+            let opened = recorder.wait_opened(process.pid(), count + 1);
+            assert_eq!(opened.local.ip().to_canonical(), destination.ip());
+        }
+    }
+}
+
 fn existing_process_and_listener(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();
@@ -142,7 +195,7 @@ fn existing_process_and_listener(mode: CaptureMode) {
     let fd = process.call_ok(&format!("listen 127.0.0.1:{port}"));
     recorder.probe.add_process(process.pid()).expect("map update");
     recorder.probe.add_process(process.pid()).expect("again changes nothing");
-    recorder.probe.add_listener(process.netns(), port, process.pid()).expect("map update");
+    recorder.probe.add_listener(process.netns(), ([127, 0, 0, 1], port).into(), process.pid()).expect("map update");
     let mut peer = TcpStream::connect(("127.0.0.1", port)).expect("a listener");
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!((opened.role, opened.received_offset), (Some(Role::Responder), 0));
@@ -151,7 +204,7 @@ fn existing_process_and_listener(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("receive {near} 1000 1 0 recvfrom")), 1000);
     recorder.wait_covered(opened.socket, Direction::Received, 1000);
     recorder.received(opened.socket).verify_whole(2, 1000);
-    recorder.probe.remove_listener(process.netns(), port).expect("it was watched");
+    recorder.probe.remove_listener(process.netns(), ([127, 0, 0, 1], port).into()).expect("it was watched");
     process.finish();
 }
 

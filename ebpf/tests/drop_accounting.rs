@@ -312,7 +312,7 @@ fn open_and_close_events_with_full_ring(mode: CaptureMode) {
     let port = chainscope_testing::free_port();
     process.call_ok(&format!("listen 127.0.0.1:{port}"));
 
-    recorder.poll_until("the listener", |r| r.listening.iter().any(|l| l.2 == port));
+    recorder.poll_until("the listener", |r| r.listening.iter().any(|l| l.2.port() == port));
     recorder.poll_until("three close events", |r| r.closed.len() == 3);
     // Open connections are reported with their next bytes, at offset 100 of streams that began at 0.
     for (fd, _) in &near {

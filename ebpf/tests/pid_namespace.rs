@@ -151,7 +151,7 @@ fn network_host(mode: CaptureMode) {
     let fd = client.call_ok(&format!("connect {}", other.local_addr().expect("bound")));
     client.call_ok(&format!("send {fd} 9 0 1 1 write"));
     recorder.wait_opened(client.pid(), 2);
-    assert_eq!(recorder.listening, [(node.pid(), node.netns(), PORT)]);
+    assert_eq!(recorder.listening, [(node.pid(), node.netns(), ([127, 0, 0, 1], PORT).into())]);
     assert_eq!(recorder.executed, [node.pid()]);
     let mut watched = recorder.probe.processes();
     watched.sort_unstable();

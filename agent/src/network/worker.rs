@@ -5,7 +5,8 @@ mod periodic;
 mod targets;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -37,6 +38,9 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Notices that discovery has not taken, at most: further ones are dropped, and the next scan finds their processes.
 const MAX_NOTICES: usize = 4096;
+/// Of one process: whatever processes do that are not configured, of which the kernel captures at most 256, the others have
+/// the rest.
+const MAX_NOTICES_OF_PROCESS: usize = 8;
 /// How often the kernel is asked again to capture the targets that it refused, unless a process is released before.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout at shutdown for answers of discovery about unknown processes, and for identities.
@@ -58,8 +62,8 @@ struct Known {
     pod: Option<String>,
     netns: u32,
     p2p_port: Option<u16>,
-    /// Ports on which it listened when it started; the kernel knows of later ones.
-    listens: BTreeSet<u16>,
+    /// Its listening sockets when it started; the kernel knows of later ones.
+    listens: BTreeSet<SocketAddr>,
     reuse: ReuseCheck,
 }
 
@@ -88,6 +92,8 @@ pub(super) struct Worker<S> {
     awaiting_identity: BTreeSet<u32>,
     /// Targets of which only other things are observed.
     without_network: HashSet<u32>,
+    /// Notices of each process that discovery has not answered.
+    unanswered: HashMap<u32, usize>,
     /// Captures whose end was requested from the reader.
     ends: HashMap<u32, End>,
     /// Starts that are recorded once the kernel captures: event and detail by process.
@@ -129,6 +135,7 @@ impl<S: RecordSink> Worker<S> {
             targets: BTreeMap::new(),
             awaiting_identity: BTreeSet::new(),
             without_network: HashSet::new(),
+            unanswered: HashMap::new(),
             ends: HashMap::new(),
             unannounced: HashMap::new(),
             refused: BTreeMap::new(),
@@ -231,12 +238,12 @@ impl<S: RecordSink> Worker<S> {
 
     fn event(&mut self, event: &ProbeEvent<'_>) {
         match event {
-            ProbeEvent::Event(Event::Listening { pid, netns, port, .. }) => {
-                self.notify(Notice::Listening { pid: *pid, netns: *netns, port: *port });
+            ProbeEvent::Event(Event::Listening { pid, netns, local, .. }) => {
+                self.notify(*pid, Notice::Listening { pid: *pid, netns: *netns, local: *local });
                 self.release_without_network(*pid);
             }
             ProbeEvent::Event(Event::Exec { pid, .. }) => {
-                self.notify(Notice::Executed { pid: *pid });
+                self.notify(*pid, Notice::Executed { pid: *pid });
                 self.release_without_network(*pid);
             }
             ProbeEvent::Event(Event::Opened(opened))
@@ -255,7 +262,7 @@ impl<S: RecordSink> Worker<S> {
                 if let Event::Opened(opened) = event
                     && !self.interpreter.is_target(opened.pid)
                     && !self.holding.has(opened.pid)
-                    && self.notify(Notice::UnknownSocket { pid: opened.pid })
+                    && self.notify(opened.pid, Notice::UnknownSocket { pid: opened.pid })
                 {
                     self.holding.begin_provisional(opened.pid);
                 }
@@ -276,13 +283,27 @@ impl<S: RecordSink> Worker<S> {
         }
     }
 
-    /// Sends discovery a notice of a process; false if too many notices are pending.
-    fn notify(&self, notice: Notice) -> bool {
-        if self.channels.notices.len() >= MAX_NOTICES {
-            warn_limited!(?notice, "discovery is behind: a process is found at the next scan");
-            return false;
+    /// Sends discovery a notice of a process, unless too many are pending. Returns whether an answer about the process will
+    /// arrive.
+    fn notify(&mut self, pid: u32, notice: Notice) -> bool {
+        let unanswered = self.unanswered.get(&pid).copied().unwrap_or(0);
+        if unanswered >= MAX_NOTICES_OF_PROCESS || self.channels.notices.len() >= MAX_NOTICES {
+            warn_limited!(?notice, "discovery is behind: what this notice says is found at the next scan");
+        } else if self.channels.notices.send(notice).is_ok() {
+            self.unanswered.insert(pid, unanswered + 1);
+            return true;
         }
-        self.channels.notices.send(notice).is_ok()
+        unanswered > 0
+    }
+
+    /// Discovery has answered a notice of the process, or has said something else about it.
+    fn answered(&mut self, pid: u32) {
+        if let Entry::Occupied(mut unanswered) = self.unanswered.entry(pid) {
+            match unanswered.get() {
+                0 | 1 => drop(unanswered.remove()),
+                more => *unanswered.get_mut() = more - 1,
+            }
+        }
     }
 
     /// Everything that a process did has arrived.

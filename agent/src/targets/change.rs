@@ -1,6 +1,6 @@
 //! What discovery and pillars say to each other: changes of targets one way, notices of probes the other.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use super::{Assignment, Owner, ProcessFacts};
 use crate::Error;
@@ -30,6 +30,24 @@ pub(crate) enum TargetChange {
     Refused(Arc<RefusedTarget>),
     /// What probes must report from now on.
     Watch(Arc<WatchList>),
+}
+
+impl TargetChange {
+    /// The process that changed, or that a notice was about.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Started(target) => Some(target.facts.pid),
+            Self::Held(facts) => Some(facts.pid),
+            Self::Refused(target) => Some(target.pid),
+            Self::Changed(pid, _)
+            | Self::Released(pid)
+            | Self::Exited(pid)
+            | Self::Discarded(pid)
+            | Self::Dismissed(pid)
+            | Self::Unchanged(pid) => Some(*pid),
+            Self::Watch(_) => None,
+        }
+    }
 }
 
 /// A process that is not observed although it matches.
@@ -78,7 +96,7 @@ impl StartCause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// A process began to listen on a watched port.
-    Listening { pid: u32, netns: u32, port: u16 },
+    Listening { pid: u32, netns: u32, local: SocketAddr },
     /// A process executed a program.
     Executed { pid: u32 },
     /// The kernel captures a socket of a process that is neither a target nor held.

@@ -101,7 +101,7 @@ impl<S: System> Discovery<S> {
 
     fn notice(&mut self, notice: Notice) -> Result<(), Error> {
         let (pid, change) = match notice {
-            Notice::Listening { pid, netns, port } => (pid, self.table.listening(pid, netns, port)),
+            Notice::Listening { pid, netns, local } => (pid, self.table.listening(pid, netns, local)),
             Notice::Executed { pid } | Notice::UnknownSocket { pid } => (pid, self.table.executed(pid)),
             Notice::Settled { pid } => {
                 let change = self.table.settled(pid);
@@ -228,7 +228,7 @@ mod tests {
 
     use crossbeam_channel::{Sender, bounded};
 
-    use super::{super::system::ExitWatch, super::*, *};
+    use super::{super::any_address, super::system::ExitWatch, super::*, *};
     use crate::config::NodeConfig;
 
     /// A machine with these processes.
@@ -282,7 +282,7 @@ mod tests {
             location: None,
             parent: 1,
             argument: String::new(),
-            listens: [9732].into(),
+            listens: [any_address(9732)].into(),
         }
     }
 
@@ -334,8 +334,8 @@ mod tests {
         let (notices, changes, thread) = start(allowed);
         assert!(matches!(changes.recv().unwrap(), TargetChange::Watch(list) if list.ports == [(None, 9732)].into()));
         notices.send(Notice::UnknownSocket { pid: 10 }).unwrap();
-        notices.send(Notice::Listening { pid: 10, netns: 1, port: 9732 }).unwrap();
-        notices.send(Notice::Listening { pid: 10, netns: 1, port: 9732 }).unwrap();
+        notices.send(Notice::Listening { pid: 10, netns: 1, local: any_address(9732) }).unwrap();
+        notices.send(Notice::Listening { pid: 10, netns: 1, local: any_address(9732) }).unwrap();
         // Who waits for an answer finds the inbox empty, not a blocked sender.
         assert!(changes.try_recv().is_err());
         drop(allow);

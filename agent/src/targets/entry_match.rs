@@ -25,7 +25,7 @@ impl Entry {
         let config = &self.config;
         // A process id names one process: the port then only selects among its connections.
         let is_port = match config.p2p_port {
-            Some(port) if config.pid.is_none() => process.listens.contains(&port),
+            Some(port) if config.pid.is_none() => process.is_listening_on(port),
             _ => true,
         };
         is_port
@@ -108,7 +108,7 @@ pub(crate) fn owner(holders: &[(u32, u64)]) -> Option<u32> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::*;
+    use super::{super::any_address, *};
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -122,7 +122,7 @@ mod tests {
             location: None,
             parent: 1,
             argument: "octez-node".to_owned(),
-            listens: ports.iter().copied().collect(),
+            listens: ports.iter().copied().map(any_address).collect(),
         }
     }
 

@@ -37,6 +37,8 @@ use chainscope_spec::Redaction;
 pub(crate) use change::{Inbox, Notice, RefusedTarget, StartCause, StartedTarget, TargetChange, WatchList};
 use identity::Source;
 pub(crate) use plan::{ExecInterest, Plan};
+#[cfg(test)]
+pub(crate) use process::any_address;
 pub(crate) use process::{ProcessFacts, ProcessGroup};
 pub(crate) use system::{Machine, ReuseCheck};
 pub(crate) use view::{PodProcesses, TargetsView};

@@ -67,7 +67,7 @@ impl PodPlan {
             };
         }
         let is_known = self.process_names().iter().any(|name| facts.is_program(name))
-            || facts.listens.iter().any(|port| self.ports().contains(port));
+            || facts.listens.iter().any(|local| self.ports().contains(&local.port()));
         // Also in a container that no configured pod has yet: its id arrives a moment later.
         if is_known && !is_helper(facts, tracked) { MatchResult::Hold } else { MatchResult::Ignore }
     }

@@ -91,13 +91,13 @@ impl Proc {
             facts.listens = tcp_entries(&process)
                 .iter()
                 .filter(|entry| entry.state == TcpState::Listen && held.contains(&entry.inode))
-                .map(|entry| entry.local_address.port())
+                .map(|entry| entry.local_address)
                 .collect();
         }
         Some(facts)
     }
 
-    /// Everything but the ports.
+    /// Everything but the listening sockets.
     fn brief(&self, process: &Process, argument: &ReadArgument<'_>) -> Option<ProcessFacts> {
         let pid = u32::try_from(process.pid()).ok()?;
         let stat = process.stat().ok()?;
@@ -158,7 +158,7 @@ impl Proc {
         all.filter_map(|entry| self.open(entry.file_name().to_str()?.parse().ok()?))
     }
 
-    /// Every process, with those of `ports` on which it is the one that listens. Descriptors are read only where a
+    /// Every process, with its listening sockets on `ports`, unless another process is the one that serves them. Descriptors are read only where a
     /// namespace has such a listening socket.
     pub(crate) fn scan(&self, ports: &BTreeSet<u16>, argument: &ReadArgument<'_>) -> Vec<ProcessFacts> {
         let mut processes = Vec::new();
@@ -168,14 +168,14 @@ impl Proc {
                 processes.push(((!ports.is_empty()).then_some(process), facts));
             }
         }
-        let mut listening: BTreeMap<u32, BTreeMap<u64, u16>> = BTreeMap::new();
+        let mut listening: BTreeMap<u32, BTreeMap<u64, SocketAddr>> = BTreeMap::new();
         for (process, facts) in &processes {
             let Some(process) = process else { continue };
             listening.entry(facts.netns).or_insert_with(|| {
                 let entries = tcp_entries(process).into_iter();
                 entries
                     .filter(|entry| entry.state == TcpState::Listen && ports.contains(&entry.local_address.port()))
-                    .map(|entry| (entry.inode, entry.local_address.port()))
+                    .map(|entry| (entry.inode, entry.local_address))
                     .collect()
             });
         }
@@ -197,7 +197,7 @@ impl Proc {
             facts.listens = inodes
                 .iter()
                 .filter(|(inode, _)| owners.get(inode) == Some(&facts.pid))
-                .map(|(_, port)| *port)
+                .map(|(_, local)| *local)
                 .collect();
         }
         // The agent's own namespace first, then the oldest: names of nodes do not depend on the order of /proc.
@@ -277,11 +277,11 @@ mod tests {
         let found: Vec<ProcessFacts> = proc
             .scan(&BTreeSet::from([port]), &|_, _| String::new())
             .into_iter()
-            .filter(|facts| facts.listens.contains(&port))
+            .filter(|facts| facts.is_listening_on(port))
             .collect();
         assert_eq!(found.iter().map(|facts| facts.pid).collect::<Vec<_>>(), [me]);
         let alone = proc.facts(me, &|_, _| String::new()).unwrap();
-        assert!(alone.listens.contains(&port));
+        assert!(alone.is_listening_on(port));
         assert_eq!(alone.exe, std::env::current_exe().unwrap());
         assert_eq!(Some(alone.start), proc.start_of(me));
         assert_eq!(Some(alone.netns), netns_inode(Path::new("/proc/self/ns/net")));

@@ -1,6 +1,6 @@
 //! Facts about a process, as discovery reads them.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
 
 use super::{ContainerId, ContainerLocation, PodUid};
 
@@ -22,8 +22,8 @@ pub(crate) struct ProcessFacts {
     pub(crate) parent: u32,
     /// Its first argument without the directory.
     pub(crate) argument: String,
-    /// TCP ports on which it listens in that namespace.
-    pub(crate) listens: BTreeSet<u16>,
+    /// Local addresses of its listening TCP sockets in that namespace. Of each port one at least.
+    pub(crate) listens: BTreeSet<SocketAddr>,
 }
 
 /// Processes that share bounds as long as they are not configured.
@@ -43,8 +43,26 @@ impl ProcessFacts {
         pod.map_or_else(container, ProcessGroup::Pod)
     }
 
+    /// Whether it listens on a port.
+    pub(crate) fn is_listening_on(&self, port: u16) -> bool {
+        self.listens.iter().any(|local| local.port() == port)
+    }
+
+    /// Adds a listening socket. One for each port: the process may open any number.
+    pub(crate) fn add_listening(&mut self, local: SocketAddr) {
+        if !self.is_listening_on(local.port()) {
+            self.listens.insert(local);
+        }
+    }
+
     /// Whether its executable or its first argument has this file name.
     pub(crate) fn is_program(&self, name: &str) -> bool {
         self.exe.file_name().is_some_and(|file| file == name) || self.argument == name
     }
+}
+
+/// A socket that listens on a port at every IPv4 address.
+#[cfg(test)]
+pub(crate) fn any_address(port: u16) -> SocketAddr {
+    SocketAddr::from(([0, 0, 0, 0], port))
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
     sync::Arc,
     time::Instant,
 };
@@ -110,17 +111,17 @@ impl<S: System> TargetTable<S> {
         self.tracked.get(&facts.pid).is_some_and(|tracked| tracked.facts.start == facts.start)
     }
 
-    /// A process listens on a port.
-    pub(crate) fn listening(&mut self, pid: u32, netns: u32, port: u16) -> Option<TargetChange> {
+    /// A process listens on an address.
+    pub(crate) fn listening(&mut self, pid: u32, netns: u32, local: SocketAddr) -> Option<TargetChange> {
         if let Some(tracked) = self.tracked.get_mut(&pid).filter(|tracked| !tracked.exit.has_exited()) {
-            tracked.facts.listens.insert(port);
+            tracked.facts.add_listening(local);
             if !matches!(tracked.state, TargetState::Released) {
                 return None;
             }
         }
         let Some(mut facts) = self.system.facts(pid) else { return Some(TargetChange::Dismissed(pid)) };
         if facts.netns == netns {
-            facts.listens.insert(port);
+            facts.add_listening(local);
         }
         self.resolve_for(&facts);
         self.consider(facts, StartCause::Started, true)

@@ -1,20 +1,43 @@
 //! Keys and values of the maps of the network programs, as declared in `network.h`.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::event::MissingReason;
 
 /// `REASONS`: number of reasons, and the unused 0.
 const REASONS: usize = MissingReason::ALL.len() + 1;
 
+/// `struct port_key`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortKey {
+    netns: u32,
+    port: u16,
+    pad: u16,
+}
+
 /// `struct listen_key`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListenKey {
-    pub(crate) netns: u32,
-    pub(crate) port: u16,
-    pub(crate) pad: u16,
+    netns: u32,
+    port: u16,
+    pad: u16,
+    address: [u8; 16],
 }
 
 impl ListenKey {
+    /// The key of a listening socket.
+    pub(crate) fn new(netns: u32, local: SocketAddr) -> Self {
+        let address = match local.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        Self { netns, port: local.port(), pad: 0, address: address.octets() }
+    }
+}
+
+impl PortKey {
     /// The key of a port in a network namespace, or in any.
     pub(crate) fn new(netns: Option<u32>, port: u16) -> Self {
         Self { netns: netns.unwrap_or(0), port, pad: 0 }
@@ -89,6 +112,8 @@ pub(crate) struct Globals {
 pub(crate) const CGROUP_SLOTS: u32 = 1024;
 
 // SAFETY: all of them are repr(C) structs of integers without padding, so every bit pattern is a value.
+unsafe impl aya::Pod for PortKey {}
+// SAFETY: as above.
 unsafe impl aya::Pod for ListenKey {}
 // SAFETY: as above.
 unsafe impl aya::Pod for ProgramName {}

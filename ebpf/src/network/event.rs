@@ -120,8 +120,8 @@ pub enum Event<'a> {
         pid: u32,
         /// Inode of the network namespace.
         netns: u32,
-        /// Local port.
-        port: u16,
+        /// Local address.
+        local: SocketAddr,
         /// Time of the event.
         time_ns: u64,
     },

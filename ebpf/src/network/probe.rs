@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
 
-use super::abi::{Account, CGROUP_SLOTS, Globals, ListenKey, Listener, OverflowNotice, ProgramName};
+use super::abi::{Account, CGROUP_SLOTS, Globals, ListenKey, Listener, OverflowNotice, PortKey, ProgramName};
 use super::account::{Counters, KernelAccount};
 use super::event::{Event, SocketId, Verdict};
 use super::options::{CaptureMode, NetworkOptions};
@@ -35,7 +36,7 @@ pub struct NetworkProbe {
     /// Slots of the cgroups of processes that the programs watch by themselves.
     unconfirmed: HashMap<MapData, u32, u32>,
     cgroup_slots: MmapArray<u64>,
-    watched_ports: HashMap<MapData, ListenKey, u8>,
+    watched_ports: HashMap<MapData, PortKey, u8>,
     watched_programs: HashMap<MapData, ProgramName, u8>,
     socket_counts: HashMap<MapData, u32, u32>,
     listeners: HashMap<MapData, ListenKey, Listener>,
@@ -95,7 +96,7 @@ impl NetworkProbe {
     /// # Errors
     /// [`Error::TableFull`].
     pub fn watch_port(&mut self, netns: Option<u32>, port: u16) -> Result<(), Error> {
-        stored("ports", self.watched_ports.insert(ListenKey::new(netns, port), 1, 0))
+        stored("ports", self.watched_ports.insert(PortKey::new(netns, port), 1, 0))
     }
 
     /// Ends [`watch_port`](Self::watch_port). Processes that are already watched remain watched.
@@ -103,7 +104,7 @@ impl NetworkProbe {
     /// # Errors
     /// A failure of the system call.
     pub fn unwatch_port(&mut self, netns: Option<u32>, port: u16) -> Result<(), Error> {
-        removed("ports", self.watched_ports.remove(&ListenKey::new(netns, port)))
+        removed("ports", self.watched_ports.remove(&PortKey::new(netns, port)))
     }
 
     /// Watches a program name: a process that executes a program of this name becomes a watched process, in the kernel,
@@ -181,20 +182,21 @@ impl NetworkProbe {
     }
 
     /// Adds an existing listening socket of a watched process: connections accepted there belong to the process, with the
-    /// role of a responder.
+    /// role of a responder. `local` is the address that it is bound to: `0.0.0.0` for every IPv4 address, `::` for every
+    /// address.
     ///
     /// # Errors
     /// [`Error::TableFull`].
-    pub fn add_listener(&mut self, netns: u32, port: u16, pid: u32) -> Result<(), Error> {
-        stored("listeners", self.listeners.insert(ListenKey::new(Some(netns), port), Listener { pid, count: 1 }, 0))
+    pub fn add_listener(&mut self, netns: u32, local: SocketAddr, pid: u32) -> Result<(), Error> {
+        stored("listeners", self.listeners.insert(ListenKey::new(netns, local), Listener { pid, count: 1 }, 0))
     }
 
     /// Ends [`add_listener`](Self::add_listener). The programs do so themselves when the socket closes.
     ///
     /// # Errors
     /// A failure of the system call.
-    pub fn remove_listener(&mut self, netns: u32, port: u16) -> Result<(), Error> {
-        removed("listeners", self.listeners.remove(&ListenKey::new(Some(netns), port)))
+    pub fn remove_listener(&mut self, netns: u32, local: SocketAddr) -> Result<(), Error> {
+        removed("listeners", self.listeners.remove(&ListenKey::new(netns, local)))
     }
 
     /// Restricts a process to connections that it accepts on `port` (and on watched ports) or initiates itself; connections

@@ -60,7 +60,10 @@ pub(crate) fn notice(record: &[u8]) -> Option<Event<'static>> {
     let netns = u32_at(record, 48)?;
     let port = u16_at(record, 52)?;
     Some(match record.first()? {
-        2 => Event::Listening { pid, netns, port, time_ns },
+        2 => {
+            let local = address(u16_at(record, 56)?, record.get(64..80)?, port)?;
+            Event::Listening { pid, netns, local: SocketAddr::new(local.ip().to_canonical(), port), time_ns }
+        }
         3 => Event::Exec { pid, time_ns },
         4 => {
             let family = u16_at(record, 56)?;

@@ -1,6 +1,7 @@
 //! Records a probe's events and verifies streams.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use chainscope_ebpf::network::{
@@ -86,7 +87,7 @@ impl Stream {
 pub struct Recorder {
     pub probe: NetworkProbe,
     pub mode: CaptureMode,
-    pub listening: Vec<(u32, u32, u16)>,
+    pub listening: Vec<(u32, u32, SocketAddr)>,
     pub executed: Vec<u32>,
     pub opened: BTreeMap<SocketId, Opened>,
     pub inodes: HashMap<SocketId, u64>,
@@ -118,7 +119,7 @@ impl Recorder {
         let Self { probe, listening, executed, opened, inodes, closed, streams, .. } = self;
         probe
             .poll(Duration::from_millis(10), &mut |event| match event {
-                Event::Listening { pid, netns, port, .. } => listening.push((pid, netns, port)),
+                Event::Listening { pid, netns, local, .. } => listening.push((pid, netns, local)),
                 Event::Exec { pid, .. } => executed.push(pid),
                 Event::Opened(event) => {
                     assert!(opened.insert(event.socket, event).is_none(), "opened twice: {event:?}");

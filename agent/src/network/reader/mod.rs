@@ -11,6 +11,7 @@ mod tests;
 
 use std::{
     collections::BTreeSet,
+    net::SocketAddr,
     ops::Range,
     sync::{
         Arc,
@@ -53,7 +54,7 @@ pub(crate) enum Command {
     AddProcess {
         pid: u32,
         port: Option<u16>,
-        listens: Vec<(u32, u16)>,
+        listens: Vec<(u32, SocketAddr)>,
     },
     /// Of the sockets that a process accepts from now on, capture only those on this local port.
     SetPort {
@@ -76,7 +77,7 @@ pub(crate) enum Command {
 /// An event in a batch; payload is in the batch's buffer.
 #[derive(Debug)]
 enum Item {
-    Listening { pid: u32, netns: u32, port: u16, time_ns: u64 },
+    Listening { pid: u32, netns: u32, local: SocketAddr, time_ns: u64 },
     Exec { pid: u32, time_ns: u64 },
     Opened(Opened),
     Inode { socket: SocketId, inode: u64 },
@@ -126,7 +127,7 @@ pub(crate) struct Batch {
 impl Batch {
     fn push(&mut self, event: &Event<'_>) {
         let item = match *event {
-            Event::Listening { pid, netns, port, time_ns } => Item::Listening { pid, netns, port, time_ns },
+            Event::Listening { pid, netns, local, time_ns } => Item::Listening { pid, netns, local, time_ns },
             Event::Exec { pid, time_ns } => Item::Exec { pid, time_ns },
             Event::Opened(opened) => Item::Opened(opened),
             Event::Inode { socket, inode } => Item::Inode { socket, inode },
@@ -152,8 +153,8 @@ impl Batch {
     /// Everything in it, in order.
     pub(crate) fn events(&self) -> impl Iterator<Item = ProbeEvent<'_>> {
         self.items.iter().map(|item| match item {
-            Item::Listening { pid, netns, port, time_ns } => {
-                ProbeEvent::Event(Event::Listening { pid: *pid, netns: *netns, port: *port, time_ns: *time_ns })
+            Item::Listening { pid, netns, local, time_ns } => {
+                ProbeEvent::Event(Event::Listening { pid: *pid, netns: *netns, local: *local, time_ns: *time_ns })
             }
             Item::Exec { pid, time_ns } => ProbeEvent::Event(Event::Exec { pid: *pid, time_ns: *time_ns }),
             Item::Opened(opened) => ProbeEvent::Event(Event::Opened(*opened)),
@@ -200,7 +201,7 @@ impl Probe for NetworkProbe {
             Command::AddProcess { pid, port, listens } => {
                 self.add_process(*pid)?;
                 self.set_port_filter(*pid, *port)?;
-                listens.iter().try_for_each(|(netns, port)| self.add_listener(*netns, *port, *pid))
+                listens.iter().try_for_each(|(netns, local)| self.add_listener(*netns, *local, *pid))
             }
             Command::SetPort { pid, port } => self.set_port_filter(*pid, *port),
             Command::RemoveProcess { pid } => self.remove_process(*pid),

@@ -212,7 +212,7 @@ fn every_kind_of_event_survives_the_batch() {
     };
     let closed = Closed { socket: SocketId(1), by: ClosedBy::Reset, sent_offset: 1, received_offset: 2, time_ns: 11 };
     let events = [
-        Event::Listening { pid: 1, netns: 2, port: 3, time_ns: 4 },
+        Event::Listening { pid: 1, netns: 2, local: "[::]:3".parse().unwrap(), time_ns: 4 },
         Event::Exec { pid: 1, time_ns: 2 },
         Event::Opened(opened),
         Event::Inode { socket: SocketId(1), inode: 7 },

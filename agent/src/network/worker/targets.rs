@@ -1,6 +1,6 @@
 //! Changes of targets: what the kernel captures, what is interpreted and what is held.
 
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Instant};
 
 use chainscope_hygiene::EscapedTruncated;
 
@@ -20,6 +20,9 @@ use crate::{
 
 impl<S: RecordSink> Worker<S> {
     pub(super) fn apply(&mut self, change: &TargetChange) {
+        if let Some(pid) = change.pid() {
+            self.answered(pid);
+        }
         match change {
             TargetChange::Started(target) => self.start(target),
             TargetChange::Changed(pid, assignment) => self.change(*pid, assignment),
@@ -37,7 +40,7 @@ impl<S: RecordSink> Worker<S> {
                 tracing::debug!(pid, "held until it is configured");
                 self.ends.remove(&pid);
                 self.holding.hold(pid, facts.group());
-                let listens = facts.listens.iter().map(|port| (facts.netns, *port)).collect();
+                let listens = facts.listens.iter().map(|local| (facts.netns, *local)).collect();
                 self.send(Command::AddProcess { pid, port: None, listens });
             }
             TargetChange::Discarded(pid) => {
@@ -257,8 +260,8 @@ impl<S: RecordSink> Worker<S> {
     }
 }
 
-/// Has the kernel capture a target that listens on these ports.
-fn add_process(pid: u32, netns: u32, port: Option<u16>, listens: &BTreeSet<u16>) -> Command {
-    let listens = port.filter(|port| listens.contains(port)).map(|port| (netns, port));
-    Command::AddProcess { pid, port, listens: listens.into_iter().collect() }
+/// Has the kernel capture a target with these listening sockets.
+fn add_process(pid: u32, netns: u32, port: Option<u16>, listens: &BTreeSet<SocketAddr>) -> Command {
+    let of_port = listens.iter().filter(|local| port == Some(local.port()));
+    Command::AddProcess { pid, port, listens: of_port.map(|local| (netns, *local)).collect() }
 }

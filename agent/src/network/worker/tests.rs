@@ -314,3 +314,31 @@ fn a_target_with_too_many_connections_to_hold_waits_no_longer_for_its_identity()
     assert!(count > 1000 && !bench.worker.holding.has(pid), "{count}");
     assert_eq!(verdicts(&bench, count), [], "the last one is the interpreter's");
 }
+
+/// A process that is not configured may begin to listen as often as it wants.
+#[test]
+fn notices_of_one_process_leave_room_for_others() {
+    let mut bench = bench();
+    let listening = |pid| Event::Listening { pid, netns: 1, local: "[::]:9732".parse().unwrap(), time_ns: 1 };
+    (0..100_000).for_each(|_| bench.event(listening(10)));
+    let of = |bench: &Bench, pid| bench.notices.try_iter().filter(|notice| is_listening(notice, pid)).count();
+    assert_eq!(of(&bench, 10), MAX_NOTICES_OF_PROCESS);
+    bench.event(listening(11));
+    assert_eq!(of(&bench, 11), 1);
+    // A socket of the process is held: an answer about it arrives.
+    bench.event(opened());
+    (0..100).for_each(|_| bench.event(opened_as(8)));
+    assert!(!is_left_alone(&bench));
+    // Each answer makes room for another notice.
+    bench.worker.apply(&TargetChange::Unchanged(10));
+    (0..2).for_each(|_| bench.event(listening(10)));
+    assert_eq!(of(&bench, 10), 1);
+    (0..9).for_each(|_| bench.worker.apply(&TargetChange::Unchanged(10)));
+    bench.worker.apply(&TargetChange::Unchanged(11));
+    bench.worker.apply(&TargetChange::Dismissed(std::process::id()));
+    assert!(bench.worker.unanswered.is_empty());
+}
+
+fn is_listening(notice: &Notice, of: u32) -> bool {
+    matches!(notice, Notice::Listening { pid, .. } if *pid == of)
+}

@@ -6,7 +6,7 @@ use chainscope_proto::v1::{HostUpdate, MemoryOptions, NetworkOptions, ObservedPo
 
 use super::*;
 use crate::targets::{
-    ContainerId, Plan, TargetChange,
+    ContainerId, Plan, TargetChange, any_address,
     pod_map::tests::{OTHER_UID, UID, location, pod, snapshot},
     system::{ExitWatch, FakeExit, System},
     table::TargetTable,
@@ -169,7 +169,7 @@ fn a_known_port_holds_a_process_of_any_name() {
     let mut bench = Bench::new();
     bench.process(10, "my-node", location('a', Some(UID)));
     assert_eq!(bench.table.executed(10), Some(TargetChange::Dismissed(10)));
-    assert!(matches!(bench.table.listening(10, 1, 9732), Some(TargetChange::Held(_))));
+    assert!(matches!(bench.table.listening(10, 1, any_address(9732)), Some(TargetChange::Held(_))));
     let named = ObservedPod { process: "my-node".to_owned(), ..pod(UID, 'a') };
     let changes = bench.configure(vec![named]);
     assert_eq!(started(changes.into_iter().next()), (10, node(), true));

@@ -16,7 +16,7 @@ use super::*;
 use crate::{
     config::NodeConfig,
     targets::{
-        ContainerId, Machine,
+        ContainerId, Machine, any_address,
         entries::{ASK_INTERVAL, EntryPlan, TRIES},
         proc::Proc,
         system::{ExitWatch, FakeExit},
@@ -70,7 +70,7 @@ impl Fake {
             location: None,
             parent: 1,
             argument: String::new(),
-            listens: ports.iter().copied().collect(),
+            listens: ports.iter().copied().map(any_address).collect(),
         };
         self.0.borrow_mut().processes.insert(pid, (facts, Arc::default()));
     }
@@ -124,7 +124,7 @@ fn a_restart_is_the_same_node() {
     assert_eq!(pids(table.ended()), [10]);
     assert!(table.is_incomplete());
     machine.start(11, 1, &[], None);
-    let found = found(table.listening(11, 1, 9732)).unwrap();
+    let found = found(table.listening(11, 1, any_address(9732))).unwrap();
     assert_eq!((&*found.assignment.node, &*found.assignment.label), ("tezos", "pid 11"));
     assert!(!table.is_incomplete());
     assert!(table.ended().is_empty());
@@ -140,7 +140,7 @@ fn two_namespaces_are_two_nodes_and_a_new_namespace_after_a_restart_is_not() {
     machine.stop(10);
     table.ended();
     machine.start(30, 3, &[9732], None);
-    assert_eq!(names(table.listening(30, 3, 9732).into_iter().collect()), [named(30, "9732")]);
+    assert_eq!(names(table.listening(30, 3, any_address(9732)).into_iter().collect()), [named(30, "9732")]);
 }
 
 #[test]
@@ -152,7 +152,11 @@ fn a_process_that_matches_only_the_port_is_not_a_target() {
     let mut table = table(&machine, &[entry]);
     assert_eq!(table.watch_list().ports, BTreeSet::from([(Some(1), 9732)]));
     assert!(table.scan().is_empty());
-    assert_eq!(table.listening(20, 2, 9732), Some(TargetChange::Dismissed(20)), "the kernel captures it already");
+    assert_eq!(
+        table.listening(20, 2, any_address(9732)),
+        Some(TargetChange::Dismissed(20)),
+        "the kernel captures it already"
+    );
     assert_eq!(table.executed(99), None, "gone already");
 }
 

@@ -44,18 +44,11 @@ static __always_inline void handle_listen(const struct sock *sk)
 	struct listen_key key = {};
 	struct listener *l, fresh = {};
 	u32 pid = current_tgid();
-	int is_watched;
 
 	if (!pid)
 		return;
-	key.netns = netns_of(sk);
-	key.port = sk->__sk_common.skc_num;
-	is_watched = bpf_map_lookup_elem(&watched_ports, &key) != 0;
-	if (!is_watched) {
-		struct listen_key any = { .port = key.port };
-		is_watched = bpf_map_lookup_elem(&watched_ports, &any) != 0;
-	}
-	if (is_watched) {
+	read_listen_key(sk, &key);
+	if (is_port_watched(key.netns, key.port)) {
 		u16 port = key.port;
 		if (!watch_unconfirmed(pid))
 			bpf_map_update_elem(&port_filters, &pid, &port, BPF_NOEXIST);
@@ -74,15 +67,19 @@ static __always_inline void handle_listen(const struct sock *sk)
 	n.pid = pid;
 	n.netns = key.netns;
 	n.local_port = key.port;
-	n.family = sk->__sk_common.skc_family;
+	n.family = AF_INET6;
+	__builtin_memcpy(n.local, key.address, sizeof n.local);
 	n.time = bpf_ktime_get_ns();
 	emit_or_store(&n);
 }
 
 static __always_inline void handle_listen_end(const struct sock *sk)
 {
-	struct listen_key key = { .netns = netns_of(sk), .port = sk->__sk_common.skc_num };
-	struct listener *l = bpf_map_lookup_elem(&listeners, &key);
+	struct listen_key key = {};
+	struct listener *l;
+
+	read_listen_key(sk, &key);
+	l = bpf_map_lookup_elem(&listeners, &key);
 	if (l && __sync_fetch_and_add(&l->count, -1) <= 1)
 		bpf_map_delete_elem(&listeners, &key);
 }
@@ -106,8 +103,7 @@ static __always_inline void handle_connect(const struct sock *sk, struct socket_
 
 static __always_inline void handle_accept(const struct sock *sk)
 {
-	struct listen_key key = { .netns = netns_of(sk), .port = sk->__sk_common.skc_num };
-	struct listener *l = bpf_map_lookup_elem(&listeners, &key);
+	struct listener *l = listener_of(sk);
 	struct socket_state st = {}, *put;
 	struct stream_total totals[2];
 
@@ -119,7 +115,7 @@ static __always_inline void handle_accept(const struct sock *sk)
 	st.id = new_id();
 	st.role = ROLE_RESPONDER;
 	begin_established(sk, &st, totals);
-	if (!is_port_captured(st.pid, key.netns, key.port)) {
+	if (!is_port_captured(st.pid, st.netns, st.local_port)) {
 		st.muted = 1;
 		st.verdict = LEAVE_ALONE;
 	}

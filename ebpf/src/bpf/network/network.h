@@ -72,10 +72,18 @@ struct account {
 };
 _Static_assert(sizeof(struct account) == 2 * 8 * (5 + REASONS) + 8, "src/network/abi.rs");
 
-struct listen_key {
+struct port_key {
 	u32 netns; /* 0: any */
 	u16 port;
 	u16 pad;
+};
+
+/* Local address of a listening socket: of IPv4 as IPv4-mapped. */
+struct listen_key {
+	u32 netns;
+	u16 port;
+	u16 pad;
+	__be32 address[4];
 };
 
 struct listener {
@@ -195,7 +203,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct listen_key);
+	__type(key, struct port_key);
 	__type(value, u8);
 } watched_ports SEC(".maps");
 

@@ -218,17 +218,53 @@ static __noinline int report_inode(const struct sock *sk, struct socket_state *s
 	return 0;
 }
 
-/* Whether connections that `pid` accepts on this port are captured. */
-static __always_inline int is_port_captured(u32 pid, u32 netns, u16 port)
+/* Whether a process that listens on the port becomes a watched one. */
+static __always_inline int is_port_watched(u32 netns, u16 port)
 {
-	struct listen_key key = { .netns = netns, .port = port };
-	u16 *only = bpf_map_lookup_elem(&port_filters, &pid);
-	if (!only || *only == port)
-		return 1;
+	struct port_key key = { .netns = netns, .port = port };
 	if (bpf_map_lookup_elem(&watched_ports, &key))
 		return 1;
 	key.netns = 0;
 	return bpf_map_lookup_elem(&watched_ports, &key) != 0;
+}
+
+/* Whether connections that `pid` accepts on this port are captured. */
+static __always_inline int is_port_captured(u32 pid, u32 netns, u16 port)
+{
+	u16 *only = bpf_map_lookup_elem(&port_filters, &pid);
+	return !only || *only == port || is_port_watched(netns, port);
+}
+
+static __always_inline void read_listen_key(const struct sock *sk, struct listen_key *key)
+{
+	key->netns = netns_of(sk);
+	key->port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_INET6) {
+		BPF_CORE_READ_INTO(&key->address, sk, __sk_common.skc_v6_rcv_saddr);
+	} else {
+		key->address[2] = __builtin_bswap32(0xffff);
+		key->address[3] = BPF_CORE_READ(sk, __sk_common.skc_rcv_saddr);
+	}
+}
+
+/* The listener that accepts connections to the local address of a socket: on this address, on any IPv4 address, on any
+ * address. Other programs may listen on the same port at other addresses. */
+static __always_inline struct listener *listener_of(const struct sock *sk)
+{
+	struct listen_key key = {};
+	struct listener *l;
+
+	read_listen_key(sk, &key);
+	l = bpf_map_lookup_elem(&listeners, &key);
+	if (!l && !key.address[0] && !key.address[1] && key.address[2] == __builtin_bswap32(0xffff)) {
+		key.address[3] = 0;
+		l = bpf_map_lookup_elem(&listeners, &key);
+	}
+	if (!l) {
+		__builtin_memset(key.address, 0, sizeof key.address);
+		l = bpf_map_lookup_elem(&listeners, &key);
+	}
+	return l;
 }
 
 /* Counts one more socket of a process; returns 0 if it has too many. */
@@ -367,17 +403,12 @@ static __noinline int begin_midstream_state(const struct sock *sk, struct socket
 static __noinline struct socket_state *track_existing(const struct sock *sk, u32 pid, u32 dir, u32 n)
 {
 	struct socket_state st = {};
-	struct listen_key key = {};
-	struct listener *l;
 
 	if (!inode_of(sk)) /* a socket of the kernel, such as of NFS: its bytes are in no buffer of the process */
 		return 0;
 	st.id = new_id();
 	st.pid = pid;
-	key.netns = netns_of(sk);
-	key.port = BPF_CORE_READ(sk, __sk_common.skc_num);
-	l = bpf_map_lookup_elem(&listeners, &key);
-	st.role = l ? ROLE_RESPONDER : infer_role(sk);
+	st.role = listener_of(sk) ? ROLE_RESPONDER : infer_role(sk);
 	begin_midstream(sk, &st, dir, n);
 	if (st.role == ROLE_RESPONDER && !is_port_captured(pid, st.netns, st.local_port)) {
 		st.muted = 1;
