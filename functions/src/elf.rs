@@ -16,6 +16,12 @@ const MAX_SEGMENTS: u64 = 65_536;
 const MAX_NAMES: u64 = 4 << 20;
 /// Maximum size of a symbol table, and of its names, in bytes. LLVM 22 with all symbols has 30 MB of each.
 const MAX_SYMBOLS: u64 = 256 << 20;
+/// Maximum size of all symbol tables together, in bytes: sections may overlap.
+const MAX_ALL_SYMBOLS: u64 = 2 * MAX_SYMBOLS;
+/// Maximum number of symbols of functions, and of libraries. LLVM 22 has 1.25 million of all kinds.
+const MAX_FUNCTIONS: u64 = 2 << 20;
+/// Maximum size of the names of functions, in bytes, if each were stored on its own: names may overlap.
+const MAX_FUNCTION_NAMES: u64 = 128 << 20;
 
 /// An executable part of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,12 @@ impl<'data> Tables<'data> {
             let section = headers.get(usize::from(index));
             section.is_some_and(|section| section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) != 0)
         };
+        let (mut bytes, mut names_read) = (0, 0);
+        let mut name = |strings: &'data [u8], offset: u32| -> Result<&'data str, Error> {
+            let (text, read) = text_and_size(strings, offset);
+            names_read += read;
+            bounded("bytes of names of functions", names_read, MAX_FUNCTION_NAMES).map(|()| text)
+        };
         for (index, header) in headers.iter().enumerate() {
             tables.sections.push(text_at(names, header.sh_name(endian)));
             let kind = header.sh_type(endian);
@@ -99,16 +111,20 @@ impl<'data> Tables<'data> {
                 let strings = section(header.sh_link(endian) as usize, "bytes of symbol names", MAX_SYMBOLS)?;
                 let needed = entries.iter().filter(|entry| entry.d_tag.get(endian) == elf::DT_NEEDED);
                 let offset = |entry: &elf::Dyn64<Endianness>| u32::try_from(entry.d_val.get(endian)).ok();
-                tables.needed.extend(needed.filter_map(offset).map(|offset| text_at(strings, offset)));
+                for offset in needed.filter_map(offset) {
+                    tables.needed.push(name(strings, offset)?);
+                    bounded("libraries", tables.needed.len() as u64, MAX_FUNCTIONS)?;
+                }
             }
             if !matches!(kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM) {
                 continue;
             }
             tables.has_symtab |= kind == elf::SHT_SYMTAB;
-            section(index, "bytes of symbols", MAX_SYMBOLS)?;
+            bytes += section(index, "bytes of symbols", MAX_SYMBOLS)?.len() as u64;
+            bounded("bytes of all symbol tables", bytes, MAX_ALL_SYMBOLS)?;
             let symbols: &[elf::Sym64<Endianness>] = header.data_as_array(endian, data)?;
             let strings = section(header.sh_link(endian) as usize, "bytes of symbol names", MAX_SYMBOLS)?;
-            let found = symbols.iter().filter_map(|symbol| {
+            for symbol in symbols {
                 let is_defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;
                 // Indirect functions are left out: what is at their address chooses an implementation, once.
                 let is_code = match symbol.st_type() {
@@ -117,11 +133,16 @@ impl<'data> Tables<'data> {
                     elf::STT_NOTYPE => symbol.st_size(endian) > 0 && is_code_section(symbol.st_shndx(endian)),
                     _ => false,
                 };
-                let name = text_at(strings, symbol.st_name(endian));
-                let (address, size) = (symbol.st_value(endian), symbol.st_size(endian));
-                (!name.is_empty() && (is_code || !is_defined)).then_some(Symbol { name, address, size, is_defined })
-            });
-            tables.symbols.extend(found);
+                if is_defined && !is_code {
+                    continue;
+                }
+                let name = name(strings, symbol.st_name(endian))?;
+                if !name.is_empty() {
+                    let (address, size) = (symbol.st_value(endian), symbol.st_size(endian));
+                    tables.symbols.push(Symbol { name, address, size, is_defined });
+                    bounded("functions", tables.symbols.len() as u64, MAX_FUNCTIONS)?;
+                }
+            }
         }
         Ok(tables)
     }
@@ -129,11 +150,18 @@ impl<'data> Tables<'data> {
 
 /// The NUL-terminated text at an offset of a string table; empty outside of it, or if it is not UTF-8.
 fn text_at(strings: &[u8], offset: u32) -> &str {
+    text_and_size(strings, offset).0
+}
+
+/// The same, and how many bytes were read.
+fn text_and_size(strings: &[u8], offset: u32) -> (&str, u64) {
     let text = strings.get(offset as usize..).unwrap_or_default();
     let text = text.get(..text.len().min(MAX_NAME)).unwrap_or_default();
     // A name without an end is none.
-    let end = text.iter().position(|byte| *byte == 0).unwrap_or(0);
-    std::str::from_utf8(text.get(..end).unwrap_or_default()).unwrap_or_default()
+    match text.split(|byte| *byte == 0).next() {
+        Some(name) if name.len() < text.len() => (std::str::from_utf8(name).unwrap_or_default(), name.len() as u64),
+        _ => ("", text.len() as u64),
+    }
 }
 
 fn bounded(what: &'static str, size: u64, max: u64) -> Result<(), Error> {
