@@ -81,9 +81,11 @@ pub enum SessionError {
         /// The first sequence of the batch.
         found: u64,
     },
-    /// A batch has too many records: they would take much more memory than on the wire.
-    #[error("a batch has more than {max} records, which no agent sends")]
-    TooManyRecords {
+    /// A request has too many small elements: they would take much more memory than on the wire.
+    #[error("a request has more than {max} {of}, which no agent sends")]
+    TooMany {
+        /// What there is too much of.
+        of: &'static str,
         /// The maximum.
         max: usize,
     },
@@ -117,7 +119,7 @@ impl From<SessionError> for Status {
             E::HelloTimeout(_) => Code::DeadlineExceeded,
             E::TokenExpired => Code::Unauthenticated,
             E::Hole { .. } | E::Overflow { .. } => Code::OutOfRange,
-            E::TooManyRecords { .. } | E::Replaced { .. } => Code::ResourceExhausted,
+            E::TooMany { .. } | E::Replaced { .. } => Code::ResourceExhausted,
             E::Store(_) | E::Stopping => Code::Unavailable,
         };
         Self::new(code, error.to_string())

@@ -19,6 +19,7 @@ mod agents;
 mod codec;
 mod connections;
 mod disk_full;
+mod elements;
 mod error;
 pub(crate) mod grpc;
 mod health;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use chainscope_proto::v1::{
-    Batch, Chunk, ConnectionSummary, Hello, Message, Record, RecordReply, RecordRequest, SocketAddress,
-    connection_event::Event, ingest_client::IngestClient, record::Kind, record_reply::Reply, record_request::Request,
+    Batch, Chunk, ConnectionSummary, Hello, Message, Record, RecordReply, RecordRequest, SocketAddress, TraceEvent,
+    TraceValue, connection_event::Event, ingest_client::IngestClient, record::Kind, record_reply::Reply,
+    record_request::Request,
 };
 use prost::{Message as _, encoding};
 use tokio::sync::mpsc;
@@ -325,7 +326,7 @@ fn over_grpc_a_batch_of_8_mib_is_received_and_a_larger_one_is_not() {
 }
 
 #[test]
-fn over_grpc_a_batch_of_too_many_records_is_refused_and_other_agents_go_on() {
+fn over_grpc_a_request_of_too_many_elements_is_refused_and_other_agents_go_on() {
     let server = grpc();
     let mut honest = Remote::connect(&server, hello(&["n"])).unwrap();
     honest.mark();
@@ -336,12 +337,18 @@ fn over_grpc_a_batch_of_too_many_records_is_refused_and_other_agents_go_on() {
     agent.batch("m", 1 << 16, vec![Record::default(); 1_000_000]);
     let status = agent.reply().unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
-    assert_eq!(status.message(), "a batch has more than 65536 records, which no agent sends");
+    assert_eq!(status.message(), "a request has more than 65536 records, which no agent sends");
+    let mut agent = Remote::connect(&server, Hello { agent: "host-2".into(), ..hello(&["m"]) }).unwrap();
+    agent.mark();
+    let event = TraceEvent { arguments: vec![TraceValue::default(); 1_000_000], ..TraceEvent::default() };
+    agent.batch("m", 1 << 16, vec![record(TIME, Kind::TraceEvent(event))]);
+    let status = agent.reply().unwrap_err();
+    assert_eq!(status.message(), "a request has more than 262144 elements, which no agent sends");
     honest.batch("n", 0, messages(5));
     honest.wait_for(5);
     assert_eq!(server.ids("/v2/p2p?node_name=n").len(), 5);
     let ingest = &server.json("/v2/stats")["ingest"];
-    assert_eq!((&ingest["session_errors"], &ingest["records"]), (&1.into(), &((1 << 16) + 5).into()));
+    assert_eq!((&ingest["session_errors"], &ingest["records"]), (&2.into(), &((1 << 16) + 5).into()));
 }
 
 #[test]
