@@ -78,6 +78,9 @@ pub(crate) struct Spool {
     next_number: u32,
     /// Nodes whose records of an earlier epoch were removed; their streams get a loss when they are opened.
     abandoned: BTreeSet<String>,
+    /// Records of a node whose name could not be read were removed: the streams that were there before and are not now get a
+    /// loss when they are opened.
+    has_lost_name: bool,
     now_ns: i64,
 }
 
@@ -99,6 +102,7 @@ impl Spool {
             streams: StreamTable::new(),
             next_number: 0,
             abandoned: BTreeSet::new(),
+            has_lost_name: false,
             now_ns,
         };
         spool.remove_other_epochs(&root, &name).map_err(Error::file(&root))?;
@@ -131,7 +135,8 @@ impl Spool {
             let number =
                 path.file_name().and_then(|name| name.to_str()).and_then(|name| u32::from_str_radix(name, 16).ok());
             let (Some(number), Some(node)) = (number, node_of(&path)?) else {
-                // The process ended before the directory was complete.
+                // Without segments the process ended before the directory was complete.
+                self.has_lost_name |= files::has_segments(&path);
                 fs::remove_dir_all(&path)?;
                 continue;
             };
@@ -172,7 +177,11 @@ impl Spool {
         let path = self.dir.join(format!("{:08x}", self.next_number));
         let created = create_stream_dir(&self.dir, &path, node);
         let stream = created.and_then(|()| SpooledStream::open(node.to_owned(), path.clone(), !is_known, self.now_ns));
-        self.add(stream.map_err(Error::file(&path))?);
+        let mut stream = stream.map_err(Error::file(&path))?;
+        if is_known && self.has_lost_name {
+            stream.add_loss(RecordSummary::unknown_loss("spool damaged", self.now_ns), "");
+        }
+        self.add(stream);
         self.next_number = self.next_number.saturating_add(1);
         Ok(())
     }

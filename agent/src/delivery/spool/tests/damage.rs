@@ -256,3 +256,26 @@ fn records_that_cannot_be_written_are_counted_and_become_a_loss_later() {
     assert_eq!((lost.len(), lost[0].records, lost[0].from_ns, lost[0].to_ns), (1, 3, 1, 3));
     assert_eq!((stream.len(), stream[1].time_ns), (2, 4));
 }
+
+#[test]
+fn a_spool_without_a_name_becomes_a_loss_of_the_streams_that_were_there_before() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 4_000_000);
+    fill(&mut spool, "a", 0, 5);
+    fill(&mut spool, "b", 100, 1);
+    let name = spool.streams.by_node["a"].dir().join("node");
+    drop(spool);
+    fail_reads_of(&name);
+    let mut spool = open(dir.path(), 4_000_000);
+    spool.open_stream("new", false).unwrap();
+    let mut durable = Durable::default();
+    deliver(&mut spool, &mut durable);
+    let lost = losses(durable.stream("a"));
+    assert!(lost.len() == 1 && lost[0].amount_unknown && lost[0].reason == "spool damaged", "{lost:?}");
+    assert!(durable.stream("b").len() == 10 && durable.stream("new").is_empty());
+    // Only once.
+    drop(spool);
+    let mut spool = open(dir.path(), 4_000_000);
+    deliver(&mut spool, &mut durable);
+    assert_eq!(durable.stream("a").len(), 1);
+}
