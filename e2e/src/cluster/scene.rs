@@ -150,6 +150,17 @@ impl Scene {
         });
     }
 
+    /// Waits until this many messages of each direction follow the first `before`.
+    ///
+    /// # Panics
+    /// After a timeout.
+    pub fn until_more_both_ways(&self, before: u64, more: usize) {
+        wait::until_within(wait::WAIT_TIMEOUT * 3, &format!("{more} further messages, both ways"), || {
+            let count = |incoming: bool| self.reader.rows_from(NODE, &format!("incoming={incoming}"), before).len();
+            (count(false) >= more && count(true) >= more).then_some(())
+        });
+    }
+
     /// The transcript of the node: the messages that it sent and received.
     #[must_use]
     pub fn transcript(&self) -> Vec<Value> {

@@ -27,7 +27,7 @@ pub(crate) const OUTCOMES: &[(&str, Outcome)] = &[
     ("curl 'localhost:17732/v2/p2p?remote_addr=127.0.0.1:9733", Ends(0, "[{\"id\":0,")),
     ("curl 'localhost:17732/v2/p2p/0'", Ends(0, "\"id\":0,")),
     ("curl -N 'localhost:17732/v2/p2p/stream?types=operation'", Follows("\"kind\":\"operation\"")),
-    ("curl 'localhost:17732/v2/stats'", Ends(0, "{\"")),
+    ("curl 'localhost:17732/v2/stats'", Ends(0, "\"bytes_seen\":")),
     ("curl 'localhost:17732/v1/tree'", Ends(0, "chainscope-demo-node")),
     ("curl -N 'localhost:17732/v2/log/stream?log_level=warning,error'", Follows("too few connections")),
     ("curl -G 'localhost:17732/v2/log' --data-urlencode 'query=peer -branch'", Ends(0, "[]")),

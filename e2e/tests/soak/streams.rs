@@ -68,6 +68,7 @@ fn every_byte_is_captured_or_counted(capture: &str) {
         // Loss is allowed on a busy machine; unreported loss is not.
         assert_eq!(reported_lost(api), account.bytes_dropped, "{account:?}");
         assert!(account.gaps > 0, "{account:?}");
+        assert!(account.bytes_dropped <= sent / 20, "{account:?}");
     }
     if !soak() {
         let dropped = (account.bytes_dropped, account.chunks_dropped, account.messages_dropped);
