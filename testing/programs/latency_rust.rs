@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 static RECORDED: Mutex<BTreeMap<&str, Vec<u128>>> = Mutex::new(BTreeMap::new());
 
-fn record(name: &'static str, start: Instant) {
-    let duration = start.elapsed().as_nanos();
+/// `duration` is computed by the function itself: the call may be its exit, a jump, after which its thread may be preempted.
+fn record(name: &'static str, duration: Duration) {
+    let duration = duration.as_nanos();
     RECORDED.lock().unwrap_or_else(|error| error.into_inner()).entry(name).or_default().push(duration);
 }
 
@@ -20,7 +21,7 @@ mod work {
     pub(crate) fn nap(us: u64) {
         let start = Instant::now();
         std::thread::sleep(Duration::from_micros(us));
-        record("nap", start);
+        record("nap", start.elapsed());
     }
 
     pub(crate) trait Apply<T> {
@@ -34,7 +35,7 @@ mod work {
         fn apply(&self, us: u64) -> u64 {
             let start = Instant::now();
             std::thread::sleep(Duration::from_micros(us));
-            record("apply", start);
+            record("apply", start.elapsed());
             us + self.0
         }
     }
@@ -45,7 +46,7 @@ mod work {
         let start = Instant::now();
         std::thread::sleep(Duration::from_micros(us));
         assert!(us % 2 == 0, "odd");
-        record("panic", start);
+        record("panic", start.elapsed());
     }
 }
 

@@ -36,9 +36,9 @@ uint64_t now()
 std::mutex mutex;
 std::map<std::string, std::vector<uint64_t>> recorded;
 
-void record(const char *name, uint64_t start)
+// `duration` is computed by the function itself: the call may be its exit, a jump, after which its thread may be preempted.
+void record(const char *name, uint64_t duration)
 {
-	uint64_t duration = now() - start;
 	std::lock_guard lock(mutex);
 	recorded[name].push_back(duration);
 }
@@ -57,7 +57,7 @@ PROBED void nap(long us)
 {
 	uint64_t start = now();
 	sleep_us(us);
-	record("nap", start);
+	record("nap", now() - start);
 }
 
 PROBED void spin(long us)
@@ -65,7 +65,7 @@ PROBED void spin(long us)
 	uint64_t start = now();
 	while (now() - start < us * 1000ull) {
 	}
-	record("spin", start);
+	record("spin", now() - start);
 }
 
 // Each level takes `us` and what the levels below it take.
@@ -74,7 +74,7 @@ PROBED long recurse(long depth, long us)
 	uint64_t start = now();
 	sleep_us(us);
 	long below = depth > 1 ? recurse(depth - 1, us) : 0;
-	record("recurse", start);
+	record("recurse", now() - start);
 	return below + 1;
 }
 
@@ -85,7 +85,7 @@ PROBED void fail(long us)
 	sleep_us(us);
 	if (us % 2)
 		throw std::runtime_error("odd");
-	record("fail", start);
+	record("fail", now() - start);
 }
 
 // Catches what it calls throws.
@@ -96,7 +96,7 @@ PROBED void guard(long us)
 		fail(us);
 	} catch (const std::exception &) {
 	}
-	record("guard", start);
+	record("guard", now() - start);
 }
 
 PROBED long landing(long us)
@@ -110,7 +110,7 @@ PROBED long chain(long us)
 {
 	uint64_t start = now();
 	sleep_us(us);
-	record("chain", start);
+	record("chain", now() - start);
 	return landing(us);
 }
 
@@ -143,7 +143,7 @@ PROBED void migrate(long us)
 	sleep_us(us);
 	swapcontext(&fiber, &caller);
 	sleep_us(us);
-	record("migrate", start);
+	record("migrate", now() - start);
 }
 
 void fiber_main()
@@ -167,7 +167,7 @@ PROBED void submit(long us, bool is_applied)
 	preflight(us);
 	if (is_applied) {
 		apply(us);
-		record("submit", start);
+		record("submit", now() - start);
 	}
 }
 
