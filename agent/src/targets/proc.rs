@@ -158,8 +158,8 @@ impl Proc {
         all.filter_map(|entry| self.open(entry.file_name().to_str()?.parse().ok()?))
     }
 
-    /// Every process, with its listening sockets on `ports`, unless another process is the one that serves them. Descriptors are read only where a
-    /// namespace has such a listening socket.
+    /// Every process, with its listening sockets on `ports`, unless another process is the one that serves them. Descriptors are
+    /// read only where a namespace has such a listening socket.
     pub(crate) fn scan(&self, ports: &BTreeSet<u16>, argument: &ReadArgument<'_>) -> Vec<ProcessFacts> {
         let mut processes = Vec::new();
         for process in self.processes() {

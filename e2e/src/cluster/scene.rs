@@ -156,8 +156,7 @@ impl Scene {
     /// After a timeout.
     pub fn until_more_both_ways(&self, before: u64, more: usize) {
         wait::until_within(wait::WAIT_TIMEOUT * 3, &format!("{more} further messages, both ways"), || {
-            let count = |incoming: bool| self.reader.rows_from(NODE, &format!("incoming={incoming}"), before).len();
-            (count(false) >= more && count(true) >= more).then_some(())
+            self.reader.counts_from(NODE, before).iter().all(|count| *count >= more).then_some(())
         });
     }
 

@@ -143,6 +143,15 @@ impl Api {
         self.rows_of("/v2/p2p", node, filters, first)
     }
 
+    /// Number of messages from an id on, in each direction: sent, received.
+    ///
+    /// # Panics
+    /// If ids are not ascending.
+    #[must_use]
+    pub fn counts_from(&self, node: &str, first: u64) -> [usize; 2] {
+        [false, true].map(|incoming| self.rows_from(node, &format!("incoming={incoming}"), first).len())
+    }
+
     /// Every log message, oldest first, from all pages.
     ///
     /// # Panics

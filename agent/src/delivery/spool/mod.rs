@@ -52,6 +52,7 @@ use std::{
 
 use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::{Batch, HighWaterMark, Record};
+use recover::DAMAGED;
 use stream::SpooledStream;
 use summary::RecordSummary;
 
@@ -147,7 +148,7 @@ impl Spool {
                     fs::remove_dir_all(&path)?;
                     create_stream_dir(&self.dir, &path, &node)?;
                     let mut stream = SpooledStream::open(node.clone(), path, false, self.now_ns)?;
-                    stream.add_loss(RecordSummary::unknown_loss("spool damaged", self.now_ns), "");
+                    stream.add_loss(RecordSummary::unknown_loss(DAMAGED, self.now_ns), "");
                     stream
                 }
                 other => other?,
@@ -179,7 +180,7 @@ impl Spool {
         let stream = created.and_then(|()| SpooledStream::open(node.to_owned(), path.clone(), !is_known, self.now_ns));
         let mut stream = stream.map_err(Error::file(&path))?;
         if is_known && self.has_lost_name {
-            stream.add_loss(RecordSummary::unknown_loss("spool damaged", self.now_ns), "");
+            stream.add_loss(RecordSummary::unknown_loss(DAMAGED, self.now_ns), "");
         }
         self.add(stream);
         self.next_number = self.next_number.saturating_add(1);

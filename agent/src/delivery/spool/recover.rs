@@ -17,7 +17,7 @@ use super::{
 /// File that holds the first sequence of a renumbering that is not complete.
 const RENUMBER_FILE: &str = "renumber";
 /// Reason of losses that disk damage caused.
-const DAMAGED: &str = "spool damaged";
+pub(super) const DAMAGED: &str = "spool damaged";
 /// Maximum number of unreadable records in a row that are replaced by losses one by one. Disk damage does not cause a
 /// larger gap.
 const MAX_FILLED: u64 = 1 << 20;

@@ -329,7 +329,7 @@ fn notices_of_one_process_leave_room_for_others() {
     bench.event(opened());
     (0..100).for_each(|_| bench.event(opened_as(8)));
     assert!(!is_left_alone(&bench));
-    // Each answer makes room for another notice.
+    // After an answer one more notice is sent.
     bench.worker.apply(&TargetChange::Unchanged(10));
     (0..2).for_each(|_| bench.event(listening(10)));
     assert_eq!(of(&bench, 10), 1);

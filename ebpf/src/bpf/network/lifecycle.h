@@ -67,7 +67,7 @@ static __always_inline void handle_listen(const struct sock *sk)
 	n.pid = pid;
 	n.netns = key.netns;
 	n.local_port = key.port;
-	n.family = AF_INET6;
+	n.family = AF_INET6; /* of IPv4 as IPv4-mapped */
 	__builtin_memcpy(n.local, key.address, sizeof n.local);
 	n.time = bpf_ktime_get_ns();
 	emit_or_store(&n);
