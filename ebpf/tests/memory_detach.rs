@@ -14,8 +14,11 @@ fn held_resources() -> (usize, usize) {
     (descriptors, maps.lines().filter(|line| line.contains("bpf-map") || line.contains("[perf_event]")).count())
 }
 
-/// Anonymous pages of this process.
+/// Anonymous pages of this process without those that its allocator keeps: fragments of its arenas come and go by some 200 pages.
+#[expect(unsafe_code, reason = "malloc_trim")]
 fn own_memory() -> u64 {
+    // SAFETY: no memory that is in use is changed.
+    unsafe { libc::malloc_trim(0) };
     rollup(std::process::id(), "Anonymous")
 }
 
@@ -38,10 +41,10 @@ fn repeated_attach_and_detach_leak_nothing() {
     };
     cycle();
     let before = held_resources();
-    cycle();
+    (0..3).for_each(|_| cycle());
     let memory = own_memory();
     (0..8).for_each(|_| cycle());
     assert_eq!(held_resources(), before);
-    assert!(own_memory() <= memory + 100, "{} pages, {memory} at the beginning", own_memory());
+    assert!(own_memory() < memory + 80, "a page or more for each of 80: {} pages, {memory} before", own_memory());
     workload.finish();
 }
