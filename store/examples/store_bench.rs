@@ -11,6 +11,7 @@
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::{
+    collections::HashMap,
     hint::black_box,
     path::Path,
     time::{Duration, Instant},
@@ -161,14 +162,14 @@ fn time_of(id: u64) -> i64 {
     1_600_000_000_000_000_000 + id as i64 * 1_000_000
 }
 
-fn chunk(id: u64, message: &Record, rng: &mut SmallRng) -> Record {
+fn chunk(message: &Record, rng: &mut SmallRng) -> Record {
     let Some(Kind::Message(of)) = &message.kind else { unreachable!("made above") };
     let mut plain = vec![0; 600];
     rng.fill_bytes(&mut plain);
     let chunk = Chunk {
         connection: of.connection,
         incoming: of.incoming,
-        counter: id,
+        counter: of.first_chunk,
         wire: plain.clone().into(),
         plain: plain.into(),
         ..Chunk::default()
@@ -241,12 +242,22 @@ fn print_ratios() {
 
 fn records(count: u64, with_chunks: bool) -> Vec<Record> {
     let mut rng = SmallRng::seed_from_u64(1);
+    let mut next = HashMap::new();
     (0..count)
         .flat_map(|id| {
-            let message = message(id, &mut rng);
-            with_chunks.then(|| chunk(id, &message, &mut rng)).into_iter().chain([message])
+            let mut message = message(id, &mut rng);
+            number(&mut message, &mut next);
+            with_chunks.then(|| chunk(&message, &mut rng)).into_iter().chain([message])
         })
         .collect()
+}
+
+/// Gives a message the next chunk of its side of the connection.
+fn number(message: &mut Record, next: &mut HashMap<(u64, bool), u64>) {
+    let Some(Kind::Message(message)) = &mut message.kind else { unreachable!("made as a message") };
+    let next = next.entry((message.connection, message.incoming)).or_default();
+    (message.first_chunk, message.last_chunk) = (*next, *next);
+    *next += 1;
 }
 
 /// Records of a batch: a thousand messages, with their chunks.

@@ -229,23 +229,26 @@ impl Writer {
     /// together. Chunks that are nowhere were lost before they came here, and are not searched again in this segment.
     fn copy_chunks_forward(&mut self, at: StreamAt, message: &Message) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
+        let chunks = &self.nodes[at.node].chunks;
+        if chunks.has_all_of(message, at.agent) {
+            return Ok(());
+        }
+        if chunks.are_staged_in_older() {
+            // Then the chunks of older segments are found in the engine. This happens at most once in a segment.
+            self.commit(Urgency::Normal)?;
+        }
         let node = &mut self.nodes[at.node];
         let (number, open) = (node.number, node.open(RetentionClass::Records));
         let segments = &node.segments[RetentionClass::Records as usize];
         let older = segments.iter().map(|segment| &**segment).filter(|segment| segment.number != open);
         let greatest = || greatest_older(&*engine.snapshot(), number, older, message.connection);
-        if node.chunks.has_all_of(message, at.agent) || !node.chunks.may_be_older(message, greatest)? {
+        if !node.chunks.may_be_older(message, greatest)? {
             return Ok(());
-        }
-        if node.chunks.is_staged_in_older(message, at.agent) {
-            // Then the chunks of older segments are found in the engine. This happens at most once in a segment.
-            self.commit(Urgency::Normal)?;
         }
         let node = &self.nodes[at.node];
         let segments = node.segments[RetentionClass::Records as usize].iter().map(|segment| &**segment);
         let snapshot = engine.snapshot();
-        let staged = node.chunks.staged_of(message, at.agent);
-        for (chunk, segment) in plan_copy(&*snapshot, number, segments, open, (message, at.agent), staged)? {
+        for (chunk, segment) in plan_copy(&*snapshot, number, segments, open, message, at.agent)? {
             self.commit_if_large()?;
             self.copy_chunk(at, chunk, snapshot.get(&chunk.key(number, segment))?)?;
         }
@@ -257,7 +260,6 @@ impl Writer {
         let value = value.ok_or_else(|| Error::Corrupt(format!("{chunk:?} is missing")))?;
         let node = &mut self.nodes[at.node];
         node.changed = true;
-        node.chunks.add_copy(chunk);
         self.staged.put(&chunk.key(node.number, node.open(RetentionClass::Records)), &value);
         if let Some(open) = node.open_mut(RetentionClass::Records) {
             open.bytes += value.len() as u64;

@@ -52,8 +52,9 @@ impl Rocks {
 fn database_options(options: &StoreOptions) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(options.block_cache_bytes));
-    // Rows of one peer or of a rare type lie one to a block: a page of them reads a hundred blocks.
-    table.set_block_size(4 << 10);
+    // Rows of one peer or of a rare type lie one to a block: a page of them reads a hundred blocks. With 4 KiB such a page takes
+    // 8 % less time, a write of rows and chunks 5 % more, and a row 5 % more space.
+    table.set_block_size(8 << 10);
     // Small blocks have a large index, of which a page needs a little.
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);

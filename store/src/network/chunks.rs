@@ -3,7 +3,7 @@
 //! A message's chunks lie in its own segment, so that both are evicted together. Chunks mostly come right before their
 //! message; those that lie in an older segment when it comes are copied forward.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use chainscope_proto::v1::{Message, Record, record::Kind};
 
@@ -103,10 +103,10 @@ pub(crate) struct ChunkRuns {
     runs: BTreeMap<(u64, u32, bool, u64), u64>,
     /// By connection, the greatest counter of a chunk in an older segment, once it was searched.
     older: HashMap<u64, Option<u64>>,
-    /// Chunks of the open segment that are staged.
-    staged: BTreeSet<Chunk>,
-    /// Chunks of older segments that are staged: the segment closed before they were committed.
-    staged_older: BTreeSet<Chunk>,
+    /// Whether chunks of the open segment are staged.
+    are_staged: bool,
+    /// Whether chunks of older segments are staged: the segment closed before they were committed.
+    are_staged_in_older: bool,
 }
 
 impl ChunkRuns {
@@ -114,24 +114,18 @@ impl ChunkRuns {
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.older.clear();
-        self.staged_older.append(&mut self.staged);
+        self.are_staged_in_older |= std::mem::take(&mut self.are_staged);
     }
 
     /// A chunk was staged for the open segment.
     pub(crate) fn add(&mut self, chunk: Chunk) {
-        self.staged.insert(chunk);
+        self.are_staged = true;
         self.add_run((chunk.connection, chunk.agent, chunk.incoming), chunk.counter, chunk.counter);
-    }
-
-    /// A chunk of an older segment was staged for the open one.
-    pub(crate) fn add_copy(&mut self, chunk: Chunk) {
-        self.staged.insert(chunk);
     }
 
     /// What was staged is committed.
     pub(crate) fn mark_durable(&mut self) {
-        self.staged.clear();
-        self.staged_older.clear();
+        (self.are_staged, self.are_staged_in_older) = (false, false);
     }
 
     /// A connection has ended.
@@ -178,14 +172,9 @@ impl ChunkRuns {
         self.runs.len() + self.older.len()
     }
 
-    /// The staged chunks of a message in the open segment.
-    pub(crate) fn staged_of(&self, message: &Message, agent: u32) -> impl Iterator<Item = Chunk> {
-        chunks_among(&self.staged, message, agent)
-    }
-
-    /// Whether a chunk of a message is staged in an older segment.
-    pub(crate) fn is_staged_in_older(&self, message: &Message, agent: u32) -> bool {
-        chunks_among(&self.staged_older, message, agent).next().is_some()
+    /// Whether chunks of older segments are staged, where no search of the engine finds them.
+    pub(crate) fn are_staged_in_older(&self) -> bool {
+        self.are_staged_in_older
     }
 
     /// Whether a chunk of the message can lie in an older segment; `greatest` searches the engine for the greatest counter
@@ -198,7 +187,7 @@ impl ChunkRuns {
         let older = match self.older.get(&message.connection) {
             Some(older) => *older,
             None => {
-                let older = greatest()?.max(self.greatest_staged_in_older(message.connection));
+                let older = greatest()?;
                 if self.older.len() >= MAX_REMEMBERED {
                     self.older.clear();
                 }
@@ -208,22 +197,6 @@ impl ChunkRuns {
         };
         Ok(message.first_chunk <= message.last_chunk && older.is_some_and(|older| message.first_chunk <= older))
     }
-
-    fn greatest_staged_in_older(&self, connection: u64) -> Option<u64> {
-        let first = Chunk { connection, counter: 0, incoming: false, agent: 0 };
-        let last = Chunk { connection, counter: u64::MAX, incoming: true, agent: u32::MAX };
-        self.staged_older.range(first..=last).next_back().map(|chunk| chunk.counter)
-    }
-}
-
-/// Those of `chunks` that belong to a message.
-fn chunks_among(chunks: &BTreeSet<Chunk>, message: &Message, agent: u32) -> impl Iterator<Item = Chunk> {
-    let (connection, incoming) = (message.connection, message.incoming);
-    let first = Chunk { connection, counter: message.first_chunk, incoming: false, agent: 0 };
-    let last = Chunk { connection, counter: message.last_chunk, incoming: true, agent: u32::MAX };
-    let is_of_message = move |chunk: &Chunk| chunk.incoming == incoming && chunk.agent == agent;
-    // The set refuses a range that ends before it starts.
-    chunks.range(first..=last.max(first)).copied().filter(is_of_message)
 }
 
 /// The greatest counter of a connection's chunks, of any agent and direction, that the engine has in these segments.
@@ -243,17 +216,17 @@ pub(crate) fn greatest_older<'a>(
 }
 
 /// Searches the chunks of a message, newest segment first: those that are only in older segments, and the newest segment
-/// that each is in. `staged` are those that are staged for the open segment; none may be staged for an older one.
+/// that each is in. None may be staged for an older one; one that is staged for the open segment is the same there.
 pub(crate) fn plan_copy<'a>(
     snapshot: &dyn Snapshot,
     node: u32,
     segments: impl DoubleEndedIterator<Item = &'a SegmentMeta>,
     open: u32,
-    (message, agent): (&Message, u32),
-    staged: impl Iterator<Item = Chunk>,
+    message: &Message,
+    agent: u32,
 ) -> Result<Vec<(Chunk, u32)>, Error> {
     let wanted = message.last_chunk.saturating_sub(message.first_chunk).saturating_add(1);
-    let mut found: BTreeMap<u64, u32> = staged.map(|chunk| (chunk.counter, open)).collect();
+    let mut found = BTreeMap::new();
     for segment in segments.rev() {
         if found.len() as u64 >= wanted {
             break;
