@@ -14,7 +14,7 @@ use crate::{
     keys,
     kind::RetentionClass,
     meta::NodeMeta,
-    network::{Chunk, greatest_older, plan_copy},
+    network::{Chunk, ChunkRange, greatest_older, plan_copy},
     node::Node,
     schema::Schema,
     streams::{HighWaterMark, StreamName},
@@ -230,9 +230,8 @@ impl Writer {
     fn copy_chunks_forward(&mut self, at: StreamAt, message: &Message) -> Result<(), Error> {
         let engine = Arc::clone(&self.engine);
         let chunks = &self.nodes[at.node].chunks;
-        if chunks.has_all_of(message, at.agent) {
-            return Ok(());
-        }
+        let range = ChunkRange::of_message(message, at.agent).and_then(|range| chunks.unknown_of(range));
+        let Some(range) = range else { return Ok(()) };
         if chunks.are_staged_in_older() {
             // Then the chunks of older segments are found in the engine. This happens at most once in a segment.
             self.commit(Urgency::Normal)?;
@@ -241,18 +240,18 @@ impl Writer {
         let (number, open) = (node.number, node.open(RetentionClass::Records));
         let segments = &node.segments[RetentionClass::Records as usize];
         let older = segments.iter().map(|segment| &**segment).filter(|segment| segment.number != open);
-        let greatest = || greatest_older(&*engine.snapshot(), number, older, message.connection);
-        if !node.chunks.may_be_older(message, greatest)? {
+        let greatest = || greatest_older(&*engine.snapshot(), number, older, range.connection());
+        if !node.chunks.may_be_older(range, greatest)? {
             return Ok(());
         }
         let node = &self.nodes[at.node];
         let segments = node.segments[RetentionClass::Records as usize].iter().map(|segment| &**segment);
         let snapshot = engine.snapshot();
-        for (chunk, segment) in plan_copy(&*snapshot, number, segments, open, message, at.agent)? {
+        for (chunk, segment) in plan_copy(&*snapshot, number, segments, open, range)? {
             self.commit_if_large()?;
             self.copy_chunk(at, chunk, snapshot.get(&chunk.key(number, segment))?)?;
         }
-        self.nodes[at.node].chunks.add_all_of(message, at.agent);
+        self.nodes[at.node].chunks.add_known(range);
         Ok(())
     }
 

@@ -24,8 +24,8 @@ pub(crate) const CHUNKS: u8 = 80;
 /// Length of a key: prefix, connection, counter, direction, agent.
 const KEY: usize = keys::PREFIX + 8 + 8 + 1 + 4;
 
-/// Which chunk of a node it is, in the order of the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Which chunk of a node it is.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
     pub(crate) connection: u64,
     pub(crate) counter: u64,
@@ -38,11 +38,6 @@ impl Chunk {
     /// A chunk of a record.
     pub(crate) fn of(chunk: &chainscope_proto::v1::Chunk, agent: u32) -> Self {
         Self { connection: chunk.connection, counter: chunk.counter, incoming: chunk.incoming, agent }
-    }
-
-    /// One of the chunks of a message.
-    pub(crate) fn of_message(message: &Message, counter: u64, agent: u32) -> Self {
-        Self { connection: message.connection, counter, incoming: message.incoming, agent }
     }
 
     pub(crate) fn key(self, node: u32, segment: u32) -> [u8; KEY] {
@@ -69,6 +64,42 @@ impl Chunk {
             incoming: incoming != 0,
             agent: u32::from_be_bytes(agent.try_into().ok()?),
         })
+    }
+}
+
+/// Chunks of one side of a connection, as one agent sent them: those of a message, or a part of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkRange {
+    connection: u64,
+    incoming: bool,
+    agent: u32,
+    /// The first counter and the last one, which is not less.
+    first: u64,
+    last: u64,
+}
+
+impl ChunkRange {
+    /// Those of a message; none if its range ends before it starts.
+    pub(crate) fn of_message(message: &Message, agent: u32) -> Option<Self> {
+        let &Message { connection, incoming, first_chunk: first, last_chunk: last, .. } = message;
+        (first <= last).then_some(Self { connection, incoming, agent, first, last })
+    }
+
+    fn of_chunk(chunk: Chunk) -> Self {
+        let Chunk { connection, counter, incoming, agent } = chunk;
+        Self { connection, incoming, agent, first: counter, last: counter }
+    }
+
+    pub(crate) fn connection(self) -> u64 {
+        self.connection
+    }
+
+    fn chunk(self, counter: u64) -> Chunk {
+        Chunk { connection: self.connection, counter, incoming: self.incoming, agent: self.agent }
+    }
+
+    fn len(self) -> u64 {
+        (self.last - self.first).saturating_add(1)
     }
 }
 
@@ -120,7 +151,7 @@ impl ChunkRuns {
     /// A chunk was staged for the open segment.
     pub(crate) fn add(&mut self, chunk: Chunk) {
         self.are_staged = true;
-        self.add_run((chunk.connection, chunk.agent, chunk.incoming), chunk.counter, chunk.counter);
+        self.add_known(ChunkRange::of_chunk(chunk));
     }
 
     /// What was staged is committed.
@@ -138,19 +169,25 @@ impl ChunkRuns {
         self.older.remove(&connection);
     }
 
-    /// Whether the chunks of the message are known to be in the open segment or nowhere. False means: unknown.
-    pub(crate) fn has_all_of(&self, message: &Message, agent: u32) -> bool {
-        let key = |counter| (message.connection, agent, message.incoming, counter);
-        let before = self.runs.range(key(0)..=key(message.first_chunk)).next_back();
-        before.is_some_and(|(_, last)| message.last_chunk <= *last)
+    /// The range without what is known at its ends to be in the open segment or nowhere; none if all of it is.
+    pub(crate) fn unknown_of(&self, range: ChunkRange) -> Option<ChunkRange> {
+        let key = |counter| (range.connection, range.agent, range.incoming, counter);
+        let run_of = |counter| {
+            let (&(.., first), &last) = self.runs.range(key(0)..=key(counter)).next_back()?;
+            (counter <= last).then_some((first, last))
+        };
+        let first = match run_of(range.first) {
+            Some((_, end)) if range.last <= end => return None,
+            Some((_, end)) => end + 1,
+            None => range.first,
+        };
+        let last = run_of(range.last).map_or(range.last, |(start, _)| start - 1);
+        Some(ChunkRange { first, last, ..range })
     }
 
-    /// The chunks of the message were searched, and those in older segments were copied to the open one.
-    pub(crate) fn add_all_of(&mut self, message: &Message, agent: u32) {
-        self.add_run((message.connection, agent, message.incoming), message.first_chunk, message.last_chunk);
-    }
-
-    fn add_run(&mut self, (connection, agent, incoming): (u64, u32, bool), mut first: u64, mut last: u64) {
+    /// The chunks are in the open segment or nowhere: they were added, or searched and copied.
+    pub(crate) fn add_known(&mut self, range: ChunkRange) {
+        let ChunkRange { connection, incoming, agent, mut first, mut last } = range;
         let key = |counter| (connection, agent, incoming, counter);
         // Those that it overlaps or touches become part of it.
         while let Some((&known, &end)) = self.runs.range(key(0)..=key(last.saturating_add(1))).next_back() {
@@ -177,25 +214,25 @@ impl ChunkRuns {
         self.are_staged_in_older
     }
 
-    /// Whether a chunk of the message can lie in an older segment; `greatest` searches the engine for the greatest counter
-    /// that does.
+    /// Whether a chunk of the range can lie in an older segment; `greatest` searches the engine for the greatest counter of its
+    /// connection that does.
     pub(crate) fn may_be_older(
         &mut self,
-        message: &Message,
+        range: ChunkRange,
         greatest: impl FnOnce() -> Result<Option<u64>, Error>,
     ) -> Result<bool, Error> {
-        let older = match self.older.get(&message.connection) {
+        let older = match self.older.get(&range.connection) {
             Some(older) => *older,
             None => {
                 let older = greatest()?;
                 if self.older.len() >= MAX_REMEMBERED {
                     self.older.clear();
                 }
-                self.older.insert(message.connection, older);
+                self.older.insert(range.connection, older);
                 older
             }
         };
-        Ok(message.first_chunk <= message.last_chunk && older.is_some_and(|older| message.first_chunk <= older))
+        Ok(older.is_some_and(|older| range.first <= older))
     }
 }
 
@@ -215,50 +252,44 @@ pub(crate) fn greatest_older<'a>(
     Ok(greatest)
 }
 
-/// Searches the chunks of a message, newest segment first: those that are only in older segments, and the newest segment
+/// Searches the chunks of a range, newest segment first: those that are only in older segments, and the newest segment
 /// that each is in. None may be staged for an older one; one that is staged for the open segment is the same there.
 pub(crate) fn plan_copy<'a>(
     snapshot: &dyn Snapshot,
     node: u32,
     segments: impl DoubleEndedIterator<Item = &'a SegmentMeta>,
     open: u32,
-    message: &Message,
-    agent: u32,
+    range: ChunkRange,
 ) -> Result<Vec<(Chunk, u32)>, Error> {
-    let wanted = message.last_chunk.saturating_sub(message.first_chunk).saturating_add(1);
     let mut found = BTreeMap::new();
     for segment in segments.rev() {
-        if found.len() as u64 >= wanted {
+        if found.len() as u64 >= range.len() {
             break;
         }
-        each_chunk(snapshot, node, segment.number, message, agent, |counter, _| {
+        each_chunk(snapshot, node, segment.number, range, |counter, _| {
             found.entry(counter).or_insert(segment.number);
             true
         })?;
     }
     found.retain(|_, segment| *segment != open);
-    Ok(found.into_iter().map(|(counter, segment)| (Chunk::of_message(message, counter, agent), segment)).collect())
+    Ok(found.into_iter().map(|(counter, segment)| (range.chunk(counter), segment)).collect())
 }
 
-/// Calls `each` with counter and value of the chunks of a message in one segment, ascending, until it returns false.
+/// Calls `each` with counter and value of the chunks of a range in one segment, ascending, until it returns false.
 pub(crate) fn each_chunk(
     snapshot: &dyn Snapshot,
     node: u32,
     segment: u32,
-    message: &Message,
-    agent: u32,
+    range: ChunkRange,
     mut each: impl FnMut(u64, &[u8]) -> bool,
 ) -> Result<(), Error> {
-    if message.first_chunk > message.last_chunk {
-        return Ok(());
-    }
-    let first = keys::grouped_row(node, segment, CHUNKS, message.connection, message.first_chunk);
-    let last = keys::grouped_row(node, segment, CHUNKS, message.connection, message.last_chunk);
+    let first = keys::grouped_row(node, segment, CHUNKS, range.connection, range.first);
+    let last = keys::grouped_row(node, segment, CHUNKS, range.connection, range.last);
     let mut cursor = snapshot.cursor(&first..&keys::after_prefix(&last));
     cursor.first()?;
     while let Some((key, value)) = cursor.entry() {
         let chunk = Chunk::of_key(key).ok_or_else(|| Error::Corrupt(format!("chunk key {key:02x?}")))?;
-        if chunk.incoming == message.incoming && chunk.agent == agent && !each(chunk.counter, value) {
+        if chunk.incoming == range.incoming && chunk.agent == range.agent && !each(chunk.counter, value) {
             break;
         }
         cursor.next()?;
@@ -337,22 +368,22 @@ pub(crate) fn verify(
 ) -> Result<(), Error> {
     let Some(Kind::Message(message)) = &record.kind else { return Ok(()) };
     let node = reader.view.number;
-    let Some(last) = message.last_chunk.checked_sub(message.first_chunk) else { return Ok(()) };
+    let Some(range) = ChunkRange::of_message(message, agent) else { return Ok(()) };
     let mut have = Vec::new();
-    each_chunk(&*reader.snapshot, node, segment.number, message, agent, |counter, _| {
+    each_chunk(&*reader.snapshot, node, segment.number, range, |counter, _| {
         have.push(counter);
         true
     })?;
-    let (present, wanted) = (have.len() as u64, last.saturating_add(1));
+    let (present, wanted) = (have.len() as u64, range.len());
     if present >= wanted {
         return Ok(());
     }
     report.chunks_absent += wanted - present;
     // Only as many as a message of 100 MiB has: a range may be nonsense.
-    let absent = (message.first_chunk..=message.last_chunk).take(4096);
+    let absent = (range.first..=range.last).take(4096);
     for counter in absent.filter(|counter| have.binary_search(counter).is_err()) {
         for other in reader.records().take_while(|other| other.number < segment.number) {
-            let key = Chunk::of_message(message, counter, agent).key(node, other.number);
+            let key = range.chunk(counter).key(node, other.number);
             if reader.snapshot.get(&key)?.is_some() {
                 report.problem(format!(
                     "{}: chunk {counter} of row {id} is in segment {}, not in {}",

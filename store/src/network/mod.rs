@@ -19,7 +19,9 @@ pub(crate) use accounts::{Accounts, accounts};
 pub use chunks::ChunkQuery;
 #[cfg(test)]
 pub(crate) use chunks::MAX_REMEMBERED;
-pub(crate) use chunks::{CHUNKS, Chunk, ChunkRuns, chunk, each_chunk, greatest_older, list, plan_copy, verify};
+pub(crate) use chunks::{
+    CHUNKS, Chunk, ChunkRange, ChunkRuns, chunk, each_chunk, greatest_older, list, plan_copy, verify,
+};
 pub use connections::{Connection, ConnectionQuery};
 pub(crate) use connections::{LiveConnections, connection, connections};
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use chainscope_proto::v1::{Record, record::Kind};
 
-use super::{MESSAGES, each_chunk};
+use super::{ChunkRange, MESSAGES, each_chunk};
 use crate::{Error, kind::decode, search, view::Reader};
 
 /// A message and its chunks as of one moment: what is evicted meanwhile can still be read.
@@ -36,9 +36,10 @@ impl<'a> StoredMessage<'a> {
         let Some(Kind::Message(message)) = &self.record.kind else {
             return Err(Error::Corrupt("a row of messages is no message".to_owned()));
         };
+        let Some(range) = ChunkRange::of_message(message, self.agent) else { return Ok(()) };
         let (snapshot, node) = (&*self.reader.snapshot, self.reader.view.number);
         let mut broken = Ok(());
-        each_chunk(snapshot, node, self.segment, message, self.agent, |_, value| match decode(value) {
+        each_chunk(snapshot, node, self.segment, range, |_, value| match decode(value) {
             Ok(chunk) => each(chunk).is_continue(),
             Err(error) => {
                 broken = Err(error);

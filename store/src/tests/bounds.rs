@@ -10,7 +10,7 @@ use crate::{
     Error, Memory, Retention, Store, StoreOptions,
     engine::{Batch, Engine, Snapshot, memory::MemoryEngine},
     load::load,
-    network::{ChunkRuns, MAX_LIVE, MAX_REMEMBERED},
+    network::{ChunkRange, ChunkRuns, MAX_LIVE, MAX_REMEMBERED},
     schema::KINDS,
 };
 
@@ -177,40 +177,45 @@ fn a_segment_that_closes_before_its_chunks_are_committed_is_committed_once() {
 
 #[test]
 fn remembered_runs_of_chunks_are_merged_and_bounded() {
-    let message = |first, last| match message(1, true, first, last).kind {
-        Some(chainscope_proto::v1::record::Kind::Message(message)) => message,
+    let range = |connection, agent, first, last| match message(connection, true, first, last).kind {
+        Some(chainscope_proto::v1::record::Kind::Message(message)) => ChunkRange::of_message(&message, agent).unwrap(),
         other => panic!("{other:?}"),
     };
     let mut runs = ChunkRuns::default();
     for (first, last) in [(10, 12), (20, 22), (0, 3), (13, 15), (2, 8), (u64::MAX, u64::MAX)] {
-        runs.add_all_of(&message(first, last), 7);
+        runs.add_known(range(1, 7, first, last));
     }
-    for (first, last, is_known) in [
-        (0, 8, true),
-        (3, 5, true),
-        (10, 15, true),
-        (0, 9, false),
-        (9, 9, false),
-        (15, 16, false),
-        (20, 22, true),
-        (u64::MAX, u64::MAX, true),
-        (0, u64::MAX, false),
+    for (first, last, unknown) in [
+        (0, 8, None),
+        (3, 5, None),
+        (10, 15, None),
+        (0, 9, Some((9, 9))),
+        (9, 9, Some((9, 9))),
+        (9, 12, Some((9, 9))),
+        (15, 16, Some((16, 16))),
+        (15, 21, Some((16, 19))),
+        // What is known in between is searched with the rest.
+        (5, 30, Some((9, 30))),
+        (20, 22, None),
+        (u64::MAX, u64::MAX, None),
+        (0, u64::MAX, Some((9, u64::MAX - 1))),
     ] {
-        assert_eq!(runs.has_all_of(&message(first, last), 7), is_known, "{first} to {last}");
-        assert!(!runs.has_all_of(&message(first, last), 8), "of another agent");
+        let unknown = unknown.map(|(first, last)| range(1, 7, first, last));
+        assert_eq!(runs.unknown_of(range(1, 7, first, last)), unknown, "{first} to {last}");
+        let of_another_agent = range(1, 8, first, last);
+        assert_eq!(runs.unknown_of(of_another_agent), Some(of_another_agent));
     }
-    runs.add_all_of(&message(0, u64::MAX), 7);
+    runs.add_known(range(1, 7, 0, u64::MAX));
     assert_eq!(runs.remembered(), 1);
     runs.end(1, 7);
     assert_eq!(runs.remembered(), 0);
 
     for counter in 0..MAX_REMEMBERED as u64 + 10 {
-        runs.add_all_of(&message(2 * counter, 2 * counter), 7);
+        runs.add_known(range(1, 7, 2 * counter, 2 * counter));
         assert!(runs.remembered() <= MAX_REMEMBERED);
     }
     for connection in 0..MAX_REMEMBERED as u64 + 10 {
-        let message = chainscope_proto::v1::Message { connection, ..message(0, 0) };
-        assert!(!runs.may_be_older(&message, || Ok(None)).unwrap());
+        assert!(!runs.may_be_older(range(connection, 7, 0, 0), || Ok(None)).unwrap());
         assert!(runs.remembered() <= 2 * MAX_REMEMBERED);
     }
 }
