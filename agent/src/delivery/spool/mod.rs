@@ -79,6 +79,8 @@ pub(crate) struct Spool {
     next_number: u32,
     /// Nodes whose records of an earlier epoch were removed; their streams get a loss when they are opened.
     abandoned: BTreeSet<String>,
+    /// Among them is one whose name could not be read: it can be any, so that each stream gets the loss.
+    has_abandoned_unnamed: bool,
     /// Records of a node whose name could not be read were removed: the streams that were there before and are not now get a
     /// loss when they are opened.
     has_lost_name: bool,
@@ -103,6 +105,7 @@ impl Spool {
             streams: StreamTable::new(),
             next_number: 0,
             abandoned: BTreeSet::new(),
+            has_abandoned_unnamed: false,
             has_lost_name: false,
             now_ns,
         };
@@ -122,7 +125,10 @@ impl Spool {
             for stream in fs::read_dir(item.path())? {
                 let stream = stream?.path();
                 if files::has_segments(&stream) {
-                    self.abandoned.extend(node_of(&stream)?);
+                    match node_of(&stream)? {
+                        Some(node) => drop(self.abandoned.insert(node)),
+                        None => self.has_abandoned_unnamed = true,
+                    }
                 }
             }
             fs::remove_dir_all(item.path())?;
@@ -159,7 +165,7 @@ impl Spool {
     }
 
     fn add(&mut self, mut stream: SpooledStream) {
-        if self.abandoned.remove(&stream.node) {
+        if self.abandoned.remove(&stream.node) || self.has_abandoned_unnamed {
             stream.add_loss(RecordSummary::unknown_loss("spool of another epoch", self.now_ns), "");
         }
         let node = stream.node.clone();

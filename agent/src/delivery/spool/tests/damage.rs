@@ -237,6 +237,30 @@ fn the_spool_of_another_epoch_becomes_a_loss() {
 }
 
 #[test]
+fn a_spool_of_another_epoch_without_a_name_becomes_a_loss_of_every_stream() {
+    let dir = folder();
+    let mut spool = open(dir.path(), 2_000_000);
+    fill(&mut spool, "a", 0, 5);
+    let name = spool.streams.by_node["a"].dir().join("node");
+    drop(spool);
+    fail_reads_of(&name);
+    let mut spool = Spool::open(dir.path(), &Epoch([8; 16]), 2_000_000, NOW).unwrap();
+    spool.open_stream("a", false).unwrap();
+    spool.open_stream("b", false).unwrap();
+    let mut durable = Durable::default();
+    deliver(&mut spool, &mut durable);
+    for node in ["a", "b"] {
+        let lost = losses(durable.stream(node));
+        assert!(lost.len() == 1 && lost[0].amount_unknown && lost[0].reason == "spool of another epoch", "{lost:?}");
+    }
+    // Only once.
+    drop(spool);
+    let mut spool = Spool::open(dir.path(), &Epoch([8; 16]), 2_000_000, NOW).unwrap();
+    deliver(&mut spool, &mut durable);
+    assert!(durable.stream("a").len() == 1 && durable.stream("b").len() == 1);
+}
+
+#[test]
 fn records_that_cannot_be_written_are_counted_and_become_a_loss_later() {
     let dir = folder();
     let mut spool = open(dir.path(), 2_000_000);
