@@ -118,7 +118,7 @@ fn a_session_goes_on_when_the_agent_is_killed(scene: &Scene) {
     // No served message is lost, and the session is resumed.
     let before = scene.count();
     assert!(before >= 10 * RATE, "{before}");
-    scene.until_more_both_ways(before, usize::try_from(5 * RATE).expect("small"));
+    scene.until_more_both_ways(before, 5 * RATE);
     let missing = scene.missing();
     let run: usize = missing.iter().map(|missing| missing.run).sum();
     // And those that were not spooled, and those until the session is resumed.

@@ -39,7 +39,7 @@ fn sessions_survive_an_upgrade_a_rollback_and_an_upgrade() {
         scene.cluster.condition("tezos", "rolling", "Ready", "True");
         scene.cluster.condition("tezos", "rolling", "Recording", "True");
         let before = scene.count();
-        scene.until_more_both_ways(before, usize::try_from(10 * RATE).expect("small"));
+        scene.until_more_both_ways(before, 10 * RATE);
         counted.push(before);
     }
     assert!(counted.is_sorted(), "{counted:?}");

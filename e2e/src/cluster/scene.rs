@@ -154,7 +154,7 @@ impl Scene {
     ///
     /// # Panics
     /// After a timeout.
-    pub fn until_more_both_ways(&self, before: u64, more: usize) {
+    pub fn until_more_both_ways(&self, before: u64, more: u64) {
         wait::until_within(wait::WAIT_TIMEOUT * 3, &format!("{more} further messages, both ways"), || {
             self.reader.counts_from(NODE, before).iter().all(|count| *count >= more).then_some(())
         });

@@ -148,8 +148,8 @@ impl Api {
     /// # Panics
     /// If ids are not ascending.
     #[must_use]
-    pub fn counts_from(&self, node: &str, first: u64) -> [usize; 2] {
-        [false, true].map(|incoming| self.rows_from(node, &format!("incoming={incoming}"), first).len())
+    pub fn counts_from(&self, node: &str, first: u64) -> [u64; 2] {
+        [false, true].map(|incoming| self.rows_from(node, &format!("incoming={incoming}"), first).len() as u64)
     }
 
     /// Every log message, oldest first, from all pages.

@@ -253,7 +253,8 @@ pub(crate) fn greatest_older<'a>(
 }
 
 /// Searches the chunks of a range, newest segment first: those that are only in older segments, and the newest segment
-/// that each is in. None may be staged for an older one; one that is staged for the open segment is the same there.
+/// that each is in. None may be staged for an older one. One that is staged for the open segment may be planned: its copy
+/// has the same key and value.
 pub(crate) fn plan_copy<'a>(
     snapshot: &dyn Snapshot,
     node: u32,

@@ -125,10 +125,9 @@ impl Spool {
             for stream in fs::read_dir(item.path())? {
                 let stream = stream?.path();
                 if files::has_segments(&stream) {
-                    match node_of(&stream)? {
-                        Some(node) => drop(self.abandoned.insert(node)),
-                        None => self.has_abandoned_unnamed = true,
-                    }
+                    let node = node_of(&stream)?;
+                    self.has_abandoned_unnamed |= node.is_none();
+                    self.abandoned.extend(node);
                 }
             }
             fs::remove_dir_all(item.path())?;
