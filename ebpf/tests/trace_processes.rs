@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use chainscope_ebpf::trace::{AttachMode, Fetch, Reads, TraceOptions, TraceProbe};
-use chainscope_testing::wait::until_true;
 
 use trace_common::{Target, Watcher, image, locations, target_program, values};
 
@@ -54,7 +53,8 @@ fn attach_modes() {
         assert_eq!((early.call("numbers 4"), late.call("text 10")), (4, 1));
         assert_eq!(every.settle().len(), 5, "{mode:?}");
         drop(every);
-        assert_eq!((early.call("semaphores"), late.call("semaphores")), (0, 0), "{mode:?}");
+        early.wait_for_detach();
+        late.wait_for_detach();
     }
     let watcher = TraceProbe::load(&TraceOptions::default()).expect("root");
     assert_eq!((watcher.attach_mode(), watcher.reads()), (AttachMode::Multi, Reads::Sleepable));
@@ -128,13 +128,13 @@ fn semaphores_are_given_back() {
     assert_eq!(target.call("semaphores"), 1002);
     assert_eq!(Target::start(&program).call("semaphores"), 1002);
     watcher.probe.detach(watcher.attachment);
-    assert_eq!(target.call("semaphores"), 0);
+    target.wait_for_detach();
     assert_eq!(target.call("numbers 5"), 5);
     assert_eq!(watcher.settle(), []);
     let second = Watcher::attach(&program, None, &ALL, &TraceOptions::default());
     assert_eq!(target.call("semaphores"), 11112);
     drop(second);
-    assert_eq!(target.call("semaphores"), 0);
+    target.wait_for_detach();
 }
 
 #[test]
@@ -152,7 +152,8 @@ fn semaphores_are_given_back_by_a_killed_tracer() {
     // SIGKILL
     tracer.kill().unwrap();
     tracer.wait().unwrap();
-    until_true("the semaphores to be 0", || early.call("semaphores") == 0 && late.call("semaphores") == 0);
+    early.wait_for_detach();
+    late.wait_for_detach();
 }
 
 /// Deleted while it runs, and found through the process.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use chainscope_ebpf::trace::{
     ArgumentValue, AttachmentId, Counts, Data, End, Event, Fetch, Location, LocationId, TraceOptions, TraceProbe, Value,
 };
-use chainscope_testing::wait::WAIT_TIMEOUT;
+use chainscope_testing::wait::{WAIT_TIMEOUT, until_true};
 use chainscope_usdt::Image;
 
 /// Compiles a program of `trace_common/programs`, or of `testing/programs`, to the file `name`.
@@ -50,6 +50,12 @@ impl Target {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits until all semaphores of the process are 0, as they are when the last descriptor of the links is closed. A
+    /// process that another test spawns has a copy of each descriptor until it executes its program.
+    pub fn wait_for_detach(&mut self) {
+        until_true("the semaphores to be 0", || self.call("semaphores") == 0);
     }
 
     /// Executes a command and returns the number of the reply.
