@@ -27,6 +27,10 @@
 //! maintenance (`offline.rs`, `backup.rs`, `verify.rs`). Of a pillar:
 //! `network`, `memory`, `logs`, `trace`, `latency`. Nothing here knows HTTP, gRPC or any protocol; calls block.
 
+// Only linked: it overrides `malloc`.
+#[cfg(feature = "rocksdb")]
+use tikv_jemalloc_sys as _;
+
 #[cfg(feature = "rocksdb")]
 mod backup;
 mod ballast;
