@@ -1,18 +1,24 @@
 //! Measures `/v1` of a process with many distinct stacks over HTTP, while its agent sends deltas.
 //!
-//! `memory_bench [stacks] [--serve]`, by default 100,000 stacks. `intake` is the time from a delta of 1,000 changes to its
+//! `memory_bench [stacks] [--serve]`, by default 100,000 stacks. `floor` is the same response out of memory, by an HTTP server
+//! that does nothing else, to the same client. `intake` is the time from a delta of 1,000 changes to its
 //! acknowledgement: alone, and while trees are requested without a pause. With `--serve` the API is served until the program
 //! is terminated.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints its figures")]
 
 use std::{
+    convert::Infallible,
     io::Read as _,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
+use axum::{
+    Router,
+    body::{Body, Bytes},
+};
 use chainscope_aggregator::{Aggregator, Config, NodeConfig};
 use chainscope_proto::v1::{
     Hello, MemoryState, RecordReply, RecordRequest, record_reply::Reply, record_request::Request,
@@ -77,6 +83,13 @@ fn main() {
         });
         show(path, times.collect(), Some(size));
     }
+    let floor = format!("{}/", runtime.block_on(serve_from_memory(read(&format!("{url}/v1/tree")))));
+    let times = (0..ROUNDS).map(|_| {
+        let began = Instant::now();
+        get(&floor);
+        began.elapsed()
+    });
+    show("floor of /v1/tree", times.collect(), None);
     let alone = intake(&mut agent, &mut recorder, &mut random);
     show("intake of a delta, alone", alone, None);
     let is_over = AtomicBool::new(false);
@@ -167,9 +180,26 @@ fn fill(recorder: &mut Recorder, random: &mut SmallRng, stacks: usize) {
 }
 
 fn get(url: &str) -> usize {
+    read(url).len()
+}
+
+fn read(url: &str) -> Vec<u8> {
     let mut body = Vec::new();
     ureq::get(url).call().unwrap().into_body().into_reader().read_to_end(&mut body).unwrap();
-    body.len()
+    body
+}
+
+/// Starts a server of one text, in blocks as large as those of the aggregator, and returns its address.
+async fn serve_from_memory(text: Vec<u8>) -> String {
+    let blocks: Vec<Bytes> = text.chunks(256 << 10).map(Bytes::copy_from_slice).collect();
+    let respond = move || {
+        let blocks = blocks.clone().into_iter().map(Ok::<_, Infallible>);
+        async { Body::from_stream(futures::stream::iter(blocks)) }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, Router::new().route("/", axum::routing::get(respond))).await });
+    format!("http://{address}")
 }
 
 fn show(name: &str, mut times: Vec<Duration>, size: Option<usize>) {
