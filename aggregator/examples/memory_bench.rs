@@ -75,21 +75,11 @@ fn main() {
         "/v1/flamegraph",
         "/v1/pprof",
     ] {
-        let mut size = 0;
-        let times = (0..ROUNDS).map(|_| {
-            let began = Instant::now();
-            size = get(&format!("{url}{path}"));
-            began.elapsed()
-        });
-        show(path, times.collect(), Some(size));
+        let (times, size) = request(&format!("{url}{path}"));
+        show(path, times, Some(size));
     }
-    let floor = format!("{}/", runtime.block_on(serve_from_memory(read(&format!("{url}/v1/tree")))));
-    let times = (0..ROUNDS).map(|_| {
-        let began = Instant::now();
-        get(&floor);
-        began.elapsed()
-    });
-    show("floor of /v1/tree", times.collect(), None);
+    let (times, size) = request(&runtime.block_on(serve_from_memory(read(&format!("{url}/v1/tree")))));
+    show("floor of /v1/tree", times, Some(size));
     let alone = intake(&mut agent, &mut recorder, &mut random);
     show("intake of a delta, alone", alone, None);
     let is_over = AtomicBool::new(false);
@@ -98,7 +88,7 @@ fn main() {
         let is_over = &is_over;
         scope.spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
-                get(&format!("{url}/v1/tree"));
+                read(&format!("{url}/v1/tree"));
             }
         });
         let beside = intake(&mut agent, &mut recorder, &mut random);
@@ -179,8 +169,15 @@ fn fill(recorder: &mut Recorder, random: &mut SmallRng, stacks: usize) {
     }
 }
 
-fn get(url: &str) -> usize {
-    read(url).len()
+/// Times of requests one after the other, and the size of the response.
+fn request(url: &str) -> (Vec<Duration>, usize) {
+    let mut size = 0;
+    let times = (0..ROUNDS).map(|_| {
+        let began = Instant::now();
+        size = read(url).len();
+        began.elapsed()
+    });
+    (times.collect(), size)
 }
 
 fn read(url: &str) -> Vec<u8> {
@@ -189,17 +186,15 @@ fn read(url: &str) -> Vec<u8> {
     body
 }
 
-/// Starts a server of one text, in blocks as large as those of the aggregator, and returns its address.
+/// Starts a server of one text, in blocks as large as those of the aggregator, and returns its URL.
 async fn serve_from_memory(text: Vec<u8>) -> String {
     let blocks: Vec<Bytes> = text.chunks(256 << 10).map(Bytes::copy_from_slice).collect();
-    let respond = move || {
-        let blocks = blocks.clone().into_iter().map(Ok::<_, Infallible>);
-        async { Body::from_stream(futures::stream::iter(blocks)) }
-    };
+    let respond =
+        async move || Body::from_stream(futures::stream::iter(blocks.clone().into_iter().map(Ok::<_, Infallible>)));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async { axum::serve(listener, Router::new().route("/", axum::routing::get(respond))).await });
-    format!("http://{address}")
+    format!("http://{address}/")
 }
 
 fn show(name: &str, mut times: Vec<Duration>, size: Option<usize>) {
