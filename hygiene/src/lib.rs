@@ -127,7 +127,8 @@ fn write_escaped(character: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 #[must_use]
 pub fn is_printable(character: char) -> bool {
     match character {
-        '\'' | '"' | '\\' => true,
+        // Printable ASCII, of which the standard library escapes quotes and the backslash.
+        ' '..='~' => true,
         // Letters without a glyph (`Default_Ignorable_Code_Point`).
         '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' => false,
         // The standard library's table of printable characters.

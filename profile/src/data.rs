@@ -9,6 +9,14 @@ use crate::{Frame, Kind};
 /// Page size if the agent states none.
 const DEFAULT_PAGE_BYTES: u32 = 4096;
 
+/// A node of a call tree. Its stack is `frame` and the stack of its parent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CallNode {
+    pub(crate) parent: u32,
+    /// 0 at the root.
+    pub(crate) frame: u32,
+}
+
 /// A consistent memory profile of one process. A clone is cheap and shares the columns (copy on write): merging the
 /// next delta copies only the columns that it changes, and only while a clone still refers to them.
 #[derive(Debug, Clone)]
@@ -19,10 +27,8 @@ pub struct ProfileData {
     pub(crate) frames: Arc<Vec<Frame>>,
     /// Whether all frames are distinct.
     pub(crate) distinct: bool,
-    /// Parent of each node; entry 0 is the root. A parent has a smaller number than its children.
-    pub(crate) parents: Arc<Vec<u32>>,
-    /// Frame of each node.
-    pub(crate) node_frames: Arc<Vec<u32>>,
+    /// Nodes by number; entry 0 is the root. A parent has a smaller number than its children.
+    pub(crate) nodes: Arc<Vec<CallNode>>,
     /// Number of pages of the stacks that end at each node, one column per kind.
     pub(crate) pages: [Arc<Vec<u64>>; 3],
     /// Label of the observed process.
@@ -45,8 +51,7 @@ impl Default for ProfileData {
             strings: Arc::new(vec!["".into()]),
             frames: Arc::new(vec![Frame::default()]),
             distinct: true,
-            parents: Arc::new(vec![0]),
-            node_frames: Arc::new(vec![0]),
+            nodes: Arc::new(vec![CallNode::default()]),
             pages: std::array::from_fn(|_| Arc::new(vec![0])),
             target: String::new(),
             profile: 0,
@@ -67,7 +72,7 @@ impl ProfileData {
     /// Number of nodes of the call tree, the root included.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        self.parents.len()
+        self.nodes.len()
     }
 
     /// Number of distinct stacks that hold memory.

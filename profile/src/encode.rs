@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use chainscope_proto::v1::{MemoryCounts, MemoryFrame, MemoryState};
 
-use crate::{Kind, ProfileData};
+use crate::{Kind, ProfileData, data::CallNode};
 
 /// Approximate maximum size of a part, in bytes; a gRPC message is at most 1 MiB.
 pub const PART_BYTES: usize = 768 << 10;
@@ -20,14 +20,14 @@ pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState>
         let holds = data.pages.iter().any(|column| column.get(at).is_some_and(|pages| *pages > 0));
         used[at] |= holds;
         if used[at] {
-            used[data.parents[at] as usize] = true;
+            used[data.nodes[at].parent as usize] = true;
         }
     }
     let mut frames: HashMap<u32, u32> = HashMap::new();
     let mut strings: HashMap<Arc<str>, u32> = HashMap::from([("".into(), 0)]);
     let mut nodes = vec![0u32; data.nodes()];
     for (next, at) in (1u32..).zip((1..data.nodes()).filter(|at| used[*at])) {
-        let frame = data.node_frames[at];
+        let CallNode { parent, frame } = data.nodes[at];
         let frame = match frames.get(&frame) {
             Some(id) => *id,
             None => {
@@ -37,7 +37,7 @@ pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState>
                 id
             }
         };
-        parts.node(next, nodes[data.parents[at] as usize], frame);
+        parts.node(next, nodes[parent as usize], frame);
         nodes[at] = next;
     }
     for kind in Kind::ALL {

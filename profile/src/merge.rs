@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::{Category, Frame, Kind, MergeError, ProfileData};
+use crate::{Category, Frame, Kind, MergeError, ProfileData, data::CallNode};
 use chainscope_proto::v1::{MemoryState, MemoryTotals};
 use prost::Message as _;
 
@@ -98,10 +98,10 @@ impl Profile {
     /// Bytes of memory that the profile and the parts of an incomplete state take, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let ProfileData { strings, frames, parents, target, process, totals, .. } = &self.data;
+        let ProfileData { strings, frames, nodes, target, process, totals, .. } = &self.data;
         // String 0, frame 0 and node 0 exist in an empty profile, too.
         let columns =
-            (strings.len() - 1) * STRING_BYTES + (frames.len() - 1) * FRAME_BYTES + (parents.len() - 1) * NODE_BYTES;
+            (strings.len() - 1) * STRING_BYTES + (frames.len() - 1) * FRAME_BYTES + (nodes.len() - 1) * NODE_BYTES;
         let rest = target.len() + process.encoded_len() + totals.encoded_len() + entries_of(totals) * ENTRY_BYTES;
         self.pending_bytes + self.string_bytes + columns + rest
     }
@@ -197,7 +197,7 @@ fn validate(
     };
     let count = |of: fn(&ProfileData) -> usize| data.map_or(1, of) as u64;
     let (mut strings, mut frames, mut nodes) =
-        (count(|data| data.strings.len()), count(|data| data.frames.len()), count(|data| data.parents.len()));
+        (count(|data| data.strings.len()), count(|data| data.frames.len()), count(|data| data.nodes.len()));
     for part in parts {
         if part.page_bytes != 0 && !(part.page_bytes.is_power_of_two() && (1024..=1 << 30).contains(&part.page_bytes)) {
             return Err(MergeError::PageBytes(part.page_bytes));
@@ -262,8 +262,8 @@ fn validate_nodes(data: Option<&ProfileData>, part: &MemoryState, frames: u64) -
             return Err(MergeError::Dangling { what: "frame", id: u64::from(frame), count: frames });
         }
         let at = usize::try_from(node).unwrap_or(usize::MAX);
-        let known = data.and_then(|data| Some((*data.parents.get(at)?, *data.node_frames.get(at)?)));
-        if known.is_some_and(|known| known != (parent, frame)) {
+        let known = data.and_then(|data| data.nodes.get(at));
+        if known.is_some_and(|known| *known != (CallNode { parent, frame })) {
             return Err(MergeError::NodeChanged { node });
         }
     }
@@ -290,15 +290,16 @@ fn apply(data: &mut ProfileData, part: MemoryState) {
         write_at(Arc::make_mut(&mut data.frames), part.first_frame, frames);
     }
     if !part.node_parents.is_empty() {
-        write_at(Arc::make_mut(&mut data.parents), part.first_node, part.node_parents.into_iter());
-        write_at(Arc::make_mut(&mut data.node_frames), part.first_node, part.node_frames.into_iter());
+        let nodes = part.node_parents.iter().zip(&part.node_frames);
+        let nodes = nodes.map(|(&parent, &frame)| CallNode { parent, frame });
+        write_at(Arc::make_mut(&mut data.nodes), part.first_node, nodes);
     }
     for kind in Kind::ALL {
         let changes = || part.counts.iter().filter(|counts| Kind::of_wire(counts.kind) == Some(kind));
         let column = &mut data.pages[kind.index()];
-        if column.len() < data.parents.len() || changes().any(|counts| !counts.nodes.is_empty()) {
+        if column.len() < data.nodes.len() || changes().any(|counts| !counts.nodes.is_empty()) {
             let column = Arc::make_mut(column);
-            column.resize(data.parents.len(), 0);
+            column.resize(data.nodes.len(), 0);
             for (node, pages) in changes().flat_map(|counts| counts.nodes.iter().zip(&counts.pages)) {
                 if let Some(count) = column.get_mut(*node as usize) {
                     *count = *pages;

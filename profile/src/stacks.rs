@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::{Frame, Kind, ProfileData};
+use crate::{Frame, Kind, ProfileData, data::CallNode};
 
 /// Memory that is not attributed to stacks, in kibibytes per kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,10 +45,8 @@ impl StackMemory {
 pub struct Stacks {
     /// Distinct frames, including frames without a node.
     pub(crate) frames: Arc<Vec<Frame>>,
-    /// Parent of each node; entry 0 is the root. A parent has a smaller number than its children.
-    pub(crate) parents: Arc<Vec<u32>>,
-    /// Frame of each node; entry 0 is unused.
-    pub(crate) node_frames: Arc<Vec<u32>>,
+    /// Nodes by number; entry 0 is the root. A parent has a smaller number than its children.
+    pub(crate) nodes: Arc<Vec<CallNode>>,
     pub(crate) now: StackMemory,
     /// Memory at the earlier time of a comparison.
     pub(crate) then: Option<StackMemory>,
@@ -83,8 +81,7 @@ impl Stacks {
         memory.non_stack.add(data);
         Self {
             frames: Arc::clone(&data.frames),
-            parents: Arc::clone(&data.parents),
-            node_frames: Arc::clone(&data.node_frames),
+            nodes: Arc::clone(&data.nodes),
             now: memory,
             then: None,
             page_bytes: data.page_bytes,
@@ -101,11 +98,10 @@ impl Stacks {
             sums
         };
         let (now_sums, then_sums) = (add(now), then.map(add));
-        let nodes = build.parents.len();
+        let nodes = build.nodes.len();
         Self {
             frames: Arc::new(build.frames),
-            parents: Arc::new(build.parents),
-            node_frames: Arc::new(build.node_frames),
+            nodes: Arc::new(build.nodes),
             now: now_sums.into_memory(nodes),
             then: then_sums.map(|sums| sums.into_memory(nodes)),
             page_bytes: now.first().map_or(4096, |data| data.page_bytes),
@@ -135,8 +131,8 @@ impl Stacks {
             if at == 0 {
                 return None;
             }
-            let frame = *self.node_frames.get(at)?;
-            at = *self.parents.get(at)? as usize;
+            let CallNode { parent, frame } = *self.nodes.get(at)?;
+            at = parent as usize;
             Some(frame)
         })
     }
@@ -173,8 +169,7 @@ impl Sums {
 /// A call tree merged from several.
 struct Build {
     frames: Vec<Frame>,
-    parents: Vec<u32>,
-    node_frames: Vec<u32>,
+    nodes: Vec<CallNode>,
     /// Id of each distinct frame.
     frame_ids: HashMap<Frame, u32>,
     /// Number of each node by parent and frame.
@@ -183,30 +178,21 @@ struct Build {
 
 impl Build {
     fn new(nodes: usize) -> Self {
-        let column = || {
-            let mut column = Vec::with_capacity(nodes);
-            column.push(0);
-            column
-        };
-        Self {
-            frames: Vec::new(),
-            parents: column(),
-            node_frames: column(),
-            frame_ids: HashMap::new(),
-            node_ids: HashMap::with_capacity_and_hasher(nodes, FastHash),
-        }
+        let node_ids = HashMap::with_capacity_and_hasher(nodes, FastHash);
+        let mut nodes = Vec::with_capacity(nodes);
+        nodes.push(CallNode::default());
+        Self { frames: Vec::new(), nodes, frame_ids: HashMap::new(), node_ids }
     }
 
     fn add(&mut self, data: &ProfileData, sums: &mut Sums) {
         let frames: Vec<u32> = data.frames.iter().map(|frame| self.frame(frame)).collect();
         let mut nodes = vec![0u32; data.nodes()];
-        for at in 1..data.nodes() {
-            let parent = nodes[data.parents[at] as usize];
-            let frame = frames.get(data.node_frames[at] as usize).copied().unwrap_or_default();
-            nodes[at] = self.node(parent, frame);
+        for (at, node) in data.nodes.iter().enumerate().skip(1) {
+            let frame = frames.get(node.frame as usize).copied().unwrap_or_default();
+            nodes[at] = self.node(nodes[node.parent as usize], frame);
         }
         for (column, pages) in sums.columns.iter_mut().zip(&data.pages) {
-            column.resize(self.parents.len(), 0);
+            column.resize(self.nodes.len(), 0);
             for (pages, node) in pages.iter().zip(&nodes).filter(|(pages, _)| **pages > 0) {
                 let sum = &mut column[*node as usize];
                 *sum = sum.saturating_add(data.kib(*pages));
@@ -226,11 +212,10 @@ impl Build {
     }
 
     fn node(&mut self, parent: u32, frame: u32) -> u32 {
-        let next = self.parents.len() as u32;
+        let next = self.nodes.len() as u32;
         let node = *self.node_ids.entry(u64::from(parent) << 32 | u64::from(frame)).or_insert(next);
         if node == next {
-            self.parents.push(parent);
-            self.node_frames.push(frame);
+            self.nodes.push(CallNode { parent, frame });
         }
         node
     }

@@ -237,9 +237,8 @@ struct Build<'a> {
     items: Vec<Item>,
     /// Items after the frames of the current group.
     next_items: Vec<Item>,
-    /// Slot of each frame, valid if `seen` has the number of the current group.
-    slot_of: Vec<u32>,
-    seen: Vec<u32>,
+    /// For each frame the last group that it was in, and its slot there.
+    last_slot: Vec<(u32, u32)>,
     /// Number of the current group.
     group: u32,
 }
@@ -253,8 +252,7 @@ impl<'a> Build<'a> {
             nodes: Vec::new(),
             items: Vec::new(),
             next_items: Vec::new(),
-            slot_of: vec![0; stacks.frames.len()],
-            seen: vec![0; stacks.frames.len()],
+            last_slot: vec![(0, 0); stacks.frames.len()],
             group: 0,
         }
     }
@@ -353,15 +351,14 @@ impl<'a> Build<'a> {
     fn sum_by_frame(&mut self, walk: &impl Walk, task: &Task, slots: &mut Vec<Slot>) {
         slots.clear();
         self.group += 1;
-        let Self { items, slot_of, seen, group, .. } = self;
+        let Self { items, last_slot, group, .. } = self;
         walk.for_each_next(&items[task.start..task.end], |frame, item| {
-            let at = frame as usize;
-            if seen[at] != *group {
-                seen[at] = *group;
-                slot_of[at] = slots.len() as u32;
+            let last = &mut last_slot[frame as usize];
+            if last.0 != *group {
+                *last = (*group, slots.len() as u32);
                 slots.push(Slot { frame, weight: Weight::default(), count: 0, index: NOT_SHOWN });
             }
-            let slot = &mut slots[slot_of[at] as usize];
+            let slot = &mut slots[last.1 as usize];
             slot.weight.add(item.weight);
             slot.count += 1;
         });
@@ -369,11 +366,11 @@ impl<'a> Build<'a> {
 
     /// Replaces the items of a task by the items after its shown frames, grouped by frame.
     fn replace_items(&mut self, walk: &impl Walk, task: &Task, slots: &mut [Slot], count: usize) {
-        let Self { items, next_items, slot_of, .. } = self;
+        let Self { items, next_items, last_slot, .. } = self;
         next_items.clear();
         next_items.resize(count, Item { node: 0, weight: Weight::default() });
         walk.for_each_next(&items[task.start..task.end], |frame, item| {
-            let slot = &mut slots[slot_of[frame as usize] as usize];
+            let slot = &mut slots[last_slot[frame as usize].1 as usize];
             if slot.index != NOT_SHOWN {
                 next_items[slot.index] = item;
                 slot.index += 1;

@@ -1,6 +1,6 @@
 //! The two traversals of a call tree: from the innermost frame outwards, and from the outermost frame inwards.
 
-use crate::Stacks;
+use crate::{Stacks, data::CallNode};
 
 /// Memory of a set of stacks, in kibibytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,14 +50,14 @@ pub(crate) struct InnermostFirst<'a, W> {
 
 impl<W: Fn(usize) -> Weight> Walk for InnermostFirst<'_, W> {
     fn start(&self) -> Vec<Item> {
-        let items = (0..self.stacks.parents.len()).map(|node| Item { node: node as u32, weight: (self.weigh)(node) });
+        let items = (0..self.stacks.nodes.len()).map(|node| Item { node: node as u32, weight: (self.weigh)(node) });
         items.filter(|item| !item.weight.is_zero()).collect()
     }
 
     fn for_each_next(&self, items: &[Item], mut next: impl FnMut(u32, Item)) {
         for item in items.iter().filter(|item| item.node != 0) {
-            let at = item.node as usize;
-            next(self.stacks.node_frames[at], Item { node: self.stacks.parents[at], weight: item.weight });
+            let CallNode { parent, frame } = self.stacks.nodes[item.node as usize];
+            next(frame, Item { node: parent, weight: item.weight });
         }
     }
 }
@@ -84,25 +84,25 @@ impl OutermostFirst {
     /// Subtrees below `threshold` are not traversed: the children of a node have different frames, so that none of
     /// their sums can reach it.
     pub(crate) fn new(stacks: &Stacks, threshold: i64, weigh: impl Fn(usize) -> Weight) -> Self {
-        let nodes = stacks.parents.len();
+        let nodes = stacks.nodes.len();
         let mut weights = vec![Weight::default(); nodes];
         // Children come before their parents, so that the weight of a node is complete when it is added to its parent.
         for at in (1..nodes).rev() {
             weights[at].add(weigh(at));
             let weight = weights[at];
             if !weight.is_zero() {
-                weights[stacks.parents[at] as usize].add(weight);
+                weights[stacks.nodes[at].parent as usize].add(weight);
             }
         }
         weights[0].add(weigh(0));
         let is_open: Vec<bool> = weights.iter().map(|weight| weight.magnitude >= threshold).collect();
         let is_child = |at: usize| {
-            let parent = stacks.parents[at] as usize;
+            let parent = stacks.nodes[at].parent as usize;
             (parent == 0 || is_open[parent]) && !weights[at].is_zero()
         };
         let mut first = vec![0u32; nodes + 1];
         for at in (1..nodes).filter(|at| is_child(*at)) {
-            first[stacks.parents[at] as usize + 1] += 1;
+            first[stacks.nodes[at].parent as usize + 1] += 1;
         }
         let mut sum = 0;
         for index in &mut first {
@@ -112,8 +112,8 @@ impl OutermostFirst {
         let mut children = vec![Child::default(); sum as usize];
         let mut next_child = first.clone();
         for at in (1..nodes).filter(|at| is_child(*at)) {
-            let index = &mut next_child[stacks.parents[at] as usize];
-            children[*index as usize] = Child { weight: weights[at], node: at as u32, frame: stacks.node_frames[at] };
+            let index = &mut next_child[stacks.nodes[at].parent as usize];
+            children[*index as usize] = Child { weight: weights[at], node: at as u32, frame: stacks.nodes[at].frame };
             *index += 1;
         }
         Self { total: weights[0], first, children }
