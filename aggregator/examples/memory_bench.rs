@@ -1,16 +1,20 @@
 //! Measures `/v1` of a process with many distinct stacks over HTTP, while its agent sends deltas.
 //!
-//! `memory_bench [stacks] [--serve]`, by default 100,000 stacks. `floor` is the same response out of memory, by an HTTP server
-//! that does nothing else, to the same client. `intake` is the time from a delta of 1,000 changes to its
-//! acknowledgement: alone, and while trees are requested without a pause. With `--serve` the API is served until the program
-//! is terminated.
+//! `memory_bench [stacks] [--serve]`, by default 100,000 stacks. `floor` is the response of `/v1/tree` out of memory, by an HTTP
+//! server that does nothing else, to the same client; `alone` its tree, without JSON and HTTP. `intake` is the time from a
+//! delta of 1,000 changes to its acknowledgement: alone, and while trees are requested without a pause. With `--serve` the
+//! API is served until the program is terminated.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints its figures")]
 
 use std::{
     convert::Infallible,
+    hint::black_box,
     io::Read as _,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +24,7 @@ use axum::{
     body::{Body, Bytes},
 };
 use chainscope_aggregator::{Aggregator, Config, NodeConfig};
+use chainscope_profile::{Kinds, Limits, Measure, MergeOutcome, Profile, Stacks, Tree, TreeOptions};
 use chainscope_proto::v1::{
     Hello, MemoryState, RecordReply, RecordRequest, record_reply::Reply, record_request::Request,
 };
@@ -55,9 +60,10 @@ fn main() {
     let mut random = SmallRng::seed_from_u64(7);
     let mut recorder = Recorder::new("9732", std::process::id(), 1);
     fill(&mut recorder, &mut random, stacks);
+    let keyframe = recorder.keyframe();
     let before = resident();
     let began = Instant::now();
-    agent.send_state(in_parts(&recorder.keyframe(), PART));
+    agent.send_state(in_parts(&keyframe, PART));
     println!("keyframe of {stacks} stacks: {:.1} ms to its acknowledgement", ms(began.elapsed()));
     println!(
         "memory of the aggregator for it: {:.1} MiB\n",
@@ -78,6 +84,7 @@ fn main() {
         let (times, size) = request(&format!("{url}{path}"));
         show(path, times, Some(size));
     }
+    show("tree of /v1/tree, alone", tree_alone(keyframe), None);
     let (times, size) = request(&runtime.block_on(serve_from_memory(read(&format!("{url}/v1/tree")))));
     show("floor of /v1/tree", times, Some(size));
     let alone = intake(&mut agent, &mut recorder, &mut random);
@@ -167,6 +174,21 @@ fn fill(recorder: &mut Recorder, random: &mut SmallRng, stacks: usize) {
         stack.push(FrameName::library("libc.so.6", Some("malloc"), 0x9_7f00));
         recorder.hold(&stack, [random.random_range(1..64), random.random_range(0..4), 0]);
     }
+}
+
+/// Times of the tree that `/v1/tree` responds with, without JSON and HTTP.
+fn tree_alone(keyframe: MemoryState) -> Vec<Duration> {
+    let mut profile = Profile::default();
+    let outcome = profile.merge(keyframe, &Limits::default());
+    assert!(matches!(outcome, MergeOutcome::Merged(_)), "{outcome:?}");
+    let stacks = Stacks::now(&[Arc::new(profile.data().expect("merged").clone())]);
+    let options = TreeOptions { reverse: false, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
+    let times = (0..ROUNDS).map(|_| {
+        let began = Instant::now();
+        black_box(Tree::new(&stacks, &options, &|| false)).expect("within the limit");
+        began.elapsed()
+    });
+    times.collect()
 }
 
 /// Times of requests one after the other, and the size of the response.
