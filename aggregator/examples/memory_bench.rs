@@ -183,23 +183,26 @@ fn tree_alone(keyframe: MemoryState) -> Vec<Duration> {
     assert!(matches!(outcome, MergeOutcome::Merged(_)), "{outcome:?}");
     let stacks = Stacks::now(&[Arc::new(profile.data().expect("merged").clone())]);
     let options = TreeOptions { reverse: false, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
-    let times = (0..ROUNDS).map(|_| {
-        let began = Instant::now();
+    times(|| {
         black_box(Tree::new(&stacks, &options, &|| false)).expect("within the limit");
-        began.elapsed()
-    });
-    times.collect()
+    })
 }
 
 /// Times of requests one after the other, and the size of the response.
 fn request(url: &str) -> (Vec<Duration>, usize) {
     let mut size = 0;
-    let times = (0..ROUNDS).map(|_| {
+    let times = times(|| size = read(url).len());
+    (times, size)
+}
+
+/// Times of all rounds.
+fn times(mut act: impl FnMut()) -> Vec<Duration> {
+    let each = |_| {
         let began = Instant::now();
-        size = read(url).len();
+        act();
         began.elapsed()
-    });
-    (times.collect(), size)
+    };
+    (0..ROUNDS).map(each).collect()
 }
 
 fn read(url: &str) -> Vec<u8> {
