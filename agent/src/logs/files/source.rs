@@ -19,7 +19,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     assemble::{Assembled, Assembler, FileId, Span},
-    follow::{Follower, Lines, Progress, first_u64},
+    follow::{Follower, Progress},
+    open::{Lines, first_u64},
     place::Place,
     positions::{FilePositions, Positions},
 };
