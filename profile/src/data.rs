@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chainscope_proto::v1::{MemoryTarget, MemoryTotals};
 
-use crate::{Frame, Kind};
+use crate::{Frame, Kind, samples::Samples};
 
 /// Page size if the agent states none.
 const DEFAULT_PAGE_BYTES: u32 = 4096;
@@ -29,8 +29,10 @@ pub struct ProfileData {
     pub(crate) distinct: bool,
     /// Nodes by number; entry 0 is the root. A parent has a smaller number than its children.
     pub(crate) nodes: Arc<Vec<CallNode>>,
-    /// Number of pages of the stacks that end at each node, one column per kind.
-    pub(crate) pages: [Arc<Vec<u64>>; 3],
+    /// Nodes at which stacks with memory end.
+    pub(crate) samples: Samples,
+    /// Number of pages of each sample, per kind.
+    pub(crate) pages: Arc<Vec<[u64; 3]>>,
     /// Label of the observed process.
     pub target: String,
     /// Key of the profile: time of the attach, in nanoseconds since 1970.
@@ -52,7 +54,8 @@ impl Default for ProfileData {
             frames: Arc::new(vec![Frame::default()]),
             distinct: true,
             nodes: Arc::new(vec![CallNode::default()]),
-            pages: std::array::from_fn(|_| Arc::new(vec![0])),
+            samples: Samples::default(),
+            pages: Arc::default(),
             target: String::new(),
             profile: 0,
             time_ns: 0,
@@ -78,15 +81,14 @@ impl ProfileData {
     /// Number of distinct stacks that hold memory.
     #[must_use]
     pub fn stacks(&self) -> usize {
-        let [anon, cache, kernel] = &self.pages;
-        (anon.iter().zip(cache.iter()).zip(kernel.iter())).filter(|((a, b), c)| **a > 0 || **b > 0 || **c > 0).count()
+        self.pages.iter().filter(|pages| **pages != [0; 3]).count()
     }
 
     /// Kibibytes held by stacks, per kind.
     #[must_use]
     pub fn attributed(&self) -> [u64; 3] {
         Kind::ALL.map(|kind| {
-            let pages = self.pages[kind.index()].iter().fold(0u64, |sum, pages| sum.saturating_add(*pages));
+            let pages = self.pages.iter().fold(0u64, |sum, pages| sum.saturating_add(pages[kind.index()]));
             self.kib(pages)
         })
     }

@@ -16,9 +16,10 @@ pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState>
     let mut parts = Parts { parts: Vec::new(), bytes: 0, node, data, sequence };
     parts.begin();
     let mut used = vec![false; data.nodes()];
+    for (node, pages) in data.samples.nodes().iter().zip(&*data.pages) {
+        used[*node as usize] = *pages != [0; 3];
+    }
     for at in (1..data.nodes()).rev() {
-        let holds = data.pages.iter().any(|column| column.get(at).is_some_and(|pages| *pages > 0));
-        used[at] |= holds;
         if used[at] {
             used[data.nodes[at].parent as usize] = true;
         }
@@ -41,8 +42,9 @@ pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState>
         nodes[at] = next;
     }
     for kind in Kind::ALL {
-        for (at, pages) in data.pages[kind.index()].iter().enumerate().filter(|(_, pages)| **pages > 0) {
-            parts.count(kind, nodes[at], *pages);
+        let pages = data.pages.iter().map(|pages| pages[kind.index()]);
+        for (node, pages) in data.samples.nodes().iter().zip(pages).filter(|(_, pages)| *pages > 0) {
+            parts.count(kind, nodes[*node as usize], pages);
         }
     }
     parts.finish()

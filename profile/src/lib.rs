@@ -26,9 +26,9 @@ mod frame;
 mod kind;
 mod merge;
 mod pprof;
+mod samples;
 mod stacks;
 mod tree;
-mod walk;
 
 pub use data::ProfileData;
 pub use encode::{PART_BYTES, encode};

@@ -27,12 +27,12 @@ impl Default for Limits {
     }
 }
 
-/// Bytes in memory of a string beside its text, of a frame, of a node, of a count and of an entry of any other list: in a part
-/// of a state as well as merged.
+/// Bytes in memory of a string beside its text, of a frame, of a node, of a sample and of an entry of any other list: merged,
+/// where each takes at least as much as in a part of a state. A count of a part is at most a sample.
 const STRING_BYTES: usize = 40;
 const FRAME_BYTES: usize = 160;
-const NODE_BYTES: usize = 32;
-const COUNT_BYTES: usize = 12;
+const NODE_BYTES: usize = 12;
+const SAMPLE_BYTES: usize = 28;
 const ENTRY_BYTES: usize = 64;
 
 /// Bytes that a part of a state takes in memory, and at most adds to the profile when it is merged. The encoded part may be
@@ -46,7 +46,7 @@ pub fn state_bytes(part: &MemoryState) -> usize {
         + part.strings.len() * STRING_BYTES
         + part.frames.len() * FRAME_BYTES
         + nodes * NODE_BYTES
-        + counts * COUNT_BYTES
+        + counts * SAMPLE_BYTES
         + entries * ENTRY_BYTES
 }
 
@@ -98,10 +98,12 @@ impl Profile {
     /// Bytes of memory that the profile and the parts of an incomplete state take, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let ProfileData { strings, frames, nodes, target, process, totals, .. } = &self.data;
+        let ProfileData { strings, frames, nodes, samples, target, process, totals, .. } = &self.data;
         // String 0, frame 0 and node 0 exist in an empty profile, too.
-        let columns =
-            (strings.len() - 1) * STRING_BYTES + (frames.len() - 1) * FRAME_BYTES + (nodes.len() - 1) * NODE_BYTES;
+        let columns = (strings.len() - 1) * STRING_BYTES
+            + (frames.len() - 1) * FRAME_BYTES
+            + (nodes.len() - 1) * NODE_BYTES
+            + samples.len() * SAMPLE_BYTES;
         let rest = target.len() + process.encoded_len() + totals.encoded_len() + entries_of(totals) * ENTRY_BYTES;
         self.pending_bytes + self.string_bytes + columns + rest
     }
@@ -294,17 +296,18 @@ fn apply(data: &mut ProfileData, part: MemoryState) {
         let nodes = nodes.map(|(&parent, &frame)| CallNode { parent, frame });
         write_at(Arc::make_mut(&mut data.nodes), part.first_node, nodes);
     }
-    for kind in Kind::ALL {
-        let changes = || part.counts.iter().filter(|counts| Kind::of_wire(counts.kind) == Some(kind));
-        let column = &mut data.pages[kind.index()];
-        if column.len() < data.nodes.len() || changes().any(|counts| !counts.nodes.is_empty()) {
-            let column = Arc::make_mut(column);
-            column.resize(data.nodes.len(), 0);
-            for (node, pages) in changes().flat_map(|counts| counts.nodes.iter().zip(&counts.pages)) {
-                if let Some(count) = column.get_mut(*node as usize) {
-                    *count = *pages;
-                }
-            }
+    for counts in &part.counts {
+        let Some(kind) = Kind::of_wire(counts.kind) else { continue };
+        if counts.nodes.is_empty() {
+            continue;
+        }
+        let pages_of = Arc::make_mut(&mut data.pages);
+        for (node, pages) in counts.nodes.iter().zip(&counts.pages) {
+            // A node that never held memory needs no sample to hold none.
+            let sample = if *pages == 0 { data.samples.get(*node) } else { Some(data.samples.get_or_add(*node)) };
+            let Some(sample) = sample else { continue };
+            pages_of.resize(data.samples.len(), [0; 3]);
+            pages_of[sample][kind.index()] = *pages;
         }
     }
     if !part.more {

@@ -101,9 +101,8 @@ struct Function {
 #[must_use]
 pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64) -> Vec<u8> {
     let mut write = Writer::new(stacks, time_ns);
-    for node in 0..stacks.nodes.len() {
-        let (now, then) = stacks.memory_of(node);
-        write.sample(kinds, difference(&now, &then), |write| write.locations(node as u32));
+    for (node, now, then) in stacks.samples() {
+        write.sample(kinds, difference(&now, &then), |write| write.locations(node));
     }
     let (now, then) = stacks.non_stack();
     for (label, now, then) in [

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::{Frame, Kind, ProfileData, data::CallNode};
+use crate::{Frame, Kind, ProfileData, data::CallNode, samples::Samples};
 
 /// Memory that is not attributed to stacks, in kibibytes per kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,27 +16,18 @@ pub struct NonStackMemory {
 /// Memory of the stacks of a call tree at one time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StackMemory {
-    /// Memory of the stacks that end at each node, one column per kind.
-    columns: [Arc<Vec<u64>>; 3],
-    /// Unit of the columns, in kibibytes.
+    /// Memory of each sample, per kind. Samples that were added later are missing.
+    counts: Arc<Vec<[u64; 3]>>,
+    /// Unit of the counts, in kibibytes.
     unit: i64,
     non_stack: NonStackMemory,
 }
 
 impl StackMemory {
-    /// Kibibytes of the stacks that end at a node, per kind.
-    pub(crate) fn at(&self, node: usize) -> [i64; 3] {
-        let kib = |column: &Arc<Vec<u64>>| {
-            let count = column.get(node).map_or(0, |count| i64::try_from(*count).unwrap_or(i64::MAX));
-            count.saturating_mul(self.unit)
-        };
-        let [anon, cache, kernel] = &self.columns;
-        [kib(anon), kib(cache), kib(kernel)]
-    }
-
-    /// Whether the stacks that end at a node hold memory.
-    fn is_at(&self, node: usize) -> bool {
-        self.columns.iter().any(|column| column.get(node).is_some_and(|count| *count != 0))
+    /// Kibibytes of a sample, per kind.
+    fn of(&self, sample: usize) -> [i64; 3] {
+        let counts = self.counts.get(sample).copied().unwrap_or_default();
+        counts.map(|count| i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(self.unit))
     }
 }
 
@@ -47,9 +38,10 @@ pub struct Stacks {
     pub(crate) frames: Arc<Vec<Frame>>,
     /// Nodes by number; entry 0 is the root. A parent has a smaller number than its children.
     pub(crate) nodes: Arc<Vec<CallNode>>,
-    pub(crate) now: StackMemory,
+    samples: Samples,
+    now: StackMemory,
     /// Memory at the earlier time of a comparison.
-    pub(crate) then: Option<StackMemory>,
+    then: Option<StackMemory>,
     /// Page size in bytes.
     pub(crate) page_bytes: u32,
 }
@@ -74,7 +66,7 @@ impl Stacks {
     /// One process; shares its columns.
     fn shared(data: &ProfileData) -> Self {
         let mut memory = StackMemory {
-            columns: data.pages.clone(),
+            counts: Arc::clone(&data.pages),
             unit: i64::from(data.page_bytes / 1024),
             non_stack: NonStackMemory::default(),
         };
@@ -82,6 +74,7 @@ impl Stacks {
         Self {
             frames: Arc::clone(&data.frames),
             nodes: Arc::clone(&data.nodes),
+            samples: data.samples.clone(),
             now: memory,
             then: None,
             page_bytes: data.page_bytes,
@@ -98,12 +91,12 @@ impl Stacks {
             sums
         };
         let (now_sums, then_sums) = (add(now), then.map(add));
-        let nodes = build.nodes.len();
         Self {
             frames: Arc::new(build.frames),
             nodes: Arc::new(build.nodes),
-            now: now_sums.into_memory(nodes),
-            then: then_sums.map(|sums| sums.into_memory(nodes)),
+            samples: build.samples,
+            now: now_sums.into_memory(),
+            then: then_sums.map(Sums::into_memory),
             page_bytes: now.first().map_or(4096, |data| data.page_bytes),
         }
     }
@@ -114,14 +107,10 @@ impl Stacks {
         (self.now.non_stack, self.then.as_ref().map(|then| then.non_stack).unwrap_or_default())
     }
 
-    /// Kibibytes of the stacks that end at a node, per kind, now and at the earlier time.
-    pub(crate) fn memory_of(&self, node: usize) -> ([i64; 3], [i64; 3]) {
-        (self.now.at(node), self.then.as_ref().map_or([0; 3], |then| then.at(node)))
-    }
-
-    /// Whether the stacks that end at a node hold memory, now or at the earlier time.
-    pub(crate) fn has_memory(&self, node: usize) -> bool {
-        self.now.is_at(node) || self.then.as_ref().is_some_and(|then| then.is_at(node))
+    /// Nodes at which stacks with memory end, with the kibibytes of those stacks, per kind, now and at the earlier time.
+    pub(crate) fn samples(&self) -> impl Iterator<Item = (u32, [i64; 3], [i64; 3])> + '_ {
+        let then = |sample| self.then.as_ref().map_or([0; 3], |then| then.of(sample));
+        self.samples.nodes().iter().enumerate().map(move |(sample, node)| (*node, self.now.of(sample), then(sample)))
     }
 
     /// Frames of the stack that ends at a node, innermost first.
@@ -152,17 +141,14 @@ impl NonStackMemory {
 /// Memory of several processes, in kibibytes.
 #[derive(Default)]
 struct Sums {
-    columns: [Vec<u64>; 3],
+    /// Of each sample, per kind.
+    counts: Vec<[u64; 3]>,
     non_stack: NonStackMemory,
 }
 
 impl Sums {
-    fn into_memory(self, nodes: usize) -> StackMemory {
-        let columns = self.columns.map(|mut column| {
-            column.resize(nodes, 0);
-            Arc::new(column)
-        });
-        StackMemory { columns, unit: 1, non_stack: self.non_stack }
+    fn into_memory(self) -> StackMemory {
+        StackMemory { counts: Arc::new(self.counts), unit: 1, non_stack: self.non_stack }
     }
 }
 
@@ -170,6 +156,7 @@ impl Sums {
 struct Build {
     frames: Vec<Frame>,
     nodes: Vec<CallNode>,
+    samples: Samples,
     /// Id of each distinct frame.
     frame_ids: HashMap<Frame, u32>,
     /// Number of each node by parent and frame.
@@ -181,7 +168,7 @@ impl Build {
         let node_ids = HashMap::with_capacity_and_hasher(nodes, FastHash);
         let mut nodes = Vec::with_capacity(nodes);
         nodes.push(CallNode::default());
-        Self { frames: Vec::new(), nodes, frame_ids: HashMap::new(), node_ids }
+        Self { frames: Vec::new(), nodes, samples: Samples::default(), frame_ids: HashMap::new(), node_ids }
     }
 
     fn add(&mut self, data: &ProfileData, sums: &mut Sums) {
@@ -191,10 +178,13 @@ impl Build {
             let frame = frames.get(node.frame as usize).copied().unwrap_or_default();
             nodes[at] = self.node(nodes[node.parent as usize], frame);
         }
-        for (column, pages) in sums.columns.iter_mut().zip(&data.pages) {
-            column.resize(self.nodes.len(), 0);
-            for (pages, node) in pages.iter().zip(&nodes).filter(|(pages, _)| **pages > 0) {
-                let sum = &mut column[*node as usize];
+        let with_pages = data.samples.nodes().iter().zip(&*data.pages).filter(|(_, pages)| **pages != [0; 3]);
+        for (node, pages) in with_pages {
+            let sample = self.samples.get_or_add(nodes[*node as usize]);
+            if sums.counts.len() <= sample {
+                sums.counts.resize(sample + 1, [0; 3]);
+            }
+            for (sum, pages) in sums.counts[sample].iter_mut().zip(pages) {
                 *sum = sum.saturating_add(data.kib(*pages));
             }
         }

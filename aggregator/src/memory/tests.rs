@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use chainscope_proto::v1::MemoryState;
+use chainscope_proto::v1::{MemoryCounts, MemoryKind, MemoryState};
 use chainscope_testing::memory::{FrameName, Recorder, in_parts};
 
 use super::{MAX_TARGETS, Memory, ProcessState};
@@ -95,15 +95,14 @@ fn processes_are_bounded_and_the_oldest_is_first() {
 
 /// The first part of a state that goes on, of about 95 MiB.
 fn unfinished(profile: u64) -> MemoryState {
-    let nodes = 90 << 15;
+    let counts = 102 << 15;
+    let counts = MemoryCounts { kind: MemoryKind::Anon.into(), nodes: vec![0; counts], pages: vec![0; counts] };
     MemoryState {
         node: "9732".to_owned(),
         profile,
         sequence: 1,
         more: true,
-        first_node: 1,
-        node_parents: vec![0; nodes],
-        node_frames: vec![0; nodes],
+        counts: vec![counts],
         ..MemoryState::default()
     }
 }
