@@ -94,6 +94,8 @@ impl Resync {
                 let at = self.scanned;
                 // Too close to the end of the window: compared again with more bytes.
                 let Some(is_candidate) = self.compare(at) else {
+                    // A chunk of the handshake is shorter than that: it may be whole after this position.
+                    is_ready |= (at + 1..end).any(|at| self.compare_with_handshake(at) && self.content(at).is_some());
                     return if is_ready { ScanResult::Candidate } else { ScanResult::EndOfWindow };
                 };
                 self.scanned += 1;
@@ -109,17 +111,11 @@ impl Resync {
 
     /// Compares a position with the tables. Returns whether it is a candidate, or `None` if more bytes are needed.
     fn compare(&mut self, at: usize) -> Option<bool> {
+        let before = self.candidates.len();
+        self.compare_with_handshake(at);
         let rest = self.window.get(at..)?;
         let length = content_length(rest)?;
-        let before = self.candidates.len();
         let (start, max_counter) = (&self.start, self.max_counter(at));
-        // The handshake's chunks have no length and tag; they are recognised by their length.
-        for (counter, plain_bytes) in [(METADATA, 2), (ACK, 1)] {
-            let in_range = (start.min_counter..=max_counter).contains(&counter) || start.earlier.contains(&counter);
-            if length == TAG_BYTES + plain_bytes && in_range {
-                self.candidates.extend(self.tables.iter().map(|table| Candidate { at, counter, role: table.role }));
-            }
-        }
         if length >= TAG_BYTES + FRAME_BYTES {
             let head = rest.get(HEAD_BYTES - FRAME_BYTES..HEAD_BYTES)?;
             let head = head.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -137,6 +133,24 @@ impl Resync {
             self.candidates.pop_front();
         }
         Some(is_candidate)
+    }
+
+    /// Whether a position is a candidate for a chunk of the handshake: these have no length and tag of a message, and are
+    /// recognised by their own length.
+    fn compare_with_handshake(&mut self, at: usize) -> bool {
+        let Some(length) = self.window.get(at..).and_then(content_length) else { return false };
+        let (start, max_counter) = (&self.start, self.max_counter(at));
+        let is_possible = |counter: u64, plain_bytes: usize| {
+            let in_range = (start.min_counter..=max_counter).contains(&counter) || start.earlier.contains(&counter);
+            length == TAG_BYTES + plain_bytes && in_range
+        };
+        let Some((counter, _)) =
+            [(METADATA, 2), (ACK, 1)].into_iter().find(|(counter, bytes)| is_possible(*counter, *bytes))
+        else {
+            return false;
+        };
+        self.candidates.extend(self.tables.iter().map(|table| Candidate { at, counter, role: table.role }));
+        true
     }
 }
 

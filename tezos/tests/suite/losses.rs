@@ -502,6 +502,35 @@ fn random_loss(seed: u64, silent: bool, largest: usize) {
     }
 }
 
+/// An acknowledgement is shorter than what a message is recognised by.
+#[test]
+fn an_acknowledgement_between_two_holes_is_found() {
+    let (_, streams) = traffic(1, 30);
+    let mut whole = fresh();
+    whole.next(Direction::Sent, &streams[0]);
+    whole.next(Direction::Received, &streams[1]);
+    let placed = placed(&whole);
+    let (metadata, acknowledgement) = (&placed[1][1], &placed[1][2]);
+    // Bytes of the chunks around it that are captured, too.
+    for (before, after) in [(0, 0), (0, 1), (7, 1), (7, 4), (10, 10)] {
+        let holes = [
+            (Direction::Received, metadata.start, metadata.end - before),
+            (Direction::Received, acknowledgement.end + after, acknowledgement.end + after + 20),
+        ];
+        let mut recorder = fresh();
+        recorder.next(Direction::Sent, &streams[0]);
+        let mut at = 0;
+        for (_, start, end) in holes {
+            recorder.next(Direction::Received, &streams[1][at..start as usize]);
+            recorder.jump(Direction::Received, (end - start) as usize);
+            at = end as usize;
+        }
+        recorder.next(Direction::Received, &streams[1][at..]);
+        recorder.finish();
+        check(&recorder, &placed, &holes, &format!("{before} bytes before it, {after} after it"));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
