@@ -2,7 +2,7 @@
 //! trees, flame graphs and pprof files.
 //!
 //! ```text
-//! MemoryState ─▶ Profile ─▶ ProfileData   one process: dictionary, call tree, pages per node; a keyframe or a delta in parts
+//! MemoryState ─▶ Profile ─▶ ProfileData   one process: dictionary, call tree, pages of its stacks; a keyframe or a delta in parts
 //! (agents)         │
 //!                  └─▶ encode ─▶ MemoryState     a keyframe, stored as a snapshot
 //!
