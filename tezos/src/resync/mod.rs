@@ -146,6 +146,8 @@ pub(crate) struct Resync {
     window: Buffer,
     /// Positions of the window before this one were compared with the tables.
     scanned: usize,
+    /// Positions of the window before this one were compared with the chunks of the handshake.
+    scanned_ahead: usize,
     /// Number of positions compared since the tables grew.
     scanned_since_growth: u64,
     /// Positions of call starts that are not tried yet.
@@ -167,6 +169,7 @@ impl Resync {
             calls: VecDeque::new(),
             window: Buffer::new(memory, Share::Whole, 0),
             scanned: 0,
+            scanned_ahead: 0,
             scanned_since_growth: 0,
             candidates: VecDeque::new(),
             budget_exhausted: false,
@@ -206,7 +209,7 @@ impl Resync {
         let dropped = self.window.take().len() as u64;
         self.start.distance =
             self.start.distance.map(|distance| distance.saturating_add(dropped).saturating_add(length));
-        self.scanned = 0;
+        (self.scanned, self.scanned_ahead) = (0, 0);
         self.calls.clear();
         self.candidates.clear();
         dropped
@@ -264,6 +267,7 @@ impl Resync {
         self.window.remove_first(cut);
         self.start.distance = self.start.distance.map(|distance| distance + cut as u64);
         self.scanned = self.scanned.saturating_sub(cut);
+        self.scanned_ahead = self.scanned_ahead.saturating_sub(cut);
         self.calls = self.calls.iter().filter_map(|at| at.checked_sub(cut)).collect();
         self.candidates = self
             .candidates

@@ -94,8 +94,7 @@ impl Resync {
                 let at = self.scanned;
                 // Too close to the end of the window: compared again with more bytes.
                 let Some(is_candidate) = self.compare(at) else {
-                    // A chunk of the handshake is shorter than that: it may be whole after this position.
-                    is_ready |= (at + 1..end).any(|at| self.compare_with_handshake(at) && self.content(at).is_some());
+                    is_ready |= self.look_ahead(at + 1, end);
                     return if is_ready { ScanResult::Candidate } else { ScanResult::EndOfWindow };
                 };
                 self.scanned += 1;
@@ -133,6 +132,17 @@ impl Resync {
             self.candidates.pop_front();
         }
         Some(is_candidate)
+    }
+
+    /// Compares the positions after one that needs more bytes, each once, with the chunks of the handshake: they are shorter than
+    /// that, and may be whole. Returns whether there is a candidate with complete bytes.
+    fn look_ahead(&mut self, from: usize, end: usize) -> bool {
+        let mut is_ready = false;
+        for at in from.max(self.scanned_ahead)..end {
+            is_ready |= self.compare_with_handshake(at) && self.content(at).is_some();
+        }
+        self.scanned_ahead = end;
+        is_ready
     }
 
     /// Whether a position is a candidate for a chunk of the handshake: these have no length and tag of a message, and are

@@ -531,6 +531,19 @@ fn an_acknowledgement_between_two_holes_is_found() {
     }
 }
 
+/// Bytes with the length of an acknowledgement are authenticated once, not until the budget of the search is spent.
+#[test]
+fn what_only_has_the_length_of_an_acknowledgement_costs_little() {
+    let (pair, streams) = traffic(1, 30);
+    let mut recorder = fresh();
+    recorder.next(Direction::Sent, &streams[0]);
+    recorder.next(Direction::Received, &pair.handshake[Direction::Received as usize][..97]);
+    recorder.jump(Direction::Received, 60);
+    recorder.next(Direction::Received, &[&[0xff; 4][..], &[0, 17], &[0; 17]].concat());
+    let comments = recorder.outputs.iter().filter(|output| matches!(output, Output::Comment(_)));
+    assert_eq!(comments.collect::<Vec<_>>(), Vec::<&Output>::new());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
