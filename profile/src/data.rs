@@ -78,6 +78,11 @@ impl ProfileData {
         self.nodes.len()
     }
 
+    /// Node of each sample, and its pages per kind.
+    pub(crate) fn samples(&self) -> impl Iterator<Item = (u32, [u64; 3])> + '_ {
+        self.samples.nodes().iter().copied().zip(self.pages.iter().copied())
+    }
+
     /// Number of distinct stacks that hold memory.
     #[must_use]
     pub fn stacks(&self) -> usize {

@@ -16,8 +16,8 @@ pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState>
     let mut parts = Parts { parts: Vec::new(), bytes: 0, node, data, sequence };
     parts.begin();
     let mut used = vec![false; data.nodes()];
-    for (node, pages) in data.samples.nodes().iter().zip(&*data.pages) {
-        used[*node as usize] = *pages != [0; 3];
+    for (node, pages) in data.samples() {
+        used[node as usize] = pages != [0; 3];
     }
     for at in (1..data.nodes()).rev() {
         if used[at] {
@@ -42,9 +42,9 @@ pub fn encode(data: &ProfileData, node: &str, sequence: u64) -> Vec<MemoryState>
         nodes[at] = next;
     }
     for kind in Kind::ALL {
-        let pages = data.pages.iter().map(|pages| pages[kind.index()]);
-        for (node, pages) in data.samples.nodes().iter().zip(pages).filter(|(_, pages)| *pages > 0) {
-            parts.count(kind, nodes[*node as usize], pages);
+        let of_kind = data.samples().map(|(node, pages)| (node, pages[kind.index()]));
+        for (node, pages) in of_kind.filter(|(_, pages)| *pages > 0) {
+            parts.count(kind, nodes[node as usize], pages);
         }
     }
     parts.finish()

@@ -178,14 +178,13 @@ impl Build {
             let frame = frames.get(node.frame as usize).copied().unwrap_or_default();
             nodes[at] = self.node(nodes[node.parent as usize], frame);
         }
-        let with_pages = data.samples.nodes().iter().zip(&*data.pages).filter(|(_, pages)| **pages != [0; 3]);
-        for (node, pages) in with_pages {
-            let sample = self.samples.get_or_add(nodes[*node as usize]);
+        for (node, pages) in data.samples().filter(|(_, pages)| *pages != [0; 3]) {
+            let sample = self.samples.get_or_add(nodes[node as usize]);
             if sums.counts.len() <= sample {
                 sums.counts.resize(sample + 1, [0; 3]);
             }
             for (sum, pages) in sums.counts[sample].iter_mut().zip(pages) {
-                *sum = sum.saturating_add(data.kib(*pages));
+                *sum = sum.saturating_add(data.kib(pages));
             }
         }
         sums.non_stack.add(data);

@@ -61,7 +61,7 @@ pub(super) struct Open {
     pub(super) key: Option<u64>,
     pub(super) origin: String,
     pub(super) is_current: bool,
-    /// Since when nobody should write to it.
+    /// When its rotation was noticed.
     pub(super) rotated: Option<Instant>,
     /// Bytes that were read and not taken, and the position of the first of them.
     carry: Vec<u8>,
