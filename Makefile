@@ -48,7 +48,9 @@ e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (ne
 	scripts/setup-cluster
 	scripts/kubernetes-tools
 	charts/check
-	$(CARGO) test --workspace --no-fail-fast --test 'cluster*' -- --test-threads 1 --show-output
+	@# Two scenarios at a time: mostly they wait.
+	$(CARGO) test --workspace --test cluster -- --test-threads 2 --show-output
+	$(CARGO) test --workspace --test cluster_alone -- --test-threads 1 --show-output
 
 # The programs of an older release are built first: they replace those of this checkout until it is built again.
 older: setup
@@ -57,8 +59,9 @@ older: setup
 e2e-long: older build images ## on a cluster: release images, also on two hosts, an upgrade from an older release, every program at its memory limit (two builds, then 15 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
-	CHAINSCOPE_OLDER=$$(realpath "$(OLDER)") CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --no-fail-fast --test cluster_messages --test cluster_hosts --test 'long_cluster*' \
-	  -- --test-threads 1 --show-output
+	CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --test cluster -- messages:: hosts:: --test-threads 2 --show-output
+	CHAINSCOPE_OLDER=$$(realpath "$(OLDER)") CHAINSCOPE_IMAGES=$$(realpath $(OUT)) $(CARGO) test --workspace --no-fail-fast \
+	  --test 'long_cluster*' -- --test-threads 1 --show-output
 
 cluster: build ## run a Kubernetes cluster with the chart on this machine until Ctrl-C (HOSTS=1)
 	scripts/setup-cluster

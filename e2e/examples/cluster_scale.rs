@@ -2,7 +2,7 @@
 //! operator's latency, its requests to the API server and its memory; fails if something does not become ready.
 //!
 //! The API server, etcd and the controllers are real; kwok simulates hosts and pods. Agents are simulated here: each subscribes to its
-//! host's configuration with its own token and reports every pod as recorded. Needs the binaries of `scripts/kubernetes-tools`.
+//! host's configuration with its own token and reports every pod as recorded. Needs the binaries of `scripts/kubernetes-tools kwok`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,8 @@
 //! The directory of one cluster: certificates, logs, data of its hosts, and a list of its processes.
 //!
 //! `/var/tmp/chainscope-cluster/run-<random>/`; `/tmp` may be a tmpfs. The launcher holds a lock on the file `lock` while it runs. A
-//! directory whose lock is free was left by a killed launcher: the next one kills its processes and removes it.
+//! directory whose lock is free was left by a killed launcher: the next one kills its processes and removes it. One launcher at a time
+//! creates its directory: the lock of a new one is free for a moment.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -31,6 +32,8 @@ impl Folder {
     #[must_use]
     pub fn create() -> Self {
         std::fs::create_dir_all(BASE).unwrap_or_else(|e| panic!("{BASE}: {e}"));
+        let creating = File::create(Path::new(BASE).join("creating")).expect("lock file");
+        creating.lock().expect("lock of the launchers");
         remove_stale();
         let path = tempfile::Builder::new().prefix("run-").tempdir_in(BASE).expect("temporary directory").keep();
         let lock = File::create(path.join("lock")).expect("lock file");

@@ -77,7 +77,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("kubectl chainscope messages tezos/rolling", GUIDE),
     ("kubectl chainscope nodes", GUIDE),
     ("kubectl get tezosnodes -n tezos", GUIDE),
-    ("kubectl get nodetraces -n bitcoin", "a cluster: cluster_traces"),
+    ("kubectl get nodetraces -n bitcoin", "a cluster: cluster traces"),
     ("mkdir -p ~/.local/bin", GUIDE),
     ("ln -s \"$(command -v chainscope)\" ~/.local/bin/kubectl-chainscope", GUIDE),
     ("chainscope nodes --kube", GUIDE),

@@ -1,7 +1,5 @@
 //! Authorization of agents by their token: an agent subscribes to, and sends records of, its own host only.
 
-mod grpc;
-
 use std::time::Duration;
 
 use chainscope_e2e::cluster::Cluster;
