@@ -213,7 +213,7 @@ fn read(url: &str) -> Vec<u8> {
 
 /// Starts a server of one text, in blocks as large as those of the aggregator, and returns its URL.
 async fn serve_from_memory(text: Vec<u8>) -> String {
-    let blocks: Vec<Bytes> = text.chunks(256 << 10).map(Bytes::copy_from_slice).collect();
+    let blocks: Vec<Bytes> = text.chunks(960 << 10).map(Bytes::copy_from_slice).collect();
     let respond =
         async move || Body::from_stream(futures::stream::iter(blocks.clone().into_iter().map(Ok::<_, Infallible>)));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
