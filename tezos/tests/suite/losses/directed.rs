@@ -1,80 +1,18 @@
-//! Holes, random losses and damage: every message that a hole does not touch is emitted, and no wrong one.
+//! Losses at chosen positions.
 use std::collections::HashSet;
 
 use chainscope_tezos::{
-    Category, Conversation, Direction, Limits, MemoryBudget, Output, Piece, Role,
+    Conversation, Direction, Limits, MemoryBudget, Output, Piece, Role,
     generate::Generator,
-    message::PEER_KINDS,
     seal::{MAX_PLAIN_BYTES, frame},
 };
-use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
+use super::{CONNECTION_CHUNK_BYTES, Placed, check, fresh, placed, record, traffic};
 use crate::{
     common::{Recorder, calls, carthagenet, identity},
     sessions::{Pair, pair},
 };
-
-/// Position of a message in its stream.
-struct Placed {
-    sha256: [u8; 32],
-    start: u64,
-    end: u64,
-}
-
-/// Positions of all messages of a recording without losses, by direction.
-fn placed(recorder: &Recorder) -> [Vec<Placed>; 2] {
-    [Direction::Sent, Direction::Received].map(|direction| {
-        let mut ends = vec![0];
-        for chunk in recorder.chunks(direction) {
-            ends.push(ends.last().unwrap() + chunk.wire.len() as u64);
-        }
-        recorder
-            .messages(direction)
-            .iter()
-            .map(|message| Placed {
-                sha256: message.sha256,
-                start: ends[message.first_chunk as usize],
-                end: ends[message.last_chunk as usize + 1],
-            })
-            .collect()
-    })
-}
-
-/// Checks that exactly the messages outside the holes were emitted, in order.
-fn check(recorder: &Recorder, placed: &[Vec<Placed>; 2], holes: &[(Direction, u64, u64)], case: &str) {
-    for direction in [Direction::Sent, Direction::Received] {
-        let untouched: Vec<_> = placed[direction as usize]
-            .iter()
-            .filter(|message| {
-                !holes.iter().any(|(of, start, end)| *of == direction && *start < message.end && message.start < *end)
-            })
-            .map(|message| message.sha256)
-            .collect();
-        let got: Vec<_> = recorder.messages(direction).iter().map(|message| message.sha256).collect();
-        assert_eq!(got.len(), untouched.len(), "{case}: {direction:?} {:?}", recorder.gaps());
-        assert_eq!(got, untouched, "{case}: {direction:?}");
-    }
-    let lost: u64 = holes.iter().map(|(_, start, end)| end - start).sum();
-    let stats = recorder.conversation.stats();
-    assert!(stats.is_balanced());
-    assert_eq!(stats.lost, lost, "{case}");
-    let reported: u64 = recorder.gaps().iter().map(|gap| gap.lost_bytes).sum();
-    assert_eq!(reported, lost, "{case}: {:?}", recorder.gaps());
-    let skipped: u64 = recorder.gaps().iter().map(|gap| gap.skipped_bytes).sum();
-    assert_eq!(stats.skipped, skipped, "{case}");
-    assert_eq!(stats.gaps, recorder.gaps().len() as u64);
-}
-
-fn record(calls: &[(Direction, Vec<u8>)]) -> Recorder {
-    let mut recorder =
-        Recorder::new(Some(Role::Initiator), Limits::default(), identity("synthetic-two-way/identity.json"));
-    for (direction, bytes) in calls {
-        recorder.next(*direction, bytes);
-    }
-    recorder.finish();
-    recorder
-}
 
 #[test]
 fn any_one_record_may_be_lost() {
@@ -323,9 +261,6 @@ fn an_exhausted_budget_slows_the_search_and_is_reported_once() {
     assert!(recorder.messages(Direction::Sent).len() > 10);
 }
 
-/// Length of a connection message of the network `TEZOS`, in a chunk.
-pub(crate) const CONNECTION_CHUNK_BYTES: usize = 97;
-
 /// A conversation of the same session as `pair`, with a shared budget, after the connection messages.
 fn sharing(pair: &Pair, role: Option<Role>, budget: &MemoryBudget) -> Recorder {
     let conversation = Conversation::new(role, Limits::default()).with_start(0, 0).with_memory(budget);
@@ -410,98 +345,6 @@ fn retimed(of: &Recorder, times: &Recorder) -> Vec<chainscope_tezos::Message> {
         .collect()
 }
 
-/// A session with random messages, and the streams of both directions.
-fn traffic(seed: u64, messages: usize) -> (Pair, [Vec<u8>; 2]) {
-    let mut pair = pair(Some(Role::Initiator), Limits::default(), "TEZOS");
-    let mut generator = Generator::new(seed);
-    let mut streams = pair.handshake.clone();
-    for _ in 0..messages {
-        let tag = generator.tag();
-        let message = if generator.below(16) == 0 {
-            let length = generator.below(150_000);
-            generator.operation(length)
-        } else {
-            generator.message(tag)
-        };
-        let (stream, sealer) = if generator.below(2) == 0 {
-            (&mut streams[0], &mut pair.ours)
-        } else {
-            (&mut streams[1], &mut pair.theirs)
-        };
-        stream.extend(sealer.message(&message).concat());
-    }
-    (pair, streams)
-}
-
-/// A recorder that buffers any number of bytes until the other direction's connection message arrives.
-fn fresh() -> Recorder {
-    let limits = Limits { max_buffered_bytes: 100 << 20, ..Limits::default() };
-    Recorder::new(Some(Role::Initiator), limits, identity("synthetic-two-way/identity.json"))
-}
-
-/// Chunks and messages of a recording without times, by direction.
-fn outputs_without_times(recorder: &Recorder) -> [Vec<Output>; 2] {
-    let mut outputs = [Vec::new(), Vec::new()];
-    for output in &recorder.outputs {
-        match output.clone() {
-            Output::Chunk(mut chunk) => {
-                chunk.time_ns = 0;
-                outputs[chunk.direction as usize].push(Output::Chunk(chunk));
-            }
-            Output::Message(mut message) => {
-                message.time_ns = 0;
-                outputs[message.direction as usize].push(Output::Message(message));
-            }
-            _ => {}
-        }
-    }
-    outputs
-}
-
-fn random_loss(seed: u64, silent: bool, largest: usize) {
-    let (pair, streams) = traffic(seed, 30);
-    let mut whole = fresh();
-    whole.next(Direction::Sent, &streams[0]);
-    whole.next(Direction::Received, &streams[1]);
-    let placed = placed(&whole);
-    let mut recorder = fresh();
-    for direction in [Direction::Sent, Direction::Received] {
-        let handshake = &pair.handshake[direction as usize];
-        recorder.next(direction, &handshake[..97]);
-    }
-    let mut generator = Generator::new(!seed);
-    let mut holes = Vec::new();
-    for direction in [Direction::Sent, Direction::Received] {
-        let stream = &streams[direction as usize];
-        let mut at = 97;
-        while at < stream.len() {
-            let to = (at + 1 + generator.below(largest)).min(stream.len());
-            let piece = &stream[at..to];
-            if generator.below(8) != 0 {
-                recorder.next(direction, piece);
-            } else if !silent {
-                recorder.jump(direction, piece.len());
-                match holes.last_mut() {
-                    Some((of, _, end)) if *of == direction && *end == at as u64 => *end = to as u64,
-                    _ => holes.push((direction, at as u64, to as u64)),
-                }
-            }
-            at = to;
-        }
-    }
-    recorder.finish();
-    let all: HashSet<_> = placed.iter().flatten().map(|message| message.sha256).collect();
-    for direction in [Direction::Sent, Direction::Received] {
-        for message in recorder.messages(direction) {
-            assert!(all.contains(&message.sha256), "{:?}", message);
-            assert_eq!(&message.error, "");
-        }
-    }
-    if !silent {
-        check(&recorder, &placed, &holes, "random");
-    }
-}
-
 /// An acknowledgement is shorter than what a message is recognised by.
 #[test]
 fn an_acknowledgement_between_two_holes_is_found() {
@@ -542,115 +385,4 @@ fn what_only_has_the_length_of_an_acknowledgement_costs_little() {
     recorder.next(Direction::Received, &[&[0xff; 4][..], &[0, 17], &[0; 17]].concat());
     let comments = recorder.outputs.iter().filter(|output| matches!(output, Output::Comment(_)));
     assert_eq!(comments.collect::<Vec<_>>(), Vec::<&Output>::new());
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
-
-    #[test]
-    fn damaged_bytes_never_give_a_wrong_message(seed: u64, flips in 1_usize..20) {
-        let (_, mut streams) = traffic(seed, 20);
-        let mut whole = fresh();
-        whole.next(Direction::Sent, &streams[0]);
-        whole.next(Direction::Received, &streams[1]);
-        let all: HashSet<_> = placed(&whole).iter().flatten().map(|message| message.sha256).collect();
-        let mut generator = Generator::new(!seed);
-        for _ in 0..flips {
-            let stream = &mut streams[generator.below(2)];
-            let at = 97 + generator.below(stream.len() - 97);
-            stream[at] ^= 1 << generator.below(8);
-        }
-        let mut recorder = fresh();
-        for direction in [Direction::Sent, Direction::Received] {
-            for piece in streams[direction as usize].chunks(4096) {
-                recorder.next(direction, piece);
-            }
-        }
-        recorder.finish();
-        for direction in [Direction::Sent, Direction::Received] {
-            for message in recorder.messages(direction) {
-                prop_assert!(all.contains(&message.sha256));
-            }
-        }
-    }
-
-    #[test]
-    fn silent_loss_never_gives_a_wrong_message(seed: u64, largest in 1_usize..5_000) {
-        random_loss(seed, true, largest);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_split_gives_the_same(seed: u64, largest in 1_usize..20_000) {
-        let (_, streams) = traffic(seed, 12);
-        let mut whole = fresh();
-        whole.next(Direction::Sent, &streams[0]);
-        whole.next(Direction::Received, &streams[1]);
-        let mut split = fresh();
-        let mut generator = Generator::new(!seed);
-        let mut at = [0, 0];
-        while at[0] < streams[0].len() || at[1] < streams[1].len() {
-            let direction = [Direction::Sent, Direction::Received][generator.below(2)];
-            let stream = &streams[direction as usize];
-            let from = at[direction as usize];
-            let to = (from + 1 + generator.below(largest)).min(stream.len());
-            if from < to {
-                split.next(direction, &stream[from..to]);
-                at[direction as usize] = to;
-            }
-        }
-        // Bytes that were buffered until the other direction's connection message arrived are processed as well.
-        prop_assert!(outputs_without_times(&whole) == outputs_without_times(&split));
-        prop_assert_eq!(split.conversation.stats().pending, 0);
-    }
-
-    #[test]
-    fn random_loss_never_gives_a_wrong_message(seed: u64, largest in 1_usize..5_000) {
-        random_loss(seed, false, largest);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_bytes_are_accepted(
-        pieces in prop::collection::vec((any::<bool>(), 0_u64..300, prop::collection::vec(any::<u8>(), 0..300), 0_u64..50, any::<bool>()), 0..40),
-        opened: bool,
-    ) {
-        let mut recorder = if opened { pair(None, Limits::default(), "TEZOS").recorder } else { fresh() };
-        for (sent, jump, bytes, missing, call_start) in pieces {
-            let direction = if sent { Direction::Sent } else { Direction::Received };
-            // Offsets may go backwards.
-            let offset = (recorder.offsets[direction as usize] + jump / 20).saturating_sub(jump % 20);
-            let covers = bytes.len() as u64 + missing;
-            recorder.push(Piece { direction, offset, bytes: &bytes, covers, call_start, time_ns: 1 });
-            recorder.offsets[direction as usize] = offset + covers;
-        }
-        recorder.finish();
-        for direction in [Direction::Sent, Direction::Received] {
-            prop_assert!(recorder.messages(direction).iter().filter(|m| m.category == Category::P2p).count() == 0);
-        }
-    }
-
-    #[test]
-    fn any_message_is_decoded_or_rejected(tag in 0_u16..0x100, body in prop::collection::vec(any::<u8>(), 0..400), at: usize, byte: u8) {
-        for plain in [frame(tag, &body), {
-            let (known, _) = PEER_KINDS[usize::from(tag) % PEER_KINDS.len()];
-            let mut message = Generator::new(at as u64).message(known);
-            let length = message.len();
-            message[at % length] = byte;
-            message
-        }] {
-            if let Ok(decoded) = chainscope_tezos::decode(Category::P2p, false, &plain) {
-                let text = serde_json::to_string(&decoded).unwrap();
-                let preview = chainscope_tezos::preview(&decoded).unwrap();
-                prop_assert!(text.starts_with(&preview));
-            }
-            let _ = chainscope_tezos::message::preview_of_prefix(Category::P2p, false, &plain);
-        }
-    }
 }
