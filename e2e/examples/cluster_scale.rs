@@ -17,6 +17,7 @@ use chainscope_e2e::cluster::release::{RELEASE, pods_of};
 use chainscope_e2e::cluster::{Cluster, Level, Setup};
 use chainscope_e2e::harness::program::Program;
 use chainscope_e2e::harness::{binary, free_port, run, wait};
+use chainscope_e2e::image::REGISTRY;
 use chainscope_proto::v1::configuration_client::ConfigurationClient;
 use chainscope_proto::v1::{HostHello, HostReport, HostStatus, PodReport, PodState, host_report};
 use serde_json::{Value, json};
@@ -156,7 +157,9 @@ fn create_hosts(proxy: &Proxy) {
 fn install(cluster: &Cluster) -> Vec<(String, String)> {
     cluster.kubectl("create namespace scale");
     cluster.make_namespace();
-    run(cluster.program("helm").args(["install", RELEASE, "charts/chainscope", "--namespace", RELEASE]));
+    let registry = format!("image.registry={REGISTRY}");
+    let arguments = ["install", RELEASE, "charts/chainscope", "--namespace", RELEASE, "--set", &registry];
+    run(cluster.program("helm").args(arguments));
     wait::until_within(STEP_TIMEOUT, "an agent on each host", || {
         let found = cluster.find(&pods_of("agent"))?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
