@@ -8,7 +8,7 @@ use chainscope_tezos::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{CONNECTION_CHUNK_BYTES, Placed, check, fresh, placed, record, traffic};
+use super::{CONNECTION_CHUNK_BYTES, Placed, check, fresh, placed, record, record_session, record_streams, traffic};
 use crate::{
     common::{Recorder, calls, carthagenet, identity},
     sessions::{Pair, pair},
@@ -71,10 +71,7 @@ fn any_one_record_may_be_lost_silently() {
 #[test]
 fn a_damaged_capture_is_searched_to_its_end() {
     let session = carthagenet();
-    let mut whole = Recorder::new(Some(Role::Initiator), Limits::default(), session.identity.clone());
-    for (direction, bytes) in &session.payloads {
-        whole.next(*direction, bytes);
-    }
+    let whole = record_session(&session);
     let [placed, _] = placed(&whole);
     let stream: Vec<u8> = whole.chunks(Direction::Sent).iter().flat_map(|chunk| chunk.wire.to_vec()).collect();
     let mut generator = Generator::new(4);
@@ -136,10 +133,7 @@ fn nothing_is_pending_of_a_connection_that_ended() {
 #[test]
 fn random_holes_in_the_real_session() {
     let session = carthagenet();
-    let mut whole = Recorder::new(Some(Role::Initiator), Limits::default(), session.identity.clone());
-    for (direction, bytes) in &session.payloads {
-        whole.next(*direction, bytes);
-    }
+    let whole = record_session(&session);
     let placed = placed(&whole);
     let stream: Vec<u8> =
         session.payloads.iter().filter(|payload| payload.0 == Direction::Sent).flat_map(|p| p.1.clone()).collect();
@@ -349,9 +343,7 @@ fn retimed(of: &Recorder, times: &Recorder) -> Vec<chainscope_tezos::Message> {
 #[test]
 fn an_acknowledgement_between_two_holes_is_found() {
     let (_, streams) = traffic(1, 30);
-    let mut whole = fresh();
-    whole.next(Direction::Sent, &streams[0]);
-    whole.next(Direction::Received, &streams[1]);
+    let whole = record_streams(&streams);
     let placed = placed(&whole);
     let (metadata, acknowledgement) = (&placed[1][1], &placed[1][2]);
     // Bytes of the chunks around it that are captured, too.

@@ -5,7 +5,7 @@ mod random;
 use chainscope_tezos::{Direction, Limits, Role, generate::Generator};
 
 use crate::{
-    common::{Recorder, identity},
+    common::{Recorder, Session, identity},
     sessions::{Pair, pair},
 };
 
@@ -100,4 +100,21 @@ fn traffic(seed: u64, messages: usize) -> (Pair, [Vec<u8>; 2]) {
 fn fresh() -> Recorder {
     let limits = Limits { max_buffered_bytes: 100 << 20, ..Limits::default() };
     Recorder::new(Some(Role::Initiator), limits, identity("synthetic-two-way/identity.json"))
+}
+
+/// The streams of [`traffic`] without losses.
+fn record_streams(streams: &[Vec<u8>; 2]) -> Recorder {
+    let mut recorder = fresh();
+    recorder.next(Direction::Sent, &streams[0]);
+    recorder.next(Direction::Received, &streams[1]);
+    recorder
+}
+
+/// A captured session without losses.
+fn record_session(session: &Session) -> Recorder {
+    let mut recorder = Recorder::new(Some(Role::Initiator), Limits::default(), session.identity.clone());
+    for (direction, bytes) in &session.payloads {
+        recorder.next(*direction, bytes);
+    }
+    recorder
 }

@@ -6,7 +6,7 @@ use chainscope_tezos::{
 };
 use proptest::prelude::*;
 
-use super::{check, fresh, placed, traffic};
+use super::{check, fresh, placed, record_streams, traffic};
 use crate::{common::Recorder, sessions::pair};
 
 /// Chunks and messages of a recording without times, by direction.
@@ -30,9 +30,7 @@ fn outputs_without_times(recorder: &Recorder) -> [Vec<Output>; 2] {
 
 fn random_loss(seed: u64, silent: bool, largest: usize) {
     let (pair, streams) = traffic(seed, 30);
-    let mut whole = fresh();
-    whole.next(Direction::Sent, &streams[0]);
-    whole.next(Direction::Received, &streams[1]);
+    let whole = record_streams(&streams);
     let placed = placed(&whole);
     let mut recorder = fresh();
     for direction in [Direction::Sent, Direction::Received] {
@@ -78,9 +76,7 @@ proptest! {
     #[test]
     fn damaged_bytes_never_give_a_wrong_message(seed: u64, flips in 1_usize..20) {
         let (_, mut streams) = traffic(seed, 20);
-        let mut whole = fresh();
-        whole.next(Direction::Sent, &streams[0]);
-        whole.next(Direction::Received, &streams[1]);
+        let whole = record_streams(&streams);
         let all: HashSet<_> = placed(&whole).iter().flatten().map(|message| message.sha256).collect();
         let mut generator = Generator::new(!seed);
         for _ in 0..flips {
@@ -114,9 +110,7 @@ proptest! {
     #[test]
     fn any_split_gives_the_same(seed: u64, largest in 1_usize..20_000) {
         let (_, streams) = traffic(seed, 12);
-        let mut whole = fresh();
-        whole.next(Direction::Sent, &streams[0]);
-        whole.next(Direction::Received, &streams[1]);
+        let whole = record_streams(&streams);
         let mut split = fresh();
         let mut generator = Generator::new(!seed);
         let mut at = [0, 0];
