@@ -12,6 +12,8 @@ use chainscope_operator::{
     run::{Options, run},
 };
 use clap::{Parser, Subcommand};
+// Only linked: it overrides `malloc`.
+use tikv_jemalloc_sys as _;
 use tracing_subscriber::EnvFilter;
 
 /// Operator for TezosNode and NodeTrace resources: configures the agents and the aggregator and writes the status
