@@ -104,15 +104,19 @@ fn write_to_the_current_file(node: &mut Node<'_>) -> (BTreeSet<PathBuf>, [String
     let scene = node.scene;
     loop {
         let before = rotated_files(scene);
+        let first = mark(node.count + 1);
         node.log(20);
         let keys = [(); 3].map(|()| node.log_long());
         let last = mark(node.count);
-        let has_last =
-            |path: &PathBuf| std::fs::read(path).is_ok_and(|bytes| memmem::find(&bytes, last.as_bytes()).is_some());
-        let written =
-            wait::until("the messages to be in a file", || files_below(&log_folder(scene)).into_iter().find(has_last));
-        // The kubelet renames a file before it lets the runtime open another: until then messages are added to the renamed one.
-        if !before.contains(&written) {
+        let has = |path: &PathBuf, mark: &str| {
+            std::fs::read(path).is_ok_and(|bytes| memmem::find(&bytes, mark.as_bytes()).is_some())
+        };
+        let written = wait::until("the messages to be in a file", || {
+            files_below(&log_folder(scene)).into_iter().find(|path| has(path, &last))
+        });
+        // The kubelet renames a file before it lets the runtime open another: until then messages are added to the renamed one,
+        // and if that is while they are written, what is left for the other may be too short for a rotation.
+        if !before.contains(&written) && has(&written, &first) {
             return (before, keys);
         }
     }
