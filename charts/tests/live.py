@@ -49,9 +49,12 @@ def run_query(port, query):
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]["result"]
     except urllib.error.HTTPError as error:
+        if error.code == 503:
+            # Prometheus listens and is not ready yet.
+            return []
         sys.exit(f"live: {query}: {error.read().decode()}")
     except OSError:
-        # Prometheus is not ready yet.
+        # It does not listen yet.
         return []
 
 
