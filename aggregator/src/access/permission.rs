@@ -28,7 +28,7 @@ impl Permission {
         }
     }
 
-    /// Name of the subresource of a resource. A `NodeTrace` has no messages: whoever may read its events also sees it in
+    /// Name of the subresource of a resource. A `NodeTrace` has no messages: a client that may read its events also sees it in
     /// `/nodes`.
     pub(crate) fn subresource(self, resource: Resource) -> &'static str {
         match (self, resource) {

@@ -28,7 +28,7 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(db: &Path, args: &RecordArgs) -> anyhow::Result<()> {
-    let asked = Asked::read(args)?;
+    let requested = RequestedSpans::read(args)?;
     let mut planned = Vec::new();
     let processes: Vec<Option<&RecordedProcess>> =
         if args.pid.is_empty() { vec![None] } else { args.pid.iter().map(Some).collect() };
@@ -36,7 +36,7 @@ pub(super) fn run(db: &Path, args: &RecordArgs) -> anyhow::Result<()> {
         let mut options = options(args);
         options.tags.extend(process.and_then(|process| process.tag.clone()));
         let pid = process.map(|process| process.pid);
-        let plan = Progress::during("reading symbols", || plan(pid, args.exe.as_deref(), &asked, &options));
+        let plan = Progress::during("reading symbols", || plan(pid, args.exe.as_deref(), &requested, &options));
         let plan = plan.map_err(advise)?;
         show(&plan);
         planned.push((plan, options));
@@ -48,9 +48,14 @@ pub(super) fn run(db: &Path, args: &RecordArgs) -> anyhow::Result<()> {
 }
 
 /// Reads the symbols of a program, and chooses what is timed.
-fn plan(pid: Option<u32>, exe: Option<&Path>, asked: &Asked, options: &RecordOptions) -> Result<Plan, RecordError> {
-    let mut plan = Plan::new(Program::open(pid, exe)?, &asked.spans, options)?;
-    if let Some(transactions) = &asked.transactions {
+fn plan(
+    pid: Option<u32>,
+    exe: Option<&Path>,
+    requested: &RequestedSpans,
+    options: &RecordOptions,
+) -> Result<Plan, RecordError> {
+    let mut plan = Plan::new(Program::open(pid, exe)?, &requested.spans, options)?;
+    if let Some(transactions) = &requested.transactions {
         plan = plan.with_transactions(transactions, options)?;
     }
     plan.note_inlined();
@@ -71,13 +76,13 @@ fn options(args: &RecordArgs) -> RecordOptions {
     }
 }
 
-/// What the options ask for.
-struct Asked {
+/// The spans and transactions that the options select.
+struct RequestedSpans {
     spans: Vec<SpanRequest>,
     transactions: Option<TransactionRequest>,
 }
 
-impl Asked {
+impl RequestedSpans {
     fn read(args: &RecordArgs) -> anyhow::Result<Self> {
         let request = |entry: &str, exit: Option<&str>, counts_returns: bool| {
             let (entry, exit) = (pattern(entry)?, exit.map(pattern).transpose()?);

@@ -14,7 +14,7 @@ use crate::{api::Api, failure, hex, message_row::Row, rows::backoff};
 /// Largest response with a body that is shown: about a mebibyte of message.
 const MAX_BODY_BYTES: u64 = 16 << 20;
 
-/// News for the state.
+/// A change to the state of the view.
 pub(super) enum Update {
     /// The stream of messages is open.
     Open,

@@ -106,7 +106,7 @@ impl Follower {
         Progress::Idle { was_busy }
     }
 
-    /// Nobody writes to the files any more: passes on what is left, whether there is space or not.
+    /// The files are no longer written: passes on what is left, whether there is space or not.
     pub(crate) fn finish(&mut self, lines: &mut dyn Lines) -> io::Result<()> {
         for open in &mut self.open {
             open.identify(&self.place, true, lines)?;

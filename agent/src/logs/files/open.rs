@@ -42,7 +42,7 @@ pub(crate) trait Lines {
     /// Takes the line from `start` to `end`, without its newline. Returns whether the next one can be taken, too.
     fn line(&mut self, key: u64, start: u64, end: u64, bytes: &[u8]) -> bool;
 
-    /// Nobody writes to the file any more, and all of its lines were taken. The last ones may go on in the next file.
+    /// The file is no longer written, and all of its lines were taken. The last ones may go on in the next file.
     fn end(&mut self, key: u64);
 
     /// No other file continues the last lines of the file, which has ended.
