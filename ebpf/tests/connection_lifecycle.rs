@@ -289,7 +289,13 @@ fn leave_alone_verdict_stops_capture(mode: CaptureMode) {
         assert_eq!(process.call_ok(&format!("send {fd} 1 100 900 1 write")), 900);
         process.call_ok(&format!("close {fd}"));
         let closed = recorder.wait_closed(opened.socket);
-        assert_eq!(closed.sent_offset, 1000, "the close is reported with either verdict");
+        let sent = recorder.sent(opened.socket);
+        assert_eq!(
+            closed.sent_offset,
+            1000,
+            "{verdict:?}: {closed:?} of {opened:?}, first piece {:?}",
+            sent.pieces.first().map(|piece| &piece.header)
+        );
         fds.push(opened.socket);
     }
     assert_eq!(recorder.sent(fds[0]).captured(), 100);
