@@ -28,8 +28,8 @@ impl Permission {
         }
     }
 
-    /// Name of the subresource of a resource. A `NodeTrace` has no messages: a client that may read its events also sees it in
-    /// `/nodes`.
+    /// Name of the subresource of a resource. A `NodeTrace` has no messages: a client that may read its events also sees
+    /// it in `/nodes`.
     pub(crate) fn subresource(self, resource: Resource) -> &'static str {
         match (self, resource) {
             (Self::Messages, Resource::NodeTraces) => Self::Trace.name(),
