@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::net::TcpStream;
 
-use chainscope_ebpf::network::{CaptureMode, ClosedBy, Role};
+use aya::maps::{Map, MapData};
+use chainscope_ebpf::network::{CaptureMode, ClosedBy, Role, SocketId};
 
 use chainscope_testing::free_port;
 use common::recorder::Recorder;
@@ -16,6 +18,7 @@ both_modes!(
     half_close,
     connection_refused,
     socket_reconnected_after_disconnect,
+    destruction_missed,
     reset_by_peer,
     reset_by_process,
     many_short_connections,
@@ -44,8 +47,7 @@ fn half_close(mode: CaptureMode) {
             assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 0);
             process.call_ok(&format!("send {fd} 1 0 64 1 write"));
         }
-        process.call_ok(&format!("close {fd}"));
-        drop(peer);
+        process.close(fd, peer);
         let opened = recorder.wait_opened(process.pid(), count);
         let closed = recorder.wait_closed(opened.socket);
         assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (by, 64, 128));
@@ -85,9 +87,9 @@ fn socket_reconnected_after_disconnect(mode: CaptureMode) {
     process.call_ok(&format!("receive {fd} 30 1 0 read"));
     process.call_ok(&format!("disconnect {fd}"));
     process.call_ok(&format!("connect_again {fd} {address}"));
-    let (_second, _) = out.accept().expect("a connection");
+    let (second, _) = out.accept().expect("a connection");
     process.call_ok(&format!("send {fd} 3 0 500 1 write"));
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, second);
     let first = recorder.wait_opened(process.pid(), 1);
     let again = recorder.wait_opened(process.pid(), 2);
     let closed = recorder.wait_closed(first.socket);
@@ -97,6 +99,65 @@ fn socket_reconnected_after_disconnect(mode: CaptureMode) {
     recorder.sent(again.socket).verify_whole(3, 500);
     assert_eq!(recorder.account(process.pid()).dropped_bytes(), 0);
     process.finish();
+}
+
+/// The memory of a socket whose destruction was missed holds another socket, here by moving the state of a socket to another.
+fn destruction_missed(mode: CaptureMode) {
+    let mut recorder = Recorder::new(mode);
+    let mut process = TestProcess::new();
+    let (out, address) = listener("127.0.0.1:0");
+    recorder.probe.add_process(process.pid()).expect("map update");
+    let mut connect = |seed: u64, size: u64| {
+        let fd = process.call_ok(&format!("connect {address}"));
+        let (peer, _) = out.accept().expect("a connection");
+        process.call_ok(&format!("send {fd} {seed} 0 {size} 1 write"));
+        (fd, peer, recorder.wait_opened(process.pid(), seed as usize).socket)
+    };
+    let (first, first_peer, first_socket) = connect(1, 100);
+    let (_second, _second_peer, second_socket) = connect(2, 300);
+    let (disconnected, _peer, disconnected_socket) = connect(3, 500);
+    process.call_ok(&format!("disconnect {disconnected}"));
+
+    let mut states = socket_states(process.pid());
+    let entries: HashMap<u64, (u64, SocketState)> =
+        states.iter().map(|entry| entry.expect("an entry")).map(|(key, state)| (id(&state), (key, state))).collect();
+    let (key_of, state_of) = (|socket: SocketId| entries[&socket.0].0, |socket: SocketId| entries[&socket.0].1);
+    states.insert(key_of(first_socket), state_of(second_socket), 0).expect("map update");
+    states.insert(key_of(disconnected_socket), state_of(first_socket), 0).expect("map update");
+    states.remove(&key_of(second_socket)).expect("map update");
+
+    // A change of the state of another connection, then the destruction of a socket without a connection.
+    process.close(first, first_peer);
+    assert_eq!(recorder.wait_closed(second_socket).sent_offset, 300);
+    process.call_ok(&format!("close {disconnected}"));
+    assert_eq!(recorder.wait_closed(first_socket).sent_offset, 100);
+    let account = recorder.account(process.pid());
+    assert_eq!((account.seen, account.dropped_bytes()), (900, 0), "offsets of another connection are not counted");
+    process.finish();
+}
+
+/// `struct socket_state` of the probe.
+type SocketState = [u8; 128];
+
+fn id(state: &SocketState) -> u64 {
+    u64::from_ne_bytes(state[..8].try_into().expect("eight bytes"))
+}
+
+fn pid(state: &SocketState) -> u32 {
+    u32::from_ne_bytes(state[72..76].try_into().expect("four bytes"))
+}
+
+/// The map `sockets` of the probe that watches `process`, keyed by `struct sock *`.
+fn socket_states(process: u32) -> aya::maps::HashMap<MapData, u64, SocketState> {
+    aya::maps::loaded_maps()
+        .filter_map(Result::ok) // tests in other threads unload theirs
+        .filter(|map| map.name_as_str() == Some("sockets"))
+        .filter_map(|map| MapData::from_id(map.id()).ok())
+        .map(|map| aya::maps::HashMap::try_from(Map::HashMap(map)).expect("a hash map of this size"))
+        .find(|states: &aya::maps::HashMap<_, u64, SocketState>| {
+            states.iter().filter_map(Result::ok).any(|(_, state)| pid(&state) == process)
+        })
+        .expect("the process has sockets")
 }
 
 fn reset_by_peer(mode: CaptureMode) {
@@ -137,7 +198,7 @@ fn many_short_connections(mode: CaptureMode) {
         let fd = process.call_ok(&format!("accept {listener}"));
         peer.write_all(&pattern(round, 0, 256)).expect("a successful write");
         process.call_ok(&format!("receive_all {fd} 256 100 read"));
-        process.call_ok(&format!("close {fd}"));
+        process.close(fd, peer);
     }
     recorder.poll_until("all close events", |r| r.closed.len() == 200);
     let sockets: Vec<_> = recorder.opened.keys().copied().collect();

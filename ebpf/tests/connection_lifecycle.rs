@@ -55,10 +55,9 @@ fn listener_on_watched_port(mode: CaptureMode) {
         let link = std::fs::read_link(format!("/proc/{}/fd/{fd}", process.pid())).expect("a descriptor");
         let inode = recorder.inodes.get(&opened.socket).copied().unwrap_or(opened.inode);
         assert_eq!(link.to_string_lossy(), format!("socket:[{inode}]"));
-        process.call_ok(&format!("close {fd}"));
+        process.close(fd, peer);
         assert_eq!(recorder.wait_closed(opened.socket).by, ClosedBy::Local);
         recorder.received(opened.socket).verify_whole(1, 100);
-        drop(peer);
     }
     process.finish();
 }
@@ -278,16 +277,16 @@ fn leave_alone_verdict_stops_capture(mode: CaptureMode) {
     let mut process = TestProcess::new();
     let (out, address) = listener("127.0.0.1:0");
     recorder.probe.add_process(process.pid()).expect("map update");
-    let (mut fds, mut peers) = (Vec::new(), Vec::new());
+    let mut fds = Vec::new();
     for count in 1..=2 {
         let fd = process.call_ok(&format!("connect {address}"));
-        peers.push(out.accept().expect("a connection").0);
+        let (peer, _) = out.accept().expect("a connection");
         assert_eq!(process.call_ok(&format!("send {fd} 1 0 100 1 write")), 100);
         let opened = recorder.wait_opened(process.pid(), count);
         let verdict = if count == 1 { Verdict::LeaveAlone } else { Verdict::Keep };
         recorder.probe.set_verdict(opened.socket, verdict).expect("map update");
         assert_eq!(process.call_ok(&format!("send {fd} 1 100 900 1 write")), 900);
-        process.call_ok(&format!("close {fd}"));
+        process.close(fd, peer);
         let closed = recorder.wait_closed(opened.socket);
         let sent = recorder.sent(opened.socket);
         assert_eq!(
@@ -323,8 +322,8 @@ fn two_interleaved_connections(mode: CaptureMode) {
         }
     }
     for (seed, fd, peer, at) in connections {
-        process.call_ok(&format!("close {fd}"));
         let local = peer.local_addr().expect("an address");
+        process.close(fd, peer);
         recorder.poll_until("it", |r| r.opened.values().any(|o| o.remote == local));
         let opened = *recorder.opened.values().find(|o| o.remote == local).expect("just seen");
         recorder.wait_closed(opened.socket);
@@ -368,7 +367,7 @@ fn duplicated_descriptor_closed_by_thread(mode: CaptureMode) {
     let (out, address) = listener("127.0.0.1:0");
     recorder.probe.add_process(process.pid()).expect("map update");
     let fd = process.call_ok(&format!("connect {address}"));
-    let _peer = out.accept().expect("a connection");
+    let (peer, _) = out.accept().expect("a connection");
     process.call_ok(&format!("send {fd} 1 0 100 1 write"));
     let second = process.call_ok(&format!("dup {fd}"));
     process.call_ok(&format!("thread_close {fd}"));
@@ -382,7 +381,7 @@ fn duplicated_descriptor_closed_by_thread(mode: CaptureMode) {
     let other = recorder.wait_opened(process.pid(), 2);
     recorder.wait_covered(other.socket, Direction::Sent, 50);
     assert!(!recorder.closed.contains_key(&opened.socket), "one descriptor is left");
-    process.call_ok(&format!("close {second}"));
+    process.close(second, peer);
     assert_eq!(recorder.wait_closed(opened.socket).sent_offset, 300);
     recorder.sent(opened.socket).verify_whole(1, 300);
     recorder.sent(other.socket).verify_whole(2, 50);
@@ -413,7 +412,7 @@ fn forked_child_sends(mode: CaptureMode) {
     assert_eq!(process.call(&format!("fork_send {fd} 1 100 200")), [0], "the child's exit status");
     assert_eq!(process.call_ok(&format!("send {fd} 1 300 100 1 write")), 100);
     peer.read_exact(&mut [0; 400]).expect("all bytes");
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!(recorder.wait_closed(opened.socket).sent_offset, 400);
     recorder.sent(opened.socket).verify_whole(1, 400);
@@ -431,10 +430,9 @@ fn removed_process(mode: CaptureMode) {
     recorder.probe.remove_process(process.pid()).expect("a no-op");
     assert!(recorder.probe.account(process.pid()).is_none());
     process.call_ok(&format!("send {fd} 1 100 100 1 write"));
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     assert_eq!(recorder.wait_closed(opened.socket).sent_offset, 200);
     assert_eq!(recorder.sent(opened.socket).captured(), 100);
-    drop(peer);
     // The removed process still listens, but its connections are not reported. The event of a process added later shows
     // that all earlier events have been read.
     let _unseen = TcpStream::connect(address).expect("a listener");

@@ -49,8 +49,13 @@ fn reason(mode: CaptureMode, at_the_socket: MissingReason) -> MissingReason {
 }
 
 /// Closes the connection and reads its events up to the close.
-fn close_and_collect(recorder: &mut Recorder, process: &mut TestProcess, fd: i64) -> (SocketId, KernelAccount) {
-    process.call_ok(&format!("close {fd}"));
+fn close_and_collect(
+    recorder: &mut Recorder,
+    process: &mut TestProcess,
+    fd: i64,
+    peer: TcpStream,
+) -> (SocketId, KernelAccount) {
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     recorder.wait_closed(opened.socket);
     (opened.socket, recorder.account(process.pid()))
@@ -66,7 +71,7 @@ fn sendfile_and_splice_to_a_socket(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("splice_in {fd} 3000")), 3000);
     assert_eq!(process.call_ok(&format!("send {fd} 1 503200 100 1 write")), 100);
     peer.read_exact(&mut vec![0; 3200]).expect("all bytes");
-    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
     let stream = recorder.sent(socket);
     stream.verify(1);
     assert_eq!(stream.captured(), 300);
@@ -82,7 +87,7 @@ fn splice_from_a_socket(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("splice_out {fd} 3000")), 3000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
-    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
     let stream = recorder.received(socket);
     stream.verify(2);
     assert_eq!((stream.captured(), stream.holes(0, 5000)), (2000, 3000));
@@ -93,10 +98,10 @@ fn splice_from_a_socket(mode: CaptureMode) {
 fn splice_until_close(mode: CaptureMode) {
     let (mut recorder, mut process, fd, mut peer) = connected(in_mode(mode));
     peer.write_all(&pattern(2, 0, 3000)).expect("a successful write");
-    drop(peer);
+    peer.shutdown(std::net::Shutdown::Write).expect("open");
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("splice_out {fd} 2000")), 2000);
-    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
     // No call follows the splice: only the close event has the offset.
     assert_eq!(recorder.closed[&socket].received_offset, 3000);
     assert_eq!((account.seen, account.dropped_for(MissingReason::Bypassed)), (3000, 2000));
@@ -110,7 +115,7 @@ fn io_uring_sends(mode: CaptureMode) {
         assert_eq!(process.call_ok(&format!("uring_send {fd} 3 100 5000 {worker}")), 5000);
         assert_eq!(process.call_ok(&format!("send {fd} 3 5100 100 1 write")), 100);
         peer.read_exact(&mut [0; 5200]).expect("all bytes");
-        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
         let stream = recorder.sent(socket);
         stream.verify(3);
         assert_eq!(stream.captured(), 200);
@@ -127,7 +132,7 @@ fn io_uring_receives(mode: CaptureMode) {
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
         assert_eq!(process.call_ok(&format!("uring_receive {fd} 1000 {worker}")), 1000);
         assert_eq!(process.call_ok(&format!("receive {fd} 100 1 0 read")), 100);
-        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
         let stream = recorder.received(socket);
         stream.verify(4);
         assert_eq!(stream.captured(), 200);
@@ -147,7 +152,7 @@ fn io_uring_interleaved_with_reads(mode: CaptureMode) {
     let [by_read, by_ring] = process.read_reply()[..] else { panic!("two numbers") };
     assert_eq!((by_read + by_ring) as u64, total);
     assert!(by_ring > 0, "the ring received nothing: {by_read} by read");
-    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
     let stream = recorder.received(socket);
     stream.verify(5);
     assert_eq!(stream.captured(), by_read as u64);
@@ -161,7 +166,7 @@ fn int80_write(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("int80_write {fd} 6 1000")), 1000);
     assert_eq!(process.call_ok(&format!("send {fd} 6 1100 100 1 write")), 100);
     peer.read_exact(&mut [0; 1200]).expect("all bytes");
-    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
     let stream = recorder.sent(socket);
     stream.verify(6);
     assert_eq!(stream.captured(), 200);
@@ -176,7 +181,7 @@ fn partially_mapped_send_buffer(mode: CaptureMode) {
     let sent = u64::try_from(sent).expect("a partial write");
     assert!(sent > 0 && sent <= 1 << 20);
     peer.read_exact(&mut vec![0; sent as usize]).expect("all bytes");
-    let (socket, _) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, _) = close_and_collect(&mut recorder, &mut process, fd, peer);
     recorder.sent(socket).verify_whole(7, sent);
     process.finish();
 }
@@ -188,7 +193,7 @@ fn send_buffer_unmapped_during_write(mode: CaptureMode) {
     assert_eq!(process.read_reply(), [0], "unmapped");
     peer.read_exact(&mut vec![0; total]).expect("all bytes");
     assert_eq!(process.read_reply(), [total as i64]);
-    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
     let stream = recorder.sent(socket);
     stream.verify(9);
     assert_eq!(stream.holes(0, total as u64), 0);
@@ -207,7 +212,7 @@ fn vectors_replaced_during_sendmsg(mode: CaptureMode) {
         assert_eq!(process.read_reply(), [0], "replaced");
         peer.read_exact(&mut vec![0; total]).expect("all bytes");
         assert_eq!(process.read_reply(), [total as i64]);
-        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+        let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
         recorder.sent(socket).verify(10);
         let total = total as u64;
         let expected = if empty < MAX_IOVS { (total, 0) } else { (0, total) };
@@ -244,7 +249,7 @@ fn two_threads_on_one_socket(mode: CaptureMode) {
     process.send_command(&format!("two_threads_send {fd} {fd} {each} 777"));
     peer.read_exact(&mut vec![0; 2 * each]).expect("all bytes");
     assert_eq!(process.read_reply(), [each as i64; 2]);
-    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd);
+    let (socket, account) = close_and_collect(&mut recorder, &mut process, fd, peer);
     let total = 2 * each as u64;
     assert_eq!(account.seen, total, "{account:?}");
     assert_eq!(recorder.closed[&socket].sent_offset, total);

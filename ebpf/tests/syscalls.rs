@@ -89,13 +89,14 @@ fn sends(mode: CaptureMode, listen: &str, target: fn(u16) -> SocketAddr) {
             sent += size as u64;
         }
     }
-    process.call_ok(&format!("close {fd}"));
+    let ports = ports(&peer);
+    process.close(fd, peer);
 
     let opened = recorder.wait_opened(process.pid(), 1);
     let closed = recorder.wait_closed(opened.socket);
     assert_eq!(opened.role, Some(Role::Initiator));
     assert_eq!(opened.remote, target(opened.remote.port()));
-    assert_eq!((opened.remote.port(), opened.local.port()), ports(&peer));
+    assert_eq!((opened.remote.port(), opened.local.port()), ports);
     assert_eq!((opened.sent_offset, opened.received_offset), (0, 0));
     assert_eq!((closed.by, closed.sent_offset, closed.received_offset), (ClosedBy::Local, sent, 0));
     let stream = recorder.sent(opened.socket);
@@ -228,7 +229,7 @@ fn partial_writes_on_nonblocking_socket(mode: CaptureMode) {
         assert!(bytes == pattern(4, before, bytes.len()), "{call}: the test itself is wrong");
     }
     assert!(partial > 0, "no partial write happened");
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!(recorder.wait_closed(opened.socket).sent_offset, sent);
     let stream = recorder.sent(opened.socket);
@@ -253,7 +254,7 @@ fn short_reads_and_eagain(mode: CaptureMode) {
             received += 77;
         }
     }
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     assert_eq!(recorder.wait_closed(opened.socket).received_offset, received);
     recorder.received(opened.socket).verify_whole(5, received);
@@ -270,7 +271,7 @@ fn msg_peek_is_not_counted(mode: CaptureMode) {
     for call in ["recvfrom", "recvmsg", "recvmmsg"] {
         assert_eq!(process.call_ok(&format!("receive {fd} 300 1 0 {call}")), 300, "{call}");
     }
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     // The process has read 900 bytes; the kernel resets the connection because 100 bytes are unread.
     assert_eq!(recorder.wait_closed(opened.socket).received_offset, 900);
@@ -286,7 +287,7 @@ fn msg_errqueue_is_not_counted(mode: CaptureMode) {
     peer.write_all(&pattern(7, 0, 50)).expect("a successful write");
     assert_eq!(process.call(&format!("error_queue {fd}")), [-i64::from(libc::EAGAIN)]);
     assert_eq!(process.call_ok(&format!("receive {fd} 50 1 0 recvmsg")), 50);
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     recorder.wait_closed(opened.socket);
     recorder.received(opened.socket).verify_whole(7, 50);
@@ -299,7 +300,7 @@ fn msg_trunc_bytes_are_counted_as_discarded(mode: CaptureMode) {
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 {} recvfrom", libc::MSG_TRUNC)), 1000);
     assert_eq!(process.call_ok(&format!("receive {fd} 1000 1 0 read")), 1000);
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     recorder.wait_closed(opened.socket);
     let stream = recorder.received(opened.socket);
@@ -324,7 +325,7 @@ fn sendmmsg_and_recvmmsg(mode: CaptureMode) {
     }
     peer.write_all(&pattern(10, 80_000, 4000)).expect("a successful write");
     assert_eq!(process.call_ok(&format!("receive {fd} 4000 8 0 recvmmsg_timeout")), 4000);
-    process.call_ok(&format!("close {fd}"));
+    process.close(fd, peer);
     let opened = recorder.wait_opened(process.pid(), 1);
     recorder.wait_closed(opened.socket);
     let sent = recorder.sent(opened.socket);

@@ -8,7 +8,7 @@ pub mod test_process;
 pub mod uring;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -121,6 +121,13 @@ impl TestProcess {
         let reply = self.call(command)[0];
         assert!(reply >= 0, "{command:?} returned {}", std::io::Error::from_raw_os_error(-reply as i32));
         reply
+    }
+
+    /// Closes the connection `fd`, then the peer's end. While the peer stays open, a delayed acknowledgement destroys the
+    /// socket, in softirq on top of any process. See `is_other_connection` of the probe for why the event may be missing then.
+    pub fn close(&mut self, fd: i64, peer: TcpStream) {
+        self.call_ok(&format!("close {fd}"));
+        drop(peer);
     }
 
     /// Closes standard input and waits for the exit.

@@ -84,15 +84,11 @@ static __always_inline void handle_listen_end(const struct sock *sk)
 		bpf_map_delete_elem(&listeners, &key);
 }
 
-static __always_inline void handle_connect(const struct sock *sk, struct socket_state *before)
+static __always_inline void handle_connect(const struct sock *sk)
 {
 	struct socket_state st = {};
 	u32 pid = current_tgid();
 
-	if (before) { /* the same socket connects again after a disconnect */
-		report_closed(sk, before, 1);
-		delete_state(sk, before);
-	}
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		return;
 	st.id = new_id();
@@ -141,14 +137,14 @@ static __noinline int handle_state_change(const struct sock *sk, int old, int ne
 		return 0;
 	}
 	st = bpf_map_lookup_elem(&sockets, &key);
-	if (st && st->established && new == TCP_ESTABLISHED) { /* its destruction was missed and the memory is reused */
+	if (st && (new == TCP_SYN_SENT || (st->established && (new == TCP_ESTABLISHED || is_other_connection(sk, st))))) {
 		report_closed(sk, st, 1);
 		delete_state(sk, st);
 		st = 0;
 	}
 	switch (new) {
 	case TCP_SYN_SENT:
-		handle_connect(sk, st);
+		handle_connect(sk);
 		return 0;
 	case TCP_ESTABLISHED:
 		if (!st) {
@@ -194,7 +190,7 @@ static __noinline int handle_destroy(const struct sock *sk)
 	u64 key = (u64)sk;
 	struct socket_state *st = bpf_map_lookup_elem(&sockets, &key);
 	if (st) {
-		report_closed(sk, st, 0);
+		report_closed(sk, st, is_other_connection(sk, st));
 		delete_state(sk, st);
 	}
 	return 0;
