@@ -76,10 +76,11 @@ fn search<'data, R: ReadRef<'data>>(
 }
 
 /// What is done with an entry; whether to go on.
-type Visit<'a> = dyn FnMut(&Dwarf<Slice<'_>>, &Unit<Slice<'_>>, &DebuggingInformationEntry<Slice<'_>>) -> bool + 'a;
+type EntryVisitor<'a> =
+    dyn FnMut(&Dwarf<Slice<'_>>, &Unit<Slice<'_>>, &DebuggingInformationEntry<Slice<'_>>) -> bool + 'a;
 
 /// Passes all entries of the debug information to `visit`.
-fn each_entry<'data, R: ReadRef<'data>>(data: R, visit: &mut Visit<'_>) -> Result<(), gimli::Error> {
+fn each_entry<'data, R: ReadRef<'data>>(data: R, visit: &mut EntryVisitor<'_>) -> Result<(), gimli::Error> {
     let Ok(file) = ElfFile64::<LittleEndianFile, R>::parse(data) else { return Ok(()) };
     if !is_bounded(&file) {
         return Ok(());

@@ -61,7 +61,7 @@ fn blocks(factor: f64) -> Vec<Vec<u64>> {
     (0..8).map(|index| durations(factor * (1.0 + 0.01 * f64::from(index * 5 % 8) / 8.0), 1.0)).collect()
 }
 
-fn judge(a: &[Run], b: &[Run]) -> FunctionComparison {
+fn compared(a: &[Run], b: &[Run]) -> FunctionComparison {
     compare(Side { runs: a }, Side { runs: b }, &Options::default()).functions.remove(0)
 }
 
@@ -73,17 +73,17 @@ fn eight_runs_a_side_are_the_units() {
         (0..count).map(|index| run(first + index, &[blocks(level(index))])).collect()
     };
     let (old, equal, slower) = (side(0, 1.0, 8), side(20, 1.0, 8), side(40, 1.2, 9));
-    let found = judge(&old, &slower);
+    let found = compared(&old, &slower);
     assert_eq!((found.design, found.verdict), (Design::Runs, Verdict::Slower));
     assert!(found.quantiles.iter().all(|quantile| quantile.units == 8), "{found:?}");
     assert!((found.quantiles[0].change_percent.unwrap() - 20.0).abs() < 1.0, "{found:?}");
-    let found = judge(&old, &equal);
+    let found = compared(&old, &equal);
     assert_eq!((found.design, found.verdict), (Design::Runs, Verdict::Same));
     // The levels' standard deviation is 1.2 %: the interval is t(0.975; 14) * 1.2 % * sqrt(2 / 8) = 1.3 % on either side, or wider.
     let half = (found.quantiles[0].high_percent.unwrap() - found.quantiles[0].low_percent.unwrap()) / 2.0;
     assert!((1.2..3.0).contains(&half), "{half}");
     // With seven the units are blocks, and the runs still show how much they differ.
-    let found = judge(&old[..7], &equal[..7]);
+    let found = compared(&old[..7], &equal[..7]);
     assert_eq!((found.design, found.quantiles[0].units), (Design::Blocks, 56));
     let half = (found.quantiles[0].high_percent.unwrap() - found.quantiles[0].low_percent.unwrap()) / 2.0;
     assert!((1.2..3.0).contains(&half), "{half}");
@@ -95,9 +95,9 @@ fn two_runs_that_differ_are_no_change() {
     let side = |first: u8, levels: [f64; 2]| -> Vec<Run> {
         (0..2).map(|index| run(first + index, &[blocks(levels[usize::from(index)])])).collect()
     };
-    let found = judge(&side(0, [1.0, 1.15]), &side(20, [1.12, 1.3]));
+    let found = compared(&side(0, [1.0, 1.15]), &side(20, [1.12, 1.3]));
     assert_eq!((found.verdict, found.reason), (Verdict::Inconclusive, Some(Reason::Uncertain)), "{found:?}");
-    let found = judge(&side(0, [1.0, 1.002]), &side(20, [1.2, 1.203]));
+    let found = compared(&side(0, [1.0, 1.002]), &side(20, [1.2, 1.203]));
     assert_eq!(found.verdict, Verdict::Slower, "{found:?}");
 }
 
@@ -113,7 +113,7 @@ fn sparse_blocks_are_pooled() {
         (0..blocks).map(block).collect()
     };
     let units = |spans, blocks| -> Vec<usize> {
-        let found = judge(&[run(0, &[sparse(1.0, spans, blocks)])], &[run(20, &[sparse(1.0, spans, blocks)])]);
+        let found = compared(&[run(0, &[sparse(1.0, spans, blocks)])], &[run(20, &[sparse(1.0, spans, blocks)])]);
         found.quantiles.iter().map(|quantile| quantile.units).collect()
     };
     // 50 spans a block: enough for p90; ten blocks are one unit of p99.
@@ -122,7 +122,7 @@ fn sparse_blocks_are_pooled() {
     assert_eq!(units(5, 39), [19, 3, 0]);
     // Pooled units lose no span.
     let (a, b) = ([run(0, &[sparse(1.0, 5, 39)])], [run(20, &[sparse(1.2, 5, 39)])]);
-    let found = judge(&a, &b);
+    let found = compared(&a, &b);
     assert_eq!((found.a_spans, found.b_spans, found.verdict), (195, 195, Verdict::Slower));
     let change = found.quantiles[0].change_percent.unwrap();
     // Buckets of few spans are not interpolated well.
@@ -133,7 +133,7 @@ fn sparse_blocks_are_pooled() {
 fn the_shift_function_shows_where_it_changed() {
     let vary = |index: i32| 1.0 + 0.003 * f64::from(index * 5 % 8) / 8.0;
     let side = |hour, tail: f64| [run(hour, &[(0..16).map(|index| durations(vary(index), tail)).collect()])];
-    let found = judge(&side(0, 1.0), &side(20, 1.5));
+    let found = compared(&side(0, 1.0), &side(20, 1.5));
     assert_eq!(found.shift.len(), 11);
     for point in &found.shift {
         // At the 90th percentile itself the change begins.

@@ -29,7 +29,7 @@ use crossbeam_channel::{Sender, unbounded};
 use emit::LogSink;
 use figures::Figures;
 use files::{
-    place::Place,
+    location::LogLocation,
     positions::Positions,
     reader::{Command, Reader, SourceSpec},
     source::SourceOptions,
@@ -88,9 +88,9 @@ impl LogsPillar {
             let Some(logs) = &node.logs else { continue };
             if let Some(path) = &logs.sources.file {
                 let node = node.name.as_str().into();
-                let place = Place::File(path.clone());
+                let location = LogLocation::File(path.clone());
                 let options = SourceOptions { target: "".into(), redact: logs.redact.clone() };
-                let source = SourceSpec { node, place, options };
+                let source = SourceSpec { node, location, options };
                 // The reader runs until it is told to stop.
                 let _ = commands.send(Command::Follow { pid: None, source });
             }
@@ -141,17 +141,17 @@ impl LogsInbox {
         self.send(source.map_or(Command::Released(pid), |source| Command::Follow { pid: Some(pid), source }));
     }
 
-    fn source(&self, location: &ContainerLocation, assignment: &Assignment) -> Option<SourceSpec> {
+    fn source(&self, container: &ContainerLocation, assignment: &Assignment) -> Option<SourceSpec> {
         let Assignment { node, label, observe, .. } = assignment;
         let logs = observe.logs.as_ref()?;
-        let place = match (&logs.pod_dir, &location.pod) {
-            (Some(dir), _) => Place::pod(&self.dirs, dir),
-            (None, None) => Place::docker(&self.dirs, &location.container.to_string()),
+        let location = match (&logs.pod_dir, &container.pod) {
+            (Some(dir), _) => LogLocation::pod(&self.dirs, dir),
+            (None, None) => LogLocation::docker(&self.dirs, &container.container.to_string()),
             // A pod that the operator did not name: the directory is not known.
             (None, Some(_)) => return None,
         };
         let options = SourceOptions { target: Arc::clone(label), redact: logs.redact.clone() };
-        Some(SourceSpec { node: Arc::clone(node), place, options })
+        Some(SourceSpec { node: Arc::clone(node), location, options })
     }
 
     fn send(&self, command: Command) {

@@ -43,7 +43,7 @@ enum Item {
 
 /// What is held of one process.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldProcess {
     /// Whose bounds apply; none while discovery has been asked about the process and has not answered yet.
     group: Option<ProcessGroup>,
     /// It is a target whose identity is being read.
@@ -60,7 +60,7 @@ pub(crate) struct Held {
     sockets: BTreeSet<SocketId>,
 }
 
-impl Held {
+impl HeldProcess {
     fn new(group: Option<ProcessGroup>) -> Self {
         Self {
             group,
@@ -101,7 +101,7 @@ pub(crate) struct Discarded {
 /// All held processes.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
-    held: BTreeMap<u32, Held>,
+    held: BTreeMap<u32, HeldProcess>,
     owners: HashMap<SocketId, u32>,
     /// Payload.
     bytes: usize,
@@ -122,7 +122,7 @@ impl Holding {
             None => {
                 // Of an earlier process with this number.
                 self.discard(pid);
-                self.held.insert(pid, Held::new(Some(group)));
+                self.held.insert(pid, HeldProcess::new(Some(group)));
             }
         }
     }
@@ -142,17 +142,17 @@ impl Holding {
     /// Buffers events of an unknown process until discovery answers; a full buffer leaves its sockets alone.
     pub(crate) fn begin_provisional(&mut self, pid: u32) {
         if self.held.len() < MAX_PROCESSES {
-            self.held.insert(pid, Held::new(None));
+            self.held.insert(pid, HeldProcess::new(None));
         }
     }
 
     pub(crate) fn is_provisional(&self, pid: u32) -> bool {
-        self.held.get(&pid).is_some_and(Held::is_provisional)
+        self.held.get(&pid).is_some_and(HeldProcess::is_provisional)
     }
 
     /// Whether an answer about any process is outstanding.
     pub(crate) fn has_provisional(&self) -> bool {
-        self.held.values().any(Held::is_provisional)
+        self.held.values().any(HeldProcess::is_provisional)
     }
 
     /// Discovery answered, and nothing is to be done about the process: its sockets are left alone.
@@ -250,7 +250,7 @@ impl Holding {
     }
 
     /// Removes and returns what is held of a process.
-    pub(crate) fn take(&mut self, pid: u32) -> Option<Held> {
+    pub(crate) fn take(&mut self, pid: u32) -> Option<HeldProcess> {
         let held = self.held.remove(&pid)?;
         self.bytes -= held.bytes;
         self.memory.subtract(&held.group, held.memory);

@@ -222,7 +222,7 @@ pub fn compare(a: Side<'_>, b: Side<'_>, options: &Options) -> Comparison {
         .map(|(candidate, same)| {
             let p_changes = candidate.estimates.iter().map(|(_, _, e)| e.and_then(|_| changes.next())).collect();
             let p_same = same.and_then(|_| adjusted_sames.next());
-            candidate.judge(p_changes, p_same, margin, options)
+            candidate.finish(p_changes, p_same, margin, options)
         })
         .collect();
     functions.sort_by(|a, b| a.significance().total_cmp(&b.significance()).then_with(|| a.function.cmp(&b.function)));
@@ -273,7 +273,7 @@ impl Candidate {
         estimates.map(|estimate| estimate.p_below(margin).max(estimate.p_above(-margin))).reduce(f64::max)
     }
 
-    fn judge(
+    fn finish(
         &self,
         p_changes: Vec<Option<f64>>,
         p_same: Option<f64>,

@@ -10,7 +10,7 @@ use chainscope_testing::memory::FrameName;
 use proptest::prelude::*;
 
 /// Pages per kind of each stack (outermost frame first).
-pub(crate) type Held = BTreeMap<Vec<FrameName>, [u64; 3]>;
+pub(crate) type PagesByStack = BTreeMap<Vec<FrameName>, [u64; 3]>;
 
 /// One of nine frames, so that stacks share them; one is unresolved, one has no symbol.
 pub(crate) fn frame(number: u8) -> FrameName {
@@ -27,7 +27,7 @@ pub(crate) fn stack() -> impl Strategy<Value = Vec<FrameName>> {
     proptest::collection::vec((0u8..9).prop_map(frame), 0..9)
 }
 
-pub(crate) fn held() -> impl Strategy<Value = Held> {
+pub(crate) fn held() -> impl Strategy<Value = PagesByStack> {
     let pages = [0u64..200, 0u64..100, 0u64..50];
     proptest::collection::btree_map(stack(), pages, 0..40)
 }

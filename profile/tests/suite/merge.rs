@@ -9,7 +9,7 @@ use chainscope_testing::memory::{FrameName, Recorder, in_parts};
 use proptest::prelude::*;
 use prost::Message as _;
 
-use crate::common::{Held, data, merge, stack};
+use crate::common::{PagesByStack, data, merge, stack};
 
 /// Samples of a merged profile, by its pprof export.
 fn holds(data: &ProfileData) -> Vec<(Vec<String>, Vec<i64>)> {
@@ -76,7 +76,7 @@ fn samples(profile: &[u8]) -> Vec<(Vec<String>, Vec<i64>)> {
     samples.into_iter().collect()
 }
 
-fn expected(held: &Held) -> Vec<(Vec<String>, Vec<i64>)> {
+fn expected(held: &PagesByStack) -> Vec<(Vec<String>, Vec<i64>)> {
     let mut samples: BTreeMap<Vec<String>, Vec<i64>> = BTreeMap::new();
     for (stack, pages) in held.iter().filter(|(_, pages)| **pages != [0; 3]) {
         let names = stack.iter().map(|frame| {
@@ -129,7 +129,7 @@ proptest! {
     fn a_merged_profile_equals_the_recorded_one(steps in proptest::collection::vec(step(), 1..12)) {
         let mut recorder = Recorder::new("9732", 4711, 1_000);
         let mut profile = Profile::default();
-        let mut held = Held::new();
+        let mut held = PagesByStack::new();
         let mut acknowledged: Vec<u64> = Vec::new();
         for step in steps {
             for (stack, pages) in step.changes {

@@ -6,9 +6,9 @@ use chainscope_profile::{Kind, Kinds, Label, Measure, Stacks, Tree, TreeError, T
 use chainscope_testing::memory::{FrameName, Recorder};
 use proptest::prelude::*;
 
-use crate::common::{Held, Weighted, data, held, kib, naive, nested};
+use crate::common::{PagesByStack, Weighted, data, held, kib, naive, nested};
 
-fn recorder(held: &Held, before: [u64; 3], unattributed: [i64; 3]) -> Recorder {
+fn recorder(held: &PagesByStack, before: [u64; 3], unattributed: [i64; 3]) -> Recorder {
     let mut recorder = Recorder::new("9732", 4711, 1_000);
     for (stack, pages) in held {
         recorder.hold(stack, *pages);
@@ -17,7 +17,7 @@ fn recorder(held: &Held, before: [u64; 3], unattributed: [i64; 3]) -> Recorder {
     recorder
 }
 
-fn weighted(now: &[&Held], then: &[&Held], kinds: Kinds, reverse: bool) -> Vec<Weighted> {
+fn weighted(now: &[&PagesByStack], then: &[&PagesByStack], kinds: Kinds, reverse: bool) -> Vec<Weighted> {
     let mut all: BTreeMap<Vec<FrameName>, [(i64, i64); 2]> = BTreeMap::new();
     for (at, lives) in [now, then].into_iter().enumerate() {
         for (stack, pages) in lives.iter().copied().flatten() {
@@ -100,7 +100,7 @@ proptest! {
             ("[resident before attach]", kib(kinds, before.map(|pages| pages * count)), (0, 0)),
             ("[unattributed]", kib(kinds, positive), (0, 0)),
         ];
-        let lives: Vec<&Held> = lives.iter().collect();
+        let lives: Vec<&PagesByStack> = lives.iter().collect();
         prop_assert_eq!(nested(&tree, tree.root()), naive(&weighted(&lives, &[], kinds, reverse), &options, &extra));
     }
 
@@ -114,7 +114,7 @@ proptest! {
         reverse: bool,
         both: bool,
     ) {
-        let states = |lives: &[Held], before| -> Vec<_> {
+        let states = |lives: &[PagesByStack], before| -> Vec<_> {
             lives.iter().map(|held| data(recorder(held, before, [0; 3]).keyframe())).collect()
         };
         let stacks = Stacks::compared(&states(&now, [0; 3]), &states(&then, before));
@@ -123,7 +123,7 @@ proptest! {
         let tree = Tree::new(&stacks, &options, &|| false).unwrap();
         let before = before.map(|pages| pages * then.len() as u64);
         let extra = [("[resident before attach]", (0, 0), kib(kinds, before))];
-        let (now, then): (Vec<&Held>, Vec<&Held>) = (now.iter().collect(), then.iter().collect());
+        let (now, then): (Vec<&PagesByStack>, Vec<&PagesByStack>) = (now.iter().collect(), then.iter().collect());
         prop_assert_eq!(nested(&tree, tree.root()), naive(&weighted(&now, &then, kinds, reverse), &options, &extra));
         if !both {
             for number in 0..tree.len() as u32 {

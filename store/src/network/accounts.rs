@@ -35,7 +35,7 @@ pub struct Account {
     pub record: Record,
 }
 
-struct Kept {
+struct AccountRow {
     record: Record,
     /// The position of its last update among all updates of the node.
     updated: u64,
@@ -44,7 +44,7 @@ struct Kept {
 /// The accounts of a node, for the writer.
 #[derive(Default)]
 pub(crate) struct Accounts {
-    kept: BTreeMap<Vec<u8>, Kept>,
+    kept: BTreeMap<Vec<u8>, AccountRow>,
     updates: u64,
     retired: Option<Record>,
 }
@@ -79,7 +79,7 @@ impl Accounts {
     }
 
     fn keep(&mut self, key: Vec<u8>, record: Record) {
-        self.kept.insert(key, Kept { record, updated: self.updates });
+        self.kept.insert(key, AccountRow { record, updated: self.updates });
         self.updates += 1;
     }
 }

@@ -170,7 +170,7 @@ enum Turn {
 
 /// What a round found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Round {
+enum RoundOutcome {
     /// All is indexed.
     Done,
     /// More rows or segments than there were turns.
@@ -183,8 +183,8 @@ impl Rounds {
     fn run(&mut self) {
         loop {
             let goes_on = match self.round() {
-                Round::More => !self.signal.is_stopping(),
-                Round::Done | Round::Failed => self.signal.wait(),
+                RoundOutcome::More => !self.signal.is_stopping(),
+                RoundOutcome::Done | RoundOutcome::Failed => self.signal.wait(),
             };
             if !goes_on {
                 return;
@@ -192,9 +192,9 @@ impl Rounds {
         }
     }
 
-    fn round(&mut self) -> Round {
+    fn round(&mut self) -> RoundOutcome {
         let views = self.views.all();
-        let (mut round, mut has_more) = (Round::Done, false);
+        let (mut round, mut has_more) = (RoundOutcome::Done, false);
         if let Err(error) = self.remove_evicted(&views) {
             round = self.failed(None, &error);
         }
@@ -211,7 +211,7 @@ impl Rounds {
                 let (oldest, newest) = (pending.first(), pending.get(1..).and_then(<[_]>::last));
                 for (key, ids) in newest.into_iter().chain(oldest) {
                     if self.signal.is_stopping() {
-                        return Round::Done;
+                        return RoundOutcome::Done;
                     }
                     match self.turn(view, kind, *key, ids.clone()) {
                         Ok(Turn::Stuck) => {}
@@ -222,17 +222,17 @@ impl Rounds {
                 }
             }
         }
-        self.is_failing = round == Round::Failed;
-        if round == Round::Done && has_more { Round::More } else { round }
+        self.is_failing = round == RoundOutcome::Failed;
+        if round == RoundOutcome::Done && has_more { RoundOutcome::More } else { round }
     }
 
-    fn failed(&mut self, key: Option<SegmentKey>, error: &IndexError) -> Round {
+    fn failed(&mut self, key: Option<SegmentKey>, error: &IndexError) -> RoundOutcome {
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(?key, %error, "full-text indexes fall behind; searches read the rows instead");
         }
         self.indexes.count_error();
         self.writers.retain(|(open, _)| Some(*open) != key);
-        Round::Failed
+        RoundOutcome::Failed
     }
 
     /// The segments of a node that are not fully indexed, oldest first.

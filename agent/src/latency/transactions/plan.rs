@@ -4,7 +4,7 @@ use std::{fs::File, io, time::Duration};
 
 use chainscope_ebpf::trace::{Fetch, Location};
 use chainscope_functions::{Pattern, Probes};
-use chainscope_latency::{Function as Timed, Location as Place};
+use chainscope_latency::{Function as Timed, Location as ProbeLocation};
 use chainscope_usdt::{Argument, Class, Image, Operand, ReadCache, Register, Shape};
 
 use super::super::{
@@ -90,8 +90,8 @@ impl Plan {
         let symbols = entries.iter().map(|(function, _)| function.name.clone()).collect();
         let mut timed = Timed {
             name: request.name.clone(),
-            entry: Place { pattern: request.entry.to_string(), symbols },
-            exit: Place { pattern: request.tracepoint.clone(), symbols: Vec::new() },
+            entry: ProbeLocation { pattern: request.entry.to_string(), symbols },
+            exit: ProbeLocation { pattern: request.tracepoint.clone(), symbols: Vec::new() },
         };
         let known = self.functions.iter_mut().map(|function| &mut function.timed.name);
         make_unique(known.chain([&mut timed.name]));

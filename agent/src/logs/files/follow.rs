@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, io, time::Instant};
 
 use super::{
+    location::{Inode, Listed, LogLocation},
     open::{Lines, Open, Stop, key_at},
-    place::{Inode, Listed, Place},
 };
 
 /// Bytes that one poll reads: then other sources have their turn.
@@ -24,10 +24,10 @@ pub(crate) enum Progress {
 /// Key and origin of a file.
 type Identity = (u64, String);
 
-/// Follows the files of one place.
+/// Follows the files of one location.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    place: Place,
+    location: LogLocation,
     /// Oldest first.
     open: Vec<Open>,
     /// Files that were read to their end, with their lengths.
@@ -38,8 +38,8 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    pub(crate) fn new(place: Place) -> Self {
-        Self { place, open: Vec::new(), finished: BTreeMap::new(), last: None, has_polled: false }
+    pub(crate) fn new(location: LogLocation) -> Self {
+        Self { location, open: Vec::new(), finished: BTreeMap::new(), last: None, has_polled: false }
     }
 
     /// Opens what is new, and passes on the lines that were appended since, oldest file first, if there is space for them. The
@@ -61,7 +61,7 @@ impl Follower {
         let mut previous = self.last.clone();
         while let Some(open) = self.open.get_mut(index) {
             let before = open.start;
-            note(failed, open.identify(&self.place, false, lines));
+            note(failed, open.identify(&self.location, false, lines));
             match (open.key, previous) {
                 (Some(key), Some((previous, origin))) if origin == open.origin => lines.follows(key, previous),
                 // The container was started again. The first file that is open follows one that is closed.
@@ -72,7 +72,7 @@ impl Follower {
                 _ => {}
             }
             previous = open.key.map(|key| (key, open.origin.clone()));
-            let stop = open.read(&self.place, &mut budget, lines);
+            let stop = open.read(&self.location, &mut budget, lines);
             was_busy |= open.start > before;
             let stop = match stop {
                 Ok(stop) => stop,
@@ -93,7 +93,7 @@ impl Follower {
                 Stop::Budget => return Progress::More,
                 Stop::AtEnd if open.is_over(now) => {
                     let was_known = open.key.is_some();
-                    note(failed, open.identify(&self.place, true, lines));
+                    note(failed, open.identify(&self.location, true, lines));
                     if was_known || open.key.is_none() {
                         open.take_rest(lines);
                         let closed = self.close(index);
@@ -109,9 +109,9 @@ impl Follower {
     /// The files are no longer written: passes on what is left, whether there is space or not.
     pub(crate) fn finish(&mut self, lines: &mut dyn Lines) -> io::Result<()> {
         for open in &mut self.open {
-            open.identify(&self.place, true, lines)?;
+            open.identify(&self.location, true, lines)?;
             let mut budget = usize::MAX;
-            while open.read(&self.place, &mut budget, lines)? != Stop::AtEnd {}
+            while open.read(&self.location, &mut budget, lines)? != Stop::AtEnd {}
             open.take_rest(lines);
         }
         self.open.clear();
@@ -128,7 +128,7 @@ impl Follower {
 
     /// Opens what is new, and notices what was renamed, deleted or truncated.
     fn refresh(&mut self, now: Instant, lines: &mut dyn Lines) -> io::Result<()> {
-        let mut listed = self.place.list()?;
+        let mut listed = self.location.list()?;
         if !self.has_polled {
             listed.splice(0..0, self.missed(&*lines)?);
             self.has_polled = true;
@@ -139,7 +139,7 @@ impl Follower {
         for file in listed {
             match fs::metadata(&file.path) {
                 Ok(metadata) => present.push((file, Inode::of(&metadata), metadata.len())),
-                Err(error) if self.place.is_container() && error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if self.location.is_container() && error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => note(&mut failed, Err(error)),
             }
         }
@@ -153,9 +153,9 @@ impl Follower {
             }
             match open.was_rewritten() {
                 Ok(true) => {
-                    open.finish_rewritten(&self.place, lines);
+                    open.finish_rewritten(&self.location, lines);
                     let open = self.open.remove(index);
-                    if self.place.is_container() {
+                    if self.location.is_container() {
                         self.last = open.key.map(|key| (key, open.origin));
                     }
                 }
@@ -171,14 +171,14 @@ impl Follower {
             if is_known {
                 continue;
             }
-            let opened = Open::new(&self.place, &file, now).and_then(|open| self.add(open, lines));
+            let opened = Open::new(&self.location, &file, now).and_then(|open| self.add(open, lines));
             note(&mut failed, opened);
         }
         failed
     }
 
     fn add(&mut self, mut open: Open, lines: &mut dyn Lines) -> io::Result<()> {
-        open.identify(&self.place, false, lines)?;
+        open.identify(&self.location, false, lines)?;
         // A copy of a file that is still read: its turn comes when that one is closed.
         let is_copy = open.key.is_some() && self.open.iter().any(|other| other.key == open.key);
         if !is_copy {
@@ -189,8 +189,8 @@ impl Follower {
 
     /// What a plain file was rotated to while nobody read it: from the oldest file on that was read in part.
     fn missed(&self, lines: &dyn Lines) -> io::Result<Vec<Listed>> {
-        let mut rotated = self.place.rotated()?;
-        let is_known = |file: &Listed| matches!(key_at(&self.place, &file.path), Ok(Some(key)) if lines.knows(key));
+        let mut rotated = self.location.rotated()?;
+        let is_known = |file: &Listed| matches!(key_at(&self.location, &file.path), Ok(Some(key)) if lines.knows(key));
         let first = rotated.iter().position(is_known).unwrap_or(rotated.len());
         Ok(rotated.split_off(first))
     }

@@ -15,7 +15,7 @@ use std::{
 use flate2::read::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
-use super::place::{Inode, Listed, Place};
+use super::location::{Inode, Listed, LogLocation};
 
 /// First bytes of a file that are part of its identity. A file is not read before it has a whole line or as many bytes.
 const FINGERPRINT_BYTES: usize = 256;
@@ -85,8 +85,8 @@ pub(super) enum Stop {
 }
 
 impl Open {
-    pub(super) fn new(place: &Place, listed: &Listed, now: Instant) -> io::Result<Self> {
-        let file = place.open(&listed.path)?;
+    pub(super) fn new(location: &LogLocation, listed: &Listed, now: Instant) -> io::Result<Self> {
+        let file = location.open(&listed.path)?;
         let inode = Inode::of(&file.metadata()?);
         let content =
             if listed.is_gzip { Content::Gzip(Box::new(MultiGzDecoder::new(file))) } else { Content::Plain(file) };
@@ -104,7 +104,7 @@ impl Open {
     }
 
     /// Determines the key, once the file has a whole line or if that is not awaited any more, and the position to read from.
-    pub(super) fn identify(&mut self, place: &Place, is_final: bool, lines: &mut dyn Lines) -> io::Result<()> {
+    pub(super) fn identify(&mut self, location: &LogLocation, is_final: bool, lines: &mut dyn Lines) -> io::Result<()> {
         if self.key.is_some() {
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl Open {
             }
         };
         let Some(fingerprint) = fingerprint else { return Ok(()) };
-        let key = key_of(place, &self.origin, self.content.file(), &fingerprint)?;
+        let key = key_of(location, &self.origin, self.content.file(), &fingerprint)?;
         self.key = Some(key);
         self.start = lines.begin(key, length);
         if let Content::Gzip(decoder) = &mut self.content {
@@ -151,8 +151,13 @@ impl Open {
     }
 
     /// Passes on whole lines.
-    pub(super) fn read(&mut self, place: &Place, budget: &mut usize, lines: &mut dyn Lines) -> io::Result<Stop> {
-        self.identify(place, false, lines)?;
+    pub(super) fn read(
+        &mut self,
+        location: &LogLocation,
+        budget: &mut usize,
+        lines: &mut dyn Lines,
+    ) -> io::Result<Stop> {
+        self.identify(location, false, lines)?;
         let Some(key) = self.key else { return Ok(Stop::AtEnd) };
         loop {
             let mut taken = 0;
@@ -219,10 +224,10 @@ impl Open {
     }
 
     /// Passes on what was read of a file that began anew meanwhile.
-    pub(super) fn finish_rewritten(&mut self, place: &Place, lines: &mut dyn Lines) {
+    pub(super) fn finish_rewritten(&mut self, location: &LogLocation, lines: &mut dyn Lines) {
         self.take_rest(lines);
         // Lines of containers begin with a time: a file that begins anew has another identity.
-        if let (Some(key), false) = (self.key, place.is_container()) {
+        if let (Some(key), false) = (self.key, location.is_container()) {
             lines.rewritten(key);
         }
     }
@@ -249,16 +254,16 @@ impl Content {
 }
 
 /// Key of the plain file at a path; `None` if it has no whole line.
-pub(super) fn key_at(place: &Place, path: &Path) -> io::Result<Option<u64>> {
-    let file = place.open(path)?;
-    fingerprint(&file, false)?.map(|fingerprint| key_of(place, "", &file, &fingerprint)).transpose()
+pub(super) fn key_at(location: &LogLocation, path: &Path) -> io::Result<Option<u64>> {
+    let file = location.open(path)?;
+    fingerprint(&file, false)?.map(|fingerprint| key_of(location, "", &file, &fingerprint)).transpose()
 }
 
-fn key_of(place: &Place, origin: &str, file: &File, fingerprint: &[u8]) -> io::Result<u64> {
+fn key_of(location: &LogLocation, origin: &str, file: &File, fingerprint: &[u8]) -> io::Result<u64> {
     let mut hash = Sha256::new();
-    match place {
-        Place::File(_) => hash.update(Inode::of(&file.metadata()?).bytes()),
-        Place::Container { .. } => hash.update(origin),
+    match location {
+        LogLocation::File(_) => hash.update(Inode::of(&file.metadata()?).bytes()),
+        LogLocation::Container { .. } => hash.update(origin),
     }
     hash.update(fingerprint);
     Ok(first_u64(&hash.finalize()))

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::{
     follow::Progress,
-    place::Place,
+    location::LogLocation,
     positions::Positions,
     source::{Source, SourceOptions},
 };
@@ -43,7 +43,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(crate) struct SourceSpec {
     pub(crate) node: Arc<str>,
-    pub(crate) place: Place,
+    pub(crate) location: LogLocation,
     pub(crate) options: SourceOptions,
 }
 
@@ -62,8 +62,8 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Node and place.
-type SourceKey = (Arc<str>, Place);
+/// Node and location.
+type SourceKey = (Arc<str>, LogLocation);
 
 type PollResult = (SourceKey, Polled);
 
@@ -165,14 +165,14 @@ impl<S: LogSink> Reader<S> {
     }
 
     fn follow(&mut self, pid: Option<u32>, spec: SourceSpec) {
-        let SourceSpec { node, place, options } = spec;
+        let SourceSpec { node, location, options } = spec;
         let now = Instant::now();
-        let slot = self.slots.entry((Arc::clone(&node), place.clone())).or_insert_with(|| {
-            tracing::info!(%node, path = %place.path().display(), "following the log");
+        let slot = self.slots.entry((Arc::clone(&node), location.clone())).or_insert_with(|| {
+            tracing::info!(%node, path = %location.path().display(), "following the log");
             let options = Arc::<Mutex<SourceOptions>>::default();
             let source = Source::new(
                 node,
-                place,
+                location,
                 Arc::clone(&options),
                 self.sink.clone(),
                 Arc::clone(&self.positions),

@@ -20,8 +20,8 @@ use sha2::{Digest as _, Sha256};
 use super::{
     assemble::{Assembled, Assembler, FileId, Span},
     follow::{Follower, Progress},
+    location::LogLocation,
     open::{Lines, first_u64},
-    place::Place,
     positions::{FilePositions, Positions},
 };
 use crate::{
@@ -101,13 +101,13 @@ struct Ready {
 impl<S: LogSink> Source<S> {
     pub(crate) fn new(
         node: Arc<str>,
-        place: Place,
+        location: LogLocation,
         options: Arc<Mutex<SourceOptions>>,
         sink: S,
         positions: Arc<Positions>,
         figures: Arc<Figures>,
     ) -> Self {
-        let is_container = place.is_container();
+        let is_container = location.is_container();
         let book = Book {
             node,
             options,
@@ -119,7 +119,7 @@ impl<S: LogSink> Source<S> {
             generations: BTreeMap::new(),
             ready: VecDeque::new(),
         };
-        Self { follower: Follower::new(place), book, was_quiet: false }
+        Self { follower: Follower::new(location), book, was_quiet: false }
     }
 
     /// Reads what was appended, and records it as far as there is space.

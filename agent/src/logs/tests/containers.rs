@@ -6,7 +6,7 @@ use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 
 use super::files::Stage;
-use crate::{config::ContainerLogs, logs::files::place::Place};
+use crate::{config::ContainerLogs, logs::files::location::LogLocation};
 
 fn dirs(logs: PathBuf) -> ContainerLogs {
     ContainerLogs { pods: logs.clone(), docker: logs.join("docker"), links: logs.join("links") }
@@ -14,7 +14,7 @@ fn dirs(logs: PathBuf) -> ContainerLogs {
 
 /// A container of a pod; its files are in `a_b_c/node`.
 fn pod() -> Stage {
-    let stage = Stage::new(|logs| Place::pod(&dirs(logs), "a_b_c/node"), &["edsk\\w+"]);
+    let stage = Stage::new(|logs| LogLocation::pod(&dirs(logs), "a_b_c/node"), &["edsk\\w+"]);
     fs::create_dir_all(stage.path("a_b_c/node")).unwrap();
     stage
 }
@@ -217,7 +217,7 @@ fn a_damaged_file_delays_no_other() {
 
 #[test]
 fn docker_files_are_read() {
-    let mut stage = Stage::new(|logs| Place::docker(&dirs(logs), "id"), &[]);
+    let mut stage = Stage::new(|logs| LogLocation::docker(&dirs(logs), "id"), &[]);
     fs::create_dir_all(stage.path("docker/id")).unwrap();
     let line = |number: usize, stream: &str, text: &str| {
         format!("{{\"log\":{text},\"stream\":\"{stream}\",\"time\":\"{}\"}}\n", time(number))

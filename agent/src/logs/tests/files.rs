@@ -20,7 +20,7 @@ use crate::{
         figures::Figures,
         files::{
             follow::Progress,
-            place::Place,
+            location::LogLocation,
             positions::Positions,
             source::{Source, SourceOptions},
         },
@@ -31,7 +31,7 @@ use crate::{
 pub(super) struct Stage {
     pub(super) dir: tempfile::TempDir,
     pub(super) sink: TestSink,
-    place: Place,
+    location: LogLocation,
     redact: Redaction,
     folder: Folder,
     positions: Arc<Positions>,
@@ -41,19 +41,19 @@ pub(super) struct Stage {
 
 impl Stage {
     fn file() -> Self {
-        Self::new(|dir| Place::File(dir.join("node.log")), &[])
+        Self::new(|dir| LogLocation::File(dir.join("node.log")), &[])
     }
 
-    pub(super) fn new(place: impl FnOnce(PathBuf) -> Place, redact: &[&str]) -> Self {
+    pub(super) fn new(location: impl FnOnce(PathBuf) -> LogLocation, redact: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::open(&dir.path().join("data")).unwrap();
         fs::create_dir(dir.path().join("logs")).unwrap();
-        let place = place(dir.path().join("logs"));
+        let location = location(dir.path().join("logs"));
         let patterns: Vec<String> = redact.iter().map(|pattern| (*pattern).to_owned()).collect();
         let redact = Redaction::new(&patterns).unwrap();
         let (sink, now) = (TestSink::default(), Instant::now());
-        let (positions, source) = start(&folder, &place, &redact, &sink);
-        Self { dir, sink, place, redact, folder, positions, source, now }
+        let (positions, source) = start(&folder, &location, &redact, &sink);
+        Self { dir, sink, location, redact, folder, positions, source, now }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -96,7 +96,7 @@ impl Stage {
 
     /// The agent is killed and starts again, with the positions that it has saved so far.
     pub(super) fn kill(&mut self) {
-        (self.positions, self.source) = start(&self.folder, &self.place, &self.redact, &self.sink);
+        (self.positions, self.source) = start(&self.folder, &self.location, &self.redact, &self.sink);
     }
 
     pub(super) fn save(&self) {
@@ -108,11 +108,16 @@ impl Stage {
     }
 }
 
-fn start(folder: &Folder, place: &Place, redact: &Redaction, sink: &TestSink) -> (Arc<Positions>, Source<TestSink>) {
+fn start(
+    folder: &Folder,
+    location: &LogLocation,
+    redact: &Redaction,
+    sink: &TestSink,
+) -> (Arc<Positions>, Source<TestSink>) {
     let positions = Arc::new(Positions::load(folder.clone()).unwrap());
     let options = Arc::new(Mutex::new(SourceOptions { target: "pod".into(), redact: redact.clone() }));
     let figures = Arc::<Figures>::default();
-    let source = Source::new("node".into(), place.clone(), options, sink.clone(), Arc::clone(&positions), figures);
+    let source = Source::new("node".into(), location.clone(), options, sink.clone(), Arc::clone(&positions), figures);
     (positions, source)
 }
 
@@ -285,7 +290,7 @@ fn long_lines_and_bytes_of_any_kind_are_kept() {
 
 #[test]
 fn secrets_are_redacted() {
-    let mut stage = Stage::new(|dir| Place::File(dir.join("node.log")), &["edsk[0-9a-zA-Z]+", "token=\\S+"]);
+    let mut stage = Stage::new(|dir| LogLocation::File(dir.join("node.log")), &["edsk[0-9a-zA-Z]+", "token=\\S+"]);
     stage.append("node.log", b"key edsk3abc, token=secret \xff\nApr 27 08:29:09.000: a\n  edsk1\n");
     stage.drain();
     let raw: Vec<Vec<u8>> = stage.sink.stored("node").into_iter().map(|message| message.raw).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Held;
+use super::HeldProcess;
 use crate::targets::ProcessGroup;
 
 /// Memory for what is held of the processes of one group.
@@ -38,7 +38,7 @@ impl Memory {
     }
 
     /// Charges a process with what is held of it.
-    pub(super) fn charge(&mut self, held: &mut Held, bytes: usize) {
+    pub(super) fn charge(&mut self, held: &mut HeldProcess, bytes: usize) {
         held.memory += bytes;
         self.add(&held.group, bytes);
     }

@@ -30,7 +30,7 @@ fn data(socket: u64, offset: u64, bytes: &[u8]) -> Event<'_> {
     Event::Data(whole(SocketId(socket), Direction::Sent, offset, 2, bytes))
 }
 
-fn replayed(held: &Held) -> (usize, Vec<u8>) {
+fn replayed(held: &HeldProcess) -> (usize, Vec<u8>) {
     let (mut count, mut bytes) = (0, Vec::new());
     held.replay(&mut |event| {
         count += 1;
@@ -115,7 +115,7 @@ fn what_is_too_much_is_missing_at_the_end_and_counted() {
 }
 
 /// Memory of what is held, without the tables of sockets.
-fn used(held: &Held) -> usize {
+fn used(held: &HeldProcess) -> usize {
     let of_item = |item: &Item| if let Item::Data { bytes, .. } = item { bytes.len() } else { 0 };
     held.items.capacity() * size_of::<Item>() + held.items.iter().map(of_item).sum::<usize>()
 }

@@ -83,10 +83,10 @@ pub(crate) async fn message(
 ) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
     let (response, tag) = match node.read(move |store, node, _| buffered(store, node, id, &known)).await? {
-        Found::Nothing => return Ok(response::json(Body::from("null"))),
-        Found::Known(tag) => return Ok(not_modified(&tag, Audience::Caller)),
-        Found::Buffered(json, tag) => (response::json(Body::from(json)), tag),
-        Found::Large(tag) => (streamed(&node, id)?, tag),
+        Lookup::NotFound => return Ok(response::json(Body::from("null"))),
+        Lookup::NotModified(tag) => return Ok(not_modified(&tag, Audience::Caller)),
+        Lookup::Buffered(json, tag) => (response::json(Body::from(json)), tag),
+        Lookup::Large(tag) => (streamed(&node, id)?, tag),
     };
     Ok(tagged(response, &tag, Audience::Caller))
 }
@@ -116,31 +116,32 @@ pub(crate) async fn message_v3(
     message(path, parameters, known, node).await
 }
 
-enum Found {
-    Nothing,
+/// A message as far as it was read.
+enum Lookup {
+    NotFound,
     /// The client has it.
-    Known(EntityTag),
+    NotModified(EntityTag),
     Buffered(Vec<u8>, EntityTag),
     Large(EntityTag),
 }
 
-fn buffered(store: &Store, node: &str, id: u64, known: &IfNoneMatch) -> Result<Found, StoreError> {
-    let Some(stored) = store.stored_message(node, id)? else { return Ok(Found::Nothing) };
+fn buffered(store: &Store, node: &str, id: u64, known: &IfNoneMatch) -> Result<Lookup, StoreError> {
+    let Some(stored) = store.stored_message(node, id)? else { return Ok(Lookup::NotFound) };
     // A message and its chunks never change; its row, with its time and connection, tells it from that of another database.
     let tag = known.tag(&[node.as_bytes(), &stored.record().encode_to_vec()]);
     if known.has(&tag) {
-        return Ok(Found::Known(tag));
+        return Ok(Lookup::NotModified(tag));
     }
     let is_large = |message: &Message| {
         let further_chunks = message.last_chunk.saturating_sub(message.first_chunk);
         message.length > MAX_BUFFERED || further_chunks > MAX_BUFFERED_CHUNKS
     };
     if matches!(&stored.record().kind, Some(Kind::Message(message)) if is_large(message)) {
-        return Ok(Found::Large(tag));
+        return Ok(Lookup::Large(tag));
     }
     let mut json = Vec::new();
     match write(&stored, id, &mut json) {
-        Ok(()) => Ok(Found::Buffered(json, tag)),
+        Ok(()) => Ok(Lookup::Buffered(json, tag)),
         Err(WriteError::Store(error)) => Err(error),
         // Memory takes everything.
         Err(WriteError::Io(error)) => Err(StoreError::Corrupt(error.to_string())),

@@ -13,7 +13,7 @@ use crate::config::ContainerLogs;
 
 /// Where the files of a source are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum LogLocation {
     /// A file that its writer or a tool like logrotate renames.
     File(PathBuf),
     /// The directory of a container: `RESTARTS.log`, `RESTARTS.log.TIME` and `RESTARTS.log.TIME.gz` of Kubernetes, or
@@ -67,7 +67,7 @@ impl Inode {
     }
 }
 
-impl Place {
+impl LogLocation {
     /// A container of a pod; `name` is `NAMESPACE_NAME_UID/CONTAINER`.
     pub(crate) fn pod(dirs: &ContainerLogs, name: &str) -> Self {
         Self::container(dirs, dirs.pods.join(name), name, Layout::Kubernetes)
@@ -212,10 +212,10 @@ impl Layout {
 mod tests {
     use super::*;
 
-    fn listed(place: &Place, files: &[&str]) -> Vec<String> {
-        fs::create_dir_all(place.path()).unwrap();
+    fn listed(location: &LogLocation, files: &[&str]) -> Vec<String> {
+        fs::create_dir_all(location.path()).unwrap();
         for file in files {
-            fs::write(place.path().join(file), "").unwrap();
+            fs::write(location.path().join(file), "").unwrap();
         }
         let name = |listed: Listed| {
             let name = listed.path.file_name().unwrap().to_string_lossy().into_owned();
@@ -225,7 +225,7 @@ mod tests {
                 if listed.is_current { " current" } else { "" }
             )
         };
-        place.list().unwrap().into_iter().map(name).collect()
+        location.list().unwrap().into_iter().map(name).collect()
     }
 
     #[test]
@@ -233,12 +233,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dirs =
             ContainerLogs { pods: dir.path().join("pods"), docker: dir.path().join("docker"), links: "/none".into() };
-        let pod = Place::pod(&dirs, "default_octez_1/node");
+        let pod = LogLocation::pod(&dirs, "default_octez_1/node");
         let files =
             ["10.log", "9.log", "9.log.20260102-000000", "9.log.20260101-000000.gz", "9.log.20260102-000000.tmp", "x"];
         let expected = ["9.log.20260101-000000.gz gzip", "9.log.20260102-000000", "9.log", "10.log current"];
         assert_eq!(listed(&pod, &files), expected);
-        let docker = Place::docker(&dirs, "abc");
+        let docker = LogLocation::docker(&dirs, "abc");
         let files = ["abc-json.log", "abc-json.log.1", "abc-json.log.10.gz", "abc-json.log.9", "config.v2.json"];
         let expected = ["abc-json.log.10.gz gzip", "abc-json.log.9", "abc-json.log.1", "abc-json.log current"];
         assert_eq!(listed(&docker, &files), expected);
@@ -249,7 +249,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dirs =
             ContainerLogs { pods: dir.path().join("pods"), docker: dir.path().join("docker"), links: "/none".into() };
-        let pod = Place::pod(&dirs, "a_b_c/node");
+        let pod = LogLocation::pod(&dirs, "a_b_c/node");
         fs::create_dir_all(pod.path()).unwrap();
         fs::create_dir_all(dirs.docker.join("id")).unwrap();
         fs::write(dirs.docker.join("id/id-json.log"), "inside").unwrap();
@@ -271,7 +271,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pipe");
         rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let error = Place::File(path.clone()).open(&path).unwrap_err();
+        let error = LogLocation::File(path.clone()).open(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }
