@@ -101,7 +101,7 @@ fn socket_reconnected_after_disconnect(mode: CaptureMode) {
     process.finish();
 }
 
-/// The memory of a socket whose destruction was missed holds another socket, here by moving the state of a socket to another.
+/// The memory of a socket whose destruction was missed holds another socket: here its state is moved to that of another one.
 fn destruction_missed(mode: CaptureMode) {
     let mut recorder = Recorder::new(mode);
     let mut process = TestProcess::new();

@@ -137,6 +137,7 @@ static __noinline int handle_state_change(const struct sock *sk, int old, int ne
 		return 0;
 	}
 	st = bpf_map_lookup_elem(&sockets, &key);
+	/* Another connection begins: the process connects again after a disconnect, or the memory is reused. */
 	if (st && (new == TCP_SYN_SENT || (st->established && (new == TCP_ESTABLISHED || is_other_connection(sk, st))))) {
 		report_closed(sk, st, 1);
 		delete_state(sk, st);
