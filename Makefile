@@ -46,6 +46,7 @@ test: build ## run every test: unit, property, kernel (as root), API, end to end
 	CHAINSCOPE_CAPTURE=syscall $(DEVELOPMENT) test --workspace \
 	  --test kernel --test half_open --test capture
 
+# With CHAINSCOPE_IMAGES, the absolute path of the directory of `make images`, the cluster runs these release images.
 e2e: build ## check the chart and run scenarios on a real Kubernetes cluster (needs Go 1.26; builds Kubernetes once, about 8 minutes)
 	scripts/setup-cluster
 	scripts/kubernetes-tools
