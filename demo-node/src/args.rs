@@ -72,7 +72,7 @@ pub(crate) struct Common {
     /// Stop after this many seconds of traffic
     #[arg(long)]
     pub(crate) seconds: Option<f64>,
-    /// How long a refused connection is retried
+    /// How long a connection that is refused, or not answered within 10 seconds, is retried
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     pub(crate) connect_timeout: f64,
     /// Call close(2) in another thread, as Octez does

@@ -52,7 +52,7 @@ pub struct Plan {
     pub duration: Option<Duration>,
     /// Exit once this many connections have ended and none is open.
     pub exit_after: Option<usize>,
-    /// How long a refused connection is retried.
+    /// How long a connection that is refused or not answered is retried.
     pub connect_timeout: Duration,
     /// close(2) runs in another thread, as in Octez.
     pub close_in_thread: bool,
@@ -376,9 +376,8 @@ impl<'a> Reactor<'a> {
         if connection.connect_deadline.is_some() {
             match socket::connect_result(&connection.fd) {
                 Err(error) => return Some(Turn::Ended(Some(format!("connect: {error}")))),
-                // Not writable yet: the peer's address is unknown.
-                Ok(()) if socket::addresses(&connection.fd).is_err() => return Some(Turn::Blocked),
-                Ok(()) => connection.connect_deadline = None,
+                Ok(false) => return Some(Turn::Blocked),
+                Ok(true) => connection.connect_deadline = None,
             }
             let (role, fd) = (connection.role, connection.fd.try_clone().ok()?);
             self.report_connected(number, role, &fd);

@@ -10,6 +10,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, SocketType};
 
+/// Time limit of a connect(2) in milliseconds, as Octez's `connection-timeout`. The kernel's own is two minutes, in which it repeats one
+/// SYN: if kube-proxy did not know the Service yet when the first was sent, none of them reaches the peer.
+const CONNECT_TIMEOUT_MS: u32 = 10_000;
+
 /// An IPv4 address as the v4-mapped IPv6 address that a dual-stack socket takes.
 #[must_use]
 pub fn mapped(address: SocketAddr) -> SocketAddrV6 {
@@ -51,18 +55,26 @@ pub fn connect(address: SocketAddr, send_buffer: Option<usize>) -> Result<OwnedF
     if let Some(bytes) = send_buffer {
         sockopt::set_socket_send_buffer_size(&fd, bytes)?;
     }
+    sockopt::set_tcp_user_timeout(&fd, CONNECT_TIMEOUT_MS)?;
     match rustix::net::connect(&fd, &mapped(address)) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
         Err(error) => Err(error),
     }
 }
 
-/// The result of a connect(2) that was in progress.
+/// The result of a connect(2): whether the socket is connected by now.
 ///
 /// # Errors
-/// The kernel's, such as "connection refused".
-pub fn connect_result(fd: impl AsFd) -> Result<(), Errno> {
-    sockopt::socket_error(fd)?
+/// The kernel's, such as "connection refused", and "connection timed out" after [`CONNECT_TIMEOUT_MS`].
+pub fn connect_result(fd: impl AsFd) -> Result<bool, Errno> {
+    sockopt::socket_error(&fd)??;
+    // Not writable yet: the peer's address is unknown.
+    if addresses(&fd).is_err() {
+        return Ok(false);
+    }
+    // The same limit would hold for the acknowledgement of what is sent.
+    sockopt::set_tcp_user_timeout(&fd, 0)?;
+    Ok(true)
 }
 
 /// Takes a connection from the backlog, if there is one.

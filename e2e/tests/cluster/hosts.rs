@@ -100,10 +100,12 @@ fn a_node_in_a_nested_pid_namespace_is_recorded(scene: &Scene) {
     scene.cluster.condition("tezos", "nested", "Recording", "True");
     let host = scene.cluster.find("pod nested-node-0 --namespace tezos").expect("the pod")["spec"]["nodeName"].clone();
     assert_eq!(host, "host2");
-    wait::until("messages of the node in the nested namespace", || {
-        (scene.reader.count("tezos/nested") >= RECORDED).then_some(())
+    scene.cluster.until("the peer to listen", "deployment nested-peer --namespace tezos", |found| {
+        (found["status"]["readyReplicas"] == 1).then_some(())
     });
+    let is_recorded = wait::holds_within_timeout(|| scene.reader.count("tezos/nested") >= RECORDED);
     let opened = scene.reader.connections("tezos/nested");
+    assert!(is_recorded, "{} messages, {opened:?}", scene.reader.count("tezos/nested"));
     assert!(opened.iter().any(|connection| connection.value["state"] == "decoding"), "{opened:?}");
 }
 

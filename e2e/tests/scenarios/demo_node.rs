@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chainscope_e2e::harness::demo_node::{DemoNode, field, number, text};
 use chainscope_e2e::harness::program::Finished;
-use chainscope_e2e::harness::{free_port, vectors};
+use chainscope_e2e::harness::{free_port, vectors, wait};
 use serde_json::Value;
 
 const EXIT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -161,4 +161,29 @@ fn a_refusal_ends_the_session() {
     let initiator = DemoNode::new("load").peer(port).with("--messages 5").start().join(EXIT_TIMEOUT);
     assert_eq!(number(&initiator.events("closed")[0], "session.sent_messages"), 0);
     responder.join(EXIT_TIMEOUT);
+}
+
+#[test]
+fn a_connection_without_an_answer_is_opened_again() {
+    // The kernel discards a SYN while the backlog is full.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("an address");
+    let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200));
+    let queued: Vec<_> = std::iter::from_fn(|| connect().ok()).collect();
+    let node = DemoNode::new("load").with(&format!("--peer {address} --connect-timeout 600")).start();
+    let first = wait::until("a connection that is not answered", || unanswered(node.pid(), address.port()));
+    wait::until("another one", || unanswered(node.pid(), address.port()).filter(|port| *port != first));
+    for _ in queued {
+        listener.accept().expect("a queued connection");
+    }
+    node.wait_events("connected", 1);
+}
+
+/// Local port of a socket in the state SYN_SENT, of a connection to this port.
+fn unanswered(pid: u32, remote: u16) -> Option<String> {
+    let sockets = std::fs::read_to_string(format!("/proc/{pid}/net/tcp6")).expect("proc(5)");
+    let mut sockets = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let suffix = format!(":{remote:04X}");
+    let found = sockets.find(|fields| fields.len() > 3 && fields[3] == "02" && fields[2].ends_with(&suffix))?;
+    Some(found[1].to_owned())
 }
