@@ -100,7 +100,7 @@ fn a_node_in_a_nested_pid_namespace_is_recorded(scene: &Scene) {
     scene.cluster.condition("tezos", "nested", "Recording", "True");
     let host = scene.cluster.find("pod nested-node-0 --namespace tezos").expect("the pod")["spec"]["nodeName"].clone();
     assert_eq!(host, "host2");
-    scene.cluster.until("the peer to listen", "deployment nested-peer --namespace tezos", |found| {
+    scene.cluster.until("the peer to be ready", "deployment nested-peer --namespace tezos", |found| {
         (found["status"]["readyReplicas"] == 1).then_some(())
     });
     let is_recorded = wait::holds_within_timeout(|| scene.reader.count("tezos/nested") >= RECORDED);

@@ -172,14 +172,14 @@ fn a_connection_without_an_answer_is_opened_again() {
     let queued: Vec<_> = std::iter::from_fn(|| connect().ok()).collect();
     let node = DemoNode::new("load").with(&format!("--peer {address} --connect-timeout 600")).start();
     let first = wait::until("a connection that is not answered", || unanswered(node.pid(), address.port()));
-    wait::until("another one", || unanswered(node.pid(), address.port()).filter(|port| *port != first));
+    wait::until("another one", || unanswered(node.pid(), address.port()).filter(|local| *local != first));
     for _ in queued {
         listener.accept().expect("a queued connection");
     }
     node.wait_events("connected", 1);
 }
 
-/// Local port of a socket in the state SYN_SENT, of a connection to this port.
+/// Local address, as in `/proc/net/tcp6`, of a socket in the state SYN_SENT that connects to this port.
 fn unanswered(pid: u32, remote: u16) -> Option<String> {
     let sockets = std::fs::read_to_string(format!("/proc/{pid}/net/tcp6")).expect("proc(5)");
     let mut sockets = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
