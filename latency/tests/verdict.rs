@@ -203,7 +203,7 @@ fn changes_that_are_none_are_rare() {
         }
         let rate = f64::from(wrong) / f64::from(histories);
         println!("{functions} functions, {runs} runs: {rate}");
-        // 5 %, and three standard deviations of what so many histories give.
+        // 5 %, and three standard deviations of what this number of histories gives.
         assert!(rate <= 0.05 + 3.0 * (0.05 * 0.95 / f64::from(histories)).sqrt(), "{functions} {runs}: {rate}");
     }
 }

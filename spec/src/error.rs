@@ -102,7 +102,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Two nodes whose syslog messages cannot be told apart.
+    /// Two nodes whose syslog messages cannot be distinguished.
     #[error(
         "nodes[{index}]: logs.syslog listens on {listen} as nodes[{earlier}] does: give both an app, or both a host, that differ"
     )]

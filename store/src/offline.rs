@@ -103,7 +103,7 @@ pub(crate) fn require_database(dir: &Path) -> Result<(), Error> {
     if dir.join("CURRENT").is_file() { Ok(()) } else { Err(Error::NoDatabase { path: dir.to_owned() }) }
 }
 
-/// An error unless so many bytes can be written where `dir` is.
+/// An error unless `bytes` can be written to the file system of `dir`.
 pub(crate) fn require_space(dir: &Path, bytes: u64) -> Result<(), Error> {
     let (free_bytes, needed_bytes) = (free_bytes(dir)?, bytes.saturating_add(SPARE_BYTES));
     match free_bytes >= needed_bytes {

@@ -2,7 +2,7 @@
  * Executes code of files that are damaged copies of its own: `hostile_code COUNT DIRECTORY [PAGES]`. Damaged are the ELF header, sections,
  * symbols and call frame information; the build id is another one in each. Some files are cut, some claim to be 1 TiB. Every
  * mapping takes pages of memory, so that a profiler meets each file in a call stack. Prints "mapped COUNT"; goes on for ever. With
- * PAGES it waits for a line first, prints "holds PAGES" once it holds so many, and waits to be killed.
+ * PAGES it waits for a line first, prints "holds PAGES" once it holds them, and waits to be killed.
  */
 #define _GNU_SOURCE
 #include <elf.h>

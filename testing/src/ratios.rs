@@ -16,7 +16,7 @@ mod tests;
 const MIN_TOLERANCE: f64 = 1.05;
 /// Standard deviations between runs that are tolerated.
 const SIGMAS: f64 = 3.0;
-/// Standard deviation of the logarithm between runs that is assumed beside the measured one, as if it came from so many runs: a
+/// Standard deviation of the logarithm between runs that is assumed beside the measured one, as if it came from `PRIOR.1` runs: a
 /// few runs in a row scatter less than runs on different days.
 const PRIOR: (f64, f64) = (0.03, 4.0);
 /// Median absolute deviation to standard deviation, and standard error of a mean to that of a median, of a normal distribution.

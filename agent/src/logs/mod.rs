@@ -91,7 +91,7 @@ impl LogsPillar {
                 let location = LogLocation::File(path.clone());
                 let options = SourceOptions { target: "".into(), redact: logs.redact.clone() };
                 let source = SourceSpec { node, location, options };
-                // The reader runs until it is told to stop.
+                // The reader runs until its stop command.
                 let _ = commands.send(Command::Follow { pid: None, source });
             }
         }

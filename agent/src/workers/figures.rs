@@ -64,7 +64,7 @@ impl<C: ProcessCounts> Figures<C> {
         inner.version += 1;
     }
 
-    /// The probe is attached to so many locations or functions; `fault` is why not to all.
+    /// The probe is attached to `count` locations or functions; `fault` is why not to all.
     pub(crate) fn attached(&self, subject: &Subject, count: u32, fault: Option<String>) {
         self.update(subject, |process| (process.attached, process.error) = (count, fault));
     }

@@ -1,7 +1,7 @@
 //! Threads of observed processes: a pillar that attaches a probe to each process has a thread for each, which starts and stops as
 //! targets change.
 //!
-//! Reading the files of a process may wait for the file systems of its container, so nobody waits for such a thread, except its
+//! Reading the files of a process may wait for the file systems of its container, so no other thread waits for it, except its
 //! successor for the same process and, for a bounded time, the end of the pillar.
 
 mod figures;

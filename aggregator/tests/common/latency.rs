@@ -11,7 +11,7 @@ use chainscope_proto::v1::{LatencyBlock, Record, record::Kind};
 
 use super::TIME;
 
-/// A run of two functions with one tag, whose blocks begin so many seconds after [`TIME`]. `f` takes `nanoseconds` and up to a
+/// A run of two functions with one tag, whose blocks begin `start_seconds` after [`TIME`]. `f` takes `nanoseconds` and up to a
 /// tenth more; `g` is called once a block.
 pub(crate) fn run(id: u8, tag: &str, start_seconds: i64, blocks: u32, nanoseconds: u64) -> Run {
     let start = Time(TIME + start_seconds * 1_000_000_000);

@@ -28,7 +28,7 @@ pub(crate) fn attachment(tracepoint: &str) -> Arc<Attachment> {
     Arc::new(Attachment::new(provider, name, "/usr/bin/bitcoind", &location, Some((&contract.name(), known))))
 }
 
-/// An event so many milliseconds after [`TIME`], of a process.
+/// An event of a process, `ms` milliseconds after [`TIME`].
 pub(crate) fn event(attachment: &Arc<Attachment>, ms: i64, pid: u32, arguments: Vec<Value>) -> Record {
     assert_eq!(arguments.len(), attachment.arguments.len());
     let monotonic_ns = MONOTONIC.saturating_add_signed(ms * 1_000_000);

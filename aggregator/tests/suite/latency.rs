@@ -343,14 +343,14 @@ fn blocks_that_are_not_valid_are_losses() {
     assert_eq!(server.json("/v2/latency/report"), value(&Report::of_runs(&[whole], &Options::default())));
     let stats = server.json("/v2/stats");
     let losses = stats["nodes"][0]["losses"].as_array().unwrap();
-    let mut told: Vec<(String, u64)> = losses
+    let mut reported: Vec<(String, u64)> = losses
         .iter()
         .map(|loss| (loss["reason"].as_str().unwrap().to_owned(), loss["records"].as_u64().unwrap()))
         .collect();
-    told.sort();
+    reported.sort();
     let mut expected = std::collections::BTreeMap::<String, u64>::new();
     invalid.iter().for_each(|(_, defect)| *expected.entry(format!("invalid record: {defect}")).or_default() += 1);
-    assert_eq!(told, expected.into_iter().collect::<Vec<_>>());
+    assert_eq!(reported, expected.into_iter().collect::<Vec<_>>());
 }
 
 #[test]

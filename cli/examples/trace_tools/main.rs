@@ -133,7 +133,7 @@ impl Tool {
         Self { child, lines, measured, whole, reader }
     }
 
-    /// Waits until no further line comes for a second, or there are so many.
+    /// Waits until no further line comes for a second, or there are `expected`.
     fn settle(&self, expected: u64) -> u64 {
         let (mut last, mut since) = (0, Instant::now());
         loop {

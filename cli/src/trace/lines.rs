@@ -12,11 +12,11 @@ use crate::terminal;
 
 /// Longest wait for an event before signals are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Lines wait at most this long, and at most so many bytes of them, to be written together.
+/// Maximum time that lines wait, and maximum of their bytes, to be written together.
 const LINGER: Duration = Duration::from_millis(50);
 const MAX_OUTPUT: usize = 64 << 10;
 
-/// Interval at which the user and the view are told what was lost.
+/// Interval at which losses are reported to the user and the view.
 const ACCOUNTING_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn run(

@@ -1,5 +1,5 @@
-//! Which processes are traced: of a container, of another mount namespace, of a file that is replaced; and how several are told
-//! apart.
+//! Which processes are traced: of a container, of another mount namespace, of a file that is replaced; and how several are
+//! distinguished.
 
 use std::fs;
 

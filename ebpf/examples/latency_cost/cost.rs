@@ -9,7 +9,7 @@ use chainscope_ebpf::latency::{LatencyOptions, LatencyProbe, Pairing};
 
 use crate::target::{Exits, Target, spans};
 
-/// A call that is traced takes at least so many nanoseconds: two exceptions.
+/// Minimum duration of a call that is traced, in nanoseconds: two exceptions.
 const TRACED: f64 = 300.0;
 /// Calls by which the start of a tracer is recognised, and how often in turn: other load may slow one down.
 const TRIAL: (u64, usize) = (20_000, 3);

@@ -19,7 +19,7 @@ pub(crate) fn line_of(child: &mut Child) -> String {
     line.trim().to_owned()
 }
 
-/// Listens on a port, which it prints, and reads whatever arrives on so many connections.
+/// Listens on a port, which it prints, and reads whatever arrives on a number of connections.
 pub(crate) fn receive(arguments: &[String]) {
     let connections: usize = arguments[2].parse().expect("a number of connections");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

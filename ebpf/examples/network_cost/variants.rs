@@ -93,7 +93,7 @@ pub(crate) struct Captured {
 }
 
 impl Capture {
-    /// Ends the capture after the sender, which has sent so many bytes.
+    /// Ends the capture after the sender, which has sent `sent` bytes.
     pub(crate) fn finish(self, sent: u64) -> Captured {
         let captured = match self {
             Self::Off | Self::Empty { .. } => Captured::default(),

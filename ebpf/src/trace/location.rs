@@ -51,7 +51,7 @@ pub enum LocationError {
 }
 
 impl Location {
-    /// What the programs are told of it.
+    /// The location as the programs in the kernel read it.
     pub(super) fn compile(&self) -> Result<LocationSpec, LocationError> {
         let count = self.arguments.len();
         let mut spec = LocationSpec::default();

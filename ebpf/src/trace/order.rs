@@ -23,7 +23,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Events wait at most for this long, and at most so many bytes of them.
+    /// Maximum time that events wait, and maximum of their bytes.
     pub(super) fn new(max_hold: Duration, max_bytes: u64) -> Self {
         let max_hold = u64::try_from(max_hold.as_nanos()).unwrap_or(u64::MAX);
         Self { max_hold, max_bytes, waiting: Vec::new(), complete: 0 }

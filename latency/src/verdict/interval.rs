@@ -19,7 +19,7 @@
 
 use statrs::distribution::{Continuous, ContinuousCDF, StudentsT};
 
-/// Greatest autocorrelation that is assumed: beyond it a series of a few units cannot be told from a trend.
+/// Greatest autocorrelation that is assumed: beyond it a series of a few units cannot be distinguished from a trend.
 const MAX_RHO: f64 = 0.9;
 
 /// The autocorrelation is taken at its upper confidence limit of 90 %, in standard errors.

@@ -8,7 +8,7 @@ use super::interval::Estimate;
 /// distribution.
 const POWER: f64 = 0.841_621;
 
-/// More than this is not planned: the difference is too near the margin to be told from it.
+/// More than this is not planned: the difference is too near the margin to be distinguished from it.
 const MAX_FACTOR: f64 = 200.0;
 
 /// Time that each side has to be recorded in all so that the interval leaves the margin; `None` if no sensible time does it.

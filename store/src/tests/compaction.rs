@@ -87,5 +87,5 @@ fn a_writer_does_not_wait_without_end_for_a_compaction_that_does_not_run() {
             true
         })
         .unwrap();
-    assert_eq!(pauses, 1, "it stops when it is told to");
+    assert_eq!(pauses, 1, "it stops when it is asked to");
 }

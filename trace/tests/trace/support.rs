@@ -51,7 +51,7 @@ fn notes(arguments: &[ArgumentContract]) -> Vec<Argument> {
     arguments.iter().map(note).collect()
 }
 
-/// An event so many milliseconds after the start.
+/// An event `ms` milliseconds after the start.
 pub(crate) fn event(attachment: &Arc<Attachment>, ms: u64, arguments: Vec<Value>) -> Event {
     assert_eq!(arguments.len(), attachment.arguments.len(), "{}", attachment.full_name());
     let time = Timestamp {

@@ -48,7 +48,7 @@ enum End {
     Executed,
 }
 
-/// What of blocks that did not fit into the record stream is told by a later one.
+/// Counts of blocks that did not fit into the record stream; a later record reports them.
 #[derive(Debug, Default)]
 struct Carried {
     unended: u64,
@@ -211,8 +211,8 @@ impl<S: RecordSink> Timer<S> {
         }
     }
 
-    /// Records what was counted in a period: in several records if there is much. What does not fit into the record stream is told
-    /// by the next ones.
+    /// Records what was counted in a period: in several records if there is much. The next ones report what does not fit into the
+    /// record stream.
     fn push_blocks(&mut self, head: &LatencyBlock, mut blocks: Vec<Block>, carried: &mut BTreeMap<usize, Carried>) {
         let period = blocks.first().map(|block| (block.start, block.length));
         let (start, length) = period.unwrap_or_else(|| (Time(head.end_ns.unwrap_or_else(realtime_ns)), Duration::ZERO));
@@ -269,7 +269,7 @@ impl<S: RecordSink> Timer<S> {
     }
 }
 
-/// Blocks with their encoded counts, so many together as a record may have.
+/// Blocks with their encoded counts, in groups that fit into a record each.
 fn groups(blocks: Vec<Block>) -> Vec<Vec<(Block, LatencyCounts)>> {
     let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), 0);
     for block in blocks {
@@ -336,11 +336,11 @@ mod tests {
         stream.0.lock().0 = true;
         timer.push_blocks(&head, vec![block(1, [5])], &mut carried);
         let sent = std::mem::take(&mut stream.0.lock().1);
-        let told = |counts: &LatencyCounts| {
+        let reported = |counts: &LatencyCounts| {
             (counts.function, counts.counts.iter().sum::<u64>(), counts.unended, counts.lost["not_kept"])
         };
         assert_eq!(
-            sent.iter().flat_map(|block| &block.functions).map(told).collect::<Vec<_>>(),
+            sent.iter().flat_map(|block| &block.functions).map(reported).collect::<Vec<_>>(),
             [(1, 1, 3, 3), (0, 0, 1, 2)]
         );
         assert_eq!((timer.counts.spans, timer.counts.not_kept, carried.len()), (1, 5, 0));
@@ -388,6 +388,6 @@ mod tests {
         assert_eq!(sent.iter().filter(|block| block.run.is_some()).count(), 1);
         timer.push_blocks(&head, vec![], &mut BTreeMap::new());
         let sent = std::mem::take(&mut stream.0.lock().1);
-        assert_eq!(sent, [head], "the end of a run is told, whatever was counted");
+        assert_eq!(sent, [head], "the end of a run is reported, whatever was counted");
     }
 }

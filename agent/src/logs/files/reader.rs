@@ -47,7 +47,7 @@ pub(crate) struct SourceSpec {
     pub(crate) options: SourceOptions,
 }
 
-/// What the reader is told.
+/// Commands to the reader.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Follow a source, as long as the process runs if there is one; or follow it with other options.

@@ -1,4 +1,4 @@
-//! The syslog server: UDP and TCP at each configured address. Nodes that share an address are told apart by the application's
+//! The syslog server: UDP and TCP at each configured address. Nodes that share an address are distinguished by the application's
 //! name, or by the host in the message or the address that it came from.
 
 mod drops;

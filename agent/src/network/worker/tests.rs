@@ -155,7 +155,7 @@ impl Bench {
         self.worker.send_verdicts();
     }
 
-    /// Whether the kernel was told since the last call to capture this process.
+    /// Whether a command to capture this process was sent to the kernel since the last call.
     fn is_added(&self) -> bool {
         let is_this = |command: &Command| matches!(command, Command::AddProcess { pid, port: Some(9732), .. } if *pid == std::process::id());
         self.commands.try_iter().filter(is_this).count() == 1

@@ -208,7 +208,7 @@ fn a_held_process_that_exited_is_still_interpreted() {
     assert!(bench.table.is_incomplete(), "it is gone");
 }
 
-/// Whoever executes programs of the node's name takes no place of others.
+/// A pod that executes programs of the node's name takes no place of other pods.
 #[test]
 fn held_processes_are_limited() {
     const OF_POD: u32 = 32;

@@ -160,7 +160,7 @@ static long try_mm(u32 i, u32 *mm)
 	return l && !l->in_use;
 }
 
-/* Creates an address space, a copy of `like` if that is given, of a target with so many nodes. Returns its number: one whose
+/* Creates an address space, a copy of `like` if that is given, of a target with `nodes` nodes. Returns its number: one whose
  * entry no living process uses; there are more entries than targets. */
 static __always_inline u32 new_address_space(struct globals *g, u32 target, const struct address_space *like, u32 nodes)
 {

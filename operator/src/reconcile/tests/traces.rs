@@ -230,7 +230,7 @@ fn another_program_than_that_of_the_tezos_node_is_a_conflict() {
     assert_eq!(traced(&cluster, "u0"), None);
     assert_eq!(cluster.desired.catalog[NODE].hosts, [""; 0]);
     assert_ne!(cluster.ready("tezos/main").1, "PodConflict");
-    // A container that the pod does not have is in nobody's way.
+    // A container that the pod does not have conflicts with no other resource.
     cluster.reconciler.apply_node(NodeInput { generation: 2, ..node("main", 0, json!({ "container": "other" })) });
     cluster.wait(2);
     assert_eq!(traced(&cluster, "u0"), Some((NODE.to_owned(), 1)));

@@ -1,6 +1,6 @@
 //! Block relay: which peer announced a block first, which delivered it, which did not answer, and how long each stage took until
 //! the block was connected. From `net:*_message` and `validation:block_connected` of Bitcoin Core, Tapyrus, and nodes with headers of
-//! Bitcoin. Several processes are told apart.
+//! Bitcoin. Several processes are distinguished.
 
 mod wire;
 
@@ -142,7 +142,7 @@ impl Relay {
                 late.push((request.time.monotonic_ns, line));
             }
         }
-        // In the order in which they became late, however long nobody looked.
+        // In the order in which they became late, which may be long before this poll.
         late.sort_by_key(|(time, _)| *time);
         late.into_iter().for_each(|(_, line)| out.line(format_args!("{line}")));
     }

@@ -60,7 +60,7 @@ fn a_session_asks_for_the_journal_once_as_soon_as_it_can_be_saved() {
 }
 
 #[test]
-fn a_late_session_that_nobody_knows_is_undecryptable() {
+fn a_late_session_that_no_journal_has_is_undecryptable() {
     let steps = synthetic();
     let mut bench = bench(identity("synthetic-two-way/identity.json"));
     let ends = steps[..40].iter().fold([0, 0], |mut ends, step| {
