@@ -2,7 +2,7 @@
 //!
 //! Both are hits of the tracepoint probe, which delivers them in the order of time; they are matched here, by thread and stack
 //! frame. The kernel counts what it could not deliver. After a lost entry an earlier one, which was left by an exception, could be
-//! taken for it: therefore calls that began before the loss was noticed are discarded.
+//! taken for it: therefore calls that began before the loss was noticed count as lost.
 
 mod open;
 mod plan;
@@ -42,7 +42,7 @@ pub(super) struct Transactions {
     open: OpenCalls,
     /// Entries and exits that the kernel has dropped.
     dropped: (u64, u64),
-    /// Calls that started before this time are discarded, because an entry was dropped.
+    /// Calls that started before this time count as lost, because an entry was dropped.
     trusted_from_ns: u64,
     clock: Clock,
     resampled: Instant,
