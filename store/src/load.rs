@@ -10,9 +10,9 @@ use crate::{
     engine::Snapshot,
     keys,
     kind::{RetentionClass, decode, decode_row},
-    meta::{NodeMeta, SegmentMeta},
+    meta::{KindRows, NodeMeta, SegmentMeta},
     network::{Accounts, LiveConnections},
-    node::Node,
+    node::{KindState, Node},
     posting::block_of,
     schema::Schema,
 };
@@ -55,6 +55,7 @@ impl Node {
             Some(())
         })?;
         node.accounts = Accounts::load(number, accounts);
+        node.add_unknown_kinds();
         node.load_blocks(snapshot)?;
         let open = node.open(RetentionClass::Records);
         node.live = LiveConnections::load(snapshot, number, open)?;
@@ -75,6 +76,22 @@ impl Node {
             cursor.next()?;
         }
         Ok(())
+    }
+
+    /// Adds kinds to the segments that a build opened which did not know them: an older one, before an upgrade or after a rollback.
+    fn add_unknown_kinds(&mut self) {
+        for KindState { kind, next_id, .. } in &self.kinds {
+            let mut next = *next_id;
+            for segment in self.segments[kind.retention as usize].iter_mut().rev() {
+                match segment.kind(kind.table) {
+                    Some(rows) => next = rows.first_id,
+                    None => {
+                        let rows = KindRows { table: kind.table.into(), first_id: next, rows: 0 };
+                        Arc::make_mut(segment).kinds.push(rows);
+                    }
+                }
+            }
+        }
     }
 
     /// Builds zone and postings of the last block of each kind anew, from its rows in the open segment.

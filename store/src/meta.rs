@@ -139,8 +139,12 @@ pub(crate) struct KindRows {
 impl SegmentMeta {
     /// The ids of a kind, by its table. Empty for a kind that this segment does not know.
     pub(crate) fn ids(&self, table: u8) -> Range<u64> {
-        let kind = self.kinds.iter().find(|kind| kind.table == u32::from(table));
-        kind.map_or(0..0, |kind| kind.first_id..kind.first_id + kind.rows)
+        self.kind(table).map_or(0..0, |kind| kind.first_id..kind.first_id + kind.rows)
+    }
+
+    /// The rows of a kind, by its table; none if the build that opened the segment did not know the kind.
+    pub(crate) fn kind(&self, table: u8) -> Option<KindRows> {
+        self.kinds.iter().copied().find(|kind| kind.table == u32::from(table))
     }
 
     /// Counts one more row of a kind.

@@ -292,7 +292,10 @@ impl Node {
         self.streams.stage(now_ns, batch);
         self.positions.stage(batch);
         let next_id = |state: &KindState| NextId { table: state.kind.table.into(), next_id: state.next_id };
-        self.meta.kinds = self.kinds.iter().map(next_id).collect();
+        // Those of kinds that only newer builds know stay: their rows may be read again.
+        let is_known = |stored: &NextId| self.kinds.iter().any(|state| u32::from(state.kind.table) == stored.table);
+        self.meta.kinds.retain(|stored| !is_known(stored));
+        self.meta.kinds.extend(self.kinds.iter().map(next_id));
         batch.put_with(&keys::state(node, keys::NODE, &[]), |out| encode(&self.meta, out));
     }
 

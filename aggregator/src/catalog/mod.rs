@@ -53,9 +53,6 @@ pub struct CatalogConfig {
     pub deleted_retention: Duration,
 }
 
-/// Maximum bytes of the summary of open connections: at most a few thousand, some hundred bytes each.
-const MAX_SUMMARY_BYTES: u64 = 1 << 20;
-
 /// The nodes of the last update of the operator.
 pub(crate) struct Catalog {
     /// None before the first update ever.
@@ -258,7 +255,7 @@ impl Catalog {
 
 /// Whether the node has no records, except possibly the summary of open connections.
 pub(crate) fn is_empty(node: &NodeInfo) -> bool {
-    node.rows == 0 && node.log_ids.is_empty() && node.trace_bytes == 0 && node.bytes < MAX_SUMMARY_BYTES
+    node.facts == 0
 }
 
 #[cfg(test)]

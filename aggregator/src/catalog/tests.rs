@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chainscope_proto::v1::{
-    CatalogNode, CatalogUpdate, LatencyBlock, LogMessage, LogRetention, Record, TraceEvent, record::Kind,
+    CatalogNode, CatalogUpdate, LatencyBlock, LogMessage, LogRetention, Loss, Record, TraceEvent, record::Kind,
 };
 use chainscope_store::{Retention, Store, StoreOptions};
 use proptest::prelude::*;
@@ -126,8 +126,12 @@ fn a_deleted_node_expires_unless_it_is_created_again() {
 #[test]
 fn the_records_of_a_deleted_node_are_evicted_before_it_is_removed() {
     let latency = LatencyBlock { run_id: vec![7; 16], ..LatencyBlock::default() };
-    let kinds =
-        [Kind::LogMessage(LogMessage::default()), Kind::TraceEvent(TraceEvent::default()), Kind::LatencyBlock(latency)];
+    let kinds = [
+        Kind::Loss(Loss::default()),
+        Kind::LogMessage(LogMessage::default()),
+        Kind::TraceEvent(TraceEvent::default()),
+        Kind::LatencyBlock(latency),
+    ];
     for kind in kinds {
         let fixture = Fixture::new();
         let record = Record { kind: Some(kind.clone()), ..Record::default() };
@@ -138,15 +142,11 @@ fn the_records_of_a_deleted_node_are_evicted_before_it_is_removed() {
         catalog.apply(update(false, vec![], &["a/x"]), HOUR).unwrap();
         catalog.expire_deleted(2 * HOUR);
         assert!(nodes.knows("a/x"), "{kind:?}");
-        let bytes = || {
-            let stored = fixture.store.nodes();
-            let node = stored.iter().find(|node| node.name == "a/x").unwrap();
-            node.log_bytes + node.trace_bytes
-        };
-        assert_ne!(bytes(), 0, "{kind:?}");
+        let facts = || fixture.store.nodes().iter().find(|node| node.name == "a/x").unwrap().facts;
+        assert_eq!(facts(), 1, "{kind:?}");
         fixture.store.evict(i64::MAX).unwrap();
         fixture.store.evict(i64::MAX).unwrap();
-        assert_eq!(bytes(), 0, "{kind:?}");
+        assert_eq!(facts(), 0, "{kind:?}");
         catalog.expire_deleted(2 * HOUR);
         assert!(!nodes.knows("a/x"), "{kind:?}");
     }

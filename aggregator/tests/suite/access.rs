@@ -51,7 +51,7 @@ fn open_connections(server: &Server) -> u64 {
     line.unwrap().parse::<u64>().unwrap() - 1
 }
 
-const NODE_PATHS: [&str; 21] = [
+const NODE_PATHS: [&str; 22] = [
     "/v2/p2p",
     "/v2/p2p/0",
     "/v2/p2p/stream",
@@ -60,6 +60,7 @@ const NODE_PATHS: [&str; 21] = [
     "/v2/trace",
     "/v2/trace/stream",
     "/v2/trace/relay",
+    "/v2/latency/runs",
     "/v2/stats",
     "/v3/logs",
     "/v3/messages",

@@ -29,6 +29,8 @@ pub struct NodeInfo {
     pub trace_bytes: u64,
     /// Bytes kept besides log messages and events of tracepoints, before compression.
     pub bytes: u64,
+    /// Records of any kind kept, summaries of open connections and memory snapshots excluded.
+    pub facts: u64,
     /// Segments kept.
     pub segments: u64,
     /// Least time of what is kept, nanoseconds since 1970.
@@ -109,6 +111,11 @@ impl NodeInfo {
             trace_ids: view.ids(&TRACE_EVENTS),
             trace_bytes: view.segments(RetentionClass::Traces).iter().map(|segment| segment.bytes).sum(),
             bytes: segments.iter().map(|segment| segment.bytes).sum(),
+            facts: RetentionClass::STREAMED
+                .iter()
+                .flat_map(|class| view.segments(*class))
+                .map(|segment| segment.facts)
+                .sum(),
             segments: segments.len() as u64,
             first_time_ns: with_facts().map(|segment| segment.least_ns).min(),
             last_time_ns: with_facts().map(|segment| segment.greatest_ns).max(),

@@ -176,6 +176,37 @@ fn a_declared_kind_survives_a_crash_with_its_mark() {
 }
 
 #[test]
+fn a_kind_can_be_added_to_a_database_and_be_unknown_to_an_older_build() {
+    static OLDER: Schema = &[&network::MESSAGES, &network::CONNECTION_EVENTS, &network::LOSSES];
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new(u64::MAX));
+    let open = |schema| Store::with_engine(Arc::clone(&engine), small_segments(100), schema).unwrap();
+    let notes = |store: &Store| ids(store, &query(&[], Order::OldestFirst, None, u64::MAX));
+
+    put(&open(OLDER), &traffic(2, 0, 130));
+    // Into a segment that the older build opened, then over the end of it.
+    let upgraded = open(SCHEMA);
+    fill(&upgraded, 0..20);
+    assert_eq!(notes(&upgraded), (0..20).collect::<Vec<_>>());
+    assert_sound(&upgraded);
+    fill(&upgraded, 20..150);
+    drop(upgraded);
+    // The older build opens further segments, which do not know the kind.
+    let rolled_back = open(OLDER);
+    put(&rolled_back, &traffic(2, 130, 250));
+    assert_eq!(rolled_back.visible(NODE), (0, 418));
+    drop(rolled_back);
+
+    let again = open(SCHEMA);
+    fill(&again, 150..300);
+    assert_eq!(notes(&again), (0..300).collect::<Vec<_>>());
+    let page = |cursor| ids(&again, &query(&[(1, &["pid 1"])], Order::NewestFirst, Some(cursor), 2));
+    assert_eq!([page(299), page(150), page(19)], [[299, 297], [149, 147], [19, 17]]);
+    assert_sound(&again);
+    drop(again);
+    assert_eq!(notes(&open(SCHEMA)), (0..300).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_contradiction_in_a_declared_kind_is_found() {
     type Damage = fn(&mut Batch);
     let cases: [(Damage, &str); 4] = [
