@@ -85,10 +85,7 @@ impl Node {
             for segment in self.segments[kind.retention as usize].iter_mut().rev() {
                 match segment.kind(kind.table) {
                     Some(rows) => next = rows.first_id,
-                    None => {
-                        let rows = KindRows { table: kind.table.into(), first_id: next, rows: 0 };
-                        Arc::make_mut(segment).kinds.push(rows);
-                    }
+                    None => Arc::make_mut(segment).kinds.push(KindRows::none(kind.table, next)),
                 }
             }
         }

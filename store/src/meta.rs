@@ -136,6 +136,13 @@ pub(crate) struct KindRows {
     pub(crate) rows: u64,
 }
 
+impl KindRows {
+    /// No rows; the next one gets this id.
+    pub(crate) fn none(table: u8, next_id: u64) -> Self {
+        Self { table: table.into(), first_id: next_id, rows: 0 }
+    }
+}
+
 impl SegmentMeta {
     /// The ids of a kind, by its table. Empty for a kind that this segment does not know.
     pub(crate) fn ids(&self, table: u8) -> Range<u64> {

@@ -248,7 +248,7 @@ impl Node {
         }
         let number = self.take_segment_number();
         let kinds = self.kinds.iter().filter(|state| state.kind.retention == class);
-        let kinds = kinds.map(|state| KindRows { table: state.kind.table.into(), first_id: state.next_id, rows: 0 });
+        let kinds = kinds.map(|state| KindRows::none(state.kind.table, state.next_id));
         self.segments[class as usize].push(Arc::new(SegmentMeta {
             number,
             class: class as u32,
