@@ -1,6 +1,9 @@
 //! Counts of the targets, as pillars keep them and as reports and metrics show them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 /// Counts of one target, or the sum over several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,6 +78,18 @@ pub(crate) struct TargetTallies {
     pub(crate) refused: Vec<(String, String)>,
 }
 
+impl TargetTallies {
+    /// Adds what a pillar counts of a live target to what the pillars before it did.
+    pub(crate) fn add(&mut self, pid: u32, counts: LiveTally) {
+        match self.live.entry(pid) {
+            Entry::Vacant(none) => {
+                none.insert(counts);
+            }
+            Entry::Occupied(mut live) => live.get_mut().tally = live.get().tally.sum(&counts.tally),
+        }
+    }
+}
+
 /// The tally of a live target.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveTally {
@@ -82,4 +97,24 @@ pub(crate) struct LiveTally {
     /// Uid of its pod, on a cluster.
     pub(crate) pod: Option<String>,
     pub(crate) tally: Tally,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pillars_add_up_in_any_order() {
+        let of = |tally: Tally| LiveTally { node: "n".into(), pod: None, tally };
+        let network = Tally { messages: 3, peer_id: "id".to_owned(), ..Tally::default() };
+        let trace = Tally { trace_events: 5, trace_error: "no such probe".to_owned(), ..Tally::default() };
+        let sum = Tally { trace_events: 5, trace_error: trace.trace_error.clone(), ..network.clone() };
+        for pillars in [[&network, &trace], [&trace, &network]] {
+            let mut tallies = TargetTallies::default();
+            for tally in pillars {
+                tallies.add(7, of(tally.clone()));
+            }
+            assert_eq!(tallies.live[&7].tally, sum);
+        }
+    }
 }

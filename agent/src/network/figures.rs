@@ -173,7 +173,9 @@ impl PillarStatus for Figures {
 
     fn tally(&self, tallies: &mut TargetTallies) {
         let mut inner = self.inner.lock();
-        tallies.live.extend(inner.live.iter().map(|(pid, live)| (*pid, live.clone())));
+        for (pid, live) in &inner.live {
+            tallies.add(*pid, live.clone());
+        }
         tallies.ended.append(&mut inner.pods_ended);
         tallies.refused.append(&mut inner.refused);
     }

@@ -159,11 +159,8 @@ impl<C: ProcessCounts> PillarStatus for Figures<C> {
         let mut inner = self.0.lock();
         for (pid, process) in &inner.processes {
             let Subject { node, pod, .. } = &process.subject;
-            let none = || LiveTally { node: Arc::clone(node), pod: pod.clone(), tally: Tally::default() };
-            // Another pillar may have added what it counts of the process.
-            let live = tallies.live.entry(*pid).or_insert_with(none);
-            let error = process.error.clone().unwrap_or_default();
-            live.tally = live.tally.sum(&process.counts.tally(process.attached, error));
+            let tally = process.counts.tally(process.attached, process.error.clone().unwrap_or_default());
+            tallies.add(*pid, LiveTally { node: Arc::clone(node), pod: pod.clone(), tally });
         }
         tallies.ended.append(&mut inner.pods_ended);
     }
