@@ -65,8 +65,8 @@ pub struct Status {
     pub is_running: bool,
     /// One record stream for each node.
     pub streams: Vec<StreamStatus>,
-    /// Why no memory is profiled although it should be.
-    pub memory_error: Option<String>,
+    /// Why a pillar observes nothing although it should: of the first such one.
+    pub error: Option<String>,
 }
 
 impl Agent {
@@ -262,7 +262,7 @@ impl Running {
             mode: self.mode,
             is_running: !*self.ended.borrow(),
             streams: self.streams.status(),
-            memory_error: self.pillars.iter().find_map(|pillar| pillar.status().error()),
+            error: self.pillars.iter().find_map(|pillar| pillar.status().error()),
         }
     }
 

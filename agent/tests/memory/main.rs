@@ -312,7 +312,7 @@ fn metrics_report_the_profile() {
     let attributed = value("chainscope_agent_memory_attributed_bytes{node=\"node\",kind=\"anonymous\"}");
     assert!(attributed >= 512.0 * 4096.0, "{attributed}");
     assert!(value("chainscope_agent_memory_stacks{node=\"node\",end=\"complete\"}") >= 512.0);
-    assert_eq!(agent.status().memory_error, None);
+    assert_eq!(agent.status().error, None);
     // The agent stops before the program, which ends the profile.
     let pid = program.pid();
     agent.shutdown(TIMEOUT).unwrap();
