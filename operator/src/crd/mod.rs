@@ -11,7 +11,7 @@ mod status;
 
 use std::fmt::Write as _;
 
-use chainscope_spec::{Logs, Memory, ObserveSpec, PodIdentity, PodNetwork, PodTarget, Redaction, Retention};
+use chainscope_spec::{Logs, Memory, PodIdentity, PodNetwork, PodTarget, Redaction, Retention};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, ValidationRule};
 use kube::{CustomResource, CustomResourceExt as _};
 use schemars::JsonSchema;
@@ -95,17 +95,6 @@ pub struct TezosNodeSpec {
 }
 
 impl TezosNodeSpec {
-    /// The observation settings, in the form shared with `chainscope.toml`.
-    pub fn observe(&self) -> ObserveSpec {
-        ObserveSpec {
-            network: chainscope_spec::Network { enabled: self.network.enabled, store: self.network.store },
-            memory: self.memory.clone(),
-            logs: self.logs.clone(),
-            trace: None,
-            retention: self.retention.clone(),
-        }
-    }
-
     /// Whether anything but network traffic is recorded.
     pub(crate) fn records_beside_network(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.enabled) || self.logs.as_ref().is_some_and(|logs| logs.enabled)

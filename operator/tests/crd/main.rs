@@ -132,7 +132,7 @@ fn accepted_resources_can_be_parsed() {
     for case in cases(KIND).into_iter().filter(|case| case.refused.is_none()) {
         let resource = apply_defaults(&schema, &resource(KIND, &case.resource));
         let node: TezosNode = serde_json::from_value(resource).unwrap_or_else(|error| panic!("{}: {error}", case.name));
-        let retention = node.spec.observe().retention;
+        let retention = node.spec.retention;
         if case.name == "every limit" {
             assert_eq!(retention.rows, Some(1_000_000));
             assert_eq!(retention.bytes.map(|bytes| bytes.as_u64()), Some(20 << 30));
@@ -141,7 +141,7 @@ fn accepted_resources_can_be_parsed() {
         if case.name == "no limit at all" {
             assert_eq!((retention.rows, retention.bytes, retention.age), (None, None, None));
         }
-        let logs = node.spec.observe().logs;
+        let logs = node.spec.logs;
         match &*case.name {
             "logs with everything by default" => assert_eq!(logs, Some(Logs::default())),
             "logs without a limit, switched off for now" => {
