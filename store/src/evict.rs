@@ -175,6 +175,7 @@ impl Writer {
                 let evicted = match segment.class {
                     class if class == RetentionClass::Logs as u32 => &mut totals.evicted_log_messages,
                     class if class == RetentionClass::Traces as u32 => &mut totals.evicted_trace_events,
+                    // Messages: the only kind of their class that is counted.
                     _ => &mut totals.evicted_rows,
                 };
                 *evicted += segment.rows;

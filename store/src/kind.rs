@@ -32,7 +32,8 @@ pub(crate) struct FactKind {
     pub(crate) group: Option<fn(&Record) -> u64>,
     /// Which limits decide how long it is kept.
     pub(crate) retention: RetentionClass,
-    /// Whether its rows count against [`crate::Retention::rows`]. Bytes and age bound every kind.
+    /// Whether its rows count against [`crate::Retention::rows`], and in the total of what retention dropped of its class: one kind
+    /// of a class at most. Bytes and age bound every kind.
     pub(crate) counted: bool,
     /// Adds a record to the totals of its node.
     pub(crate) total: fn(&mut Totals, &Record),

@@ -40,16 +40,24 @@ pub(crate) fn of_class(schema: Schema, class: RetentionClass) -> impl Iterator<I
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::TABLES;
+    use crate::{kind::TABLES, memory};
 
     #[test]
     fn kinds_have_tables_of_their_own() {
-        let mut tables: Vec<u8> = KINDS.iter().map(|kind| kind.table).chain([network::CHUNKS]).collect();
+        let mut tables: Vec<u8> = KINDS.iter().map(|kind| kind.table).chain([network::CHUNKS, memory::HEAD]).collect();
         assert!(tables.iter().all(|table| *table >= TABLES && table.is_multiple_of(TABLES)), "{tables:?}");
         let count = tables.len();
         tables.sort_unstable();
         tables.dedup();
         assert_eq!(tables.len(), count);
         assert!(KINDS.iter().all(|kind| kind.indexes.len() <= usize::from(TABLES) - 2));
+    }
+
+    /// `Totals` has one counter for what is dropped of a class.
+    #[test]
+    fn one_kind_of_a_class_is_counted() {
+        for class in RetentionClass::ALL {
+            assert!(of_class(KINDS, class).filter(|kind| kind.counted).count() <= 1, "{class:?}");
+        }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The table of the head.
-const HEAD: u8 = 96;
+pub(crate) const HEAD: u8 = 96;
 /// The table of the parts.
 const PARTS: u8 = 97;
 
