@@ -1,9 +1,9 @@
 //! Ingests records from agents, stores them, and serves them over HTTP.
 //!
 //! ```text
-//! agents ══ gRPC or channels ══▶ ingest ─▶ writer thread ─▶ store (RocksDB)
-//!                                                            │
-//! people, dashboards, TezEdge Explorer ◀── http ◀── query pool
+//! agents ══ gRPC or channels ══▶ ingest ─▶ writer, syncer ─▶ store (RocksDB)
+//!                                                             │
+//! people, dashboards, TezEdge Explorer ◀── http ◀─── query pool
 //! ```
 //!
 //! [`Aggregator::start`] wires the parts. [`ingest`] receives records; `http` serves the API, whose description is committed

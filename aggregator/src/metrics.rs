@@ -85,7 +85,7 @@ impl IngestMetrics {
             self.invalid_records.clone(),
         );
         registry.register("store_errors", "Writes that failed in the store", self.store_errors.clone());
-        registry.register_with_unit("sync", "Duration of a commit", Unit::Seconds, self.sync_seconds.clone());
+        registry.register_with_unit("sync", "Duration of a sync of the log", Unit::Seconds, self.sync_seconds.clone());
         registry.register_with_unit(
             "compaction_wait",
             "Time that batches waited for a database whose compaction lags",

@@ -17,7 +17,7 @@
 //! - A kind of fact is declared (`kind.rs`, `schema.rs`). Ids are dense from 0 for each node and kind, given in order of
 //!   arrival, never used again.
 //! - A record of a file that its agent reads again is recognised by its position, whatever became of the stream.
-//! - What can be read is durable. A batch reaches the engine only with its log synced.
+//! - What can be read is durable. A batch is published only when its log is synced.
 //! - A node's facts lie in *segments*, and a segment holds everything that is needed to read it: a message's chunks are
 //!   in its own segment, and a segment begins with a summary of each live connection. So the oldest can be evicted whole.
 //!

@@ -299,11 +299,11 @@ impl Node {
         batch.put_with(&keys::state(node, keys::NODE, &[]), |out| encode(&self.meta, out));
     }
 
-    /// After the batch was written: all of it is durable.
-    pub(crate) fn mark_durable(&mut self) {
+    /// The batch was written: gives the marks of streams in it, by position.
+    pub(crate) fn take_written(&mut self) -> Vec<(usize, u64)> {
         self.changed = false;
-        self.streams.mark_durable();
-        self.chunks.mark_durable();
+        self.chunks.mark_written();
+        self.streams.take_written()
     }
 
     /// As readers shall see it.

@@ -46,6 +46,11 @@ impl Stream {
     fn new(key: Vec<u8>, next: u64, committed_ns: Option<i64>) -> Self {
         Self { key, mark: HighWaterMark { next, durable: next }, changed: false, committed_ns, failed: 0..0 }
     }
+
+    fn take_written(&mut self) -> u64 {
+        self.changed = false;
+        self.mark.next
+    }
 }
 
 /// The streams of a node, each at a fixed position until [`Streams::forget`].
@@ -125,13 +130,16 @@ impl Streams {
         }
     }
 
-    /// The batch was written.
-    pub(crate) fn mark_durable(&mut self) {
-        for at in self.changed.drain(..) {
-            if let Some(stream) = self.all.get_mut(at) {
-                stream.mark.durable = stream.mark.next;
-                stream.changed = false;
-            }
+    /// The batch was written: gives the marks in it, by position.
+    pub(crate) fn take_written(&mut self) -> Vec<(usize, u64)> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().map(|at| (at, self.all[at].take_written())).collect()
+    }
+
+    /// The batch was synced in which the stream at a position had this mark.
+    pub(crate) fn set_durable(&mut self, at: usize, next: u64) {
+        if let Some(stream) = self.all.get_mut(at) {
+            stream.mark.durable = next;
         }
     }
 

@@ -12,3 +12,4 @@ mod memory;
 mod restarts;
 mod streams;
 mod support;
+mod syncs;

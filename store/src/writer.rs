@@ -1,9 +1,14 @@
 //! The writing side: records are staged in one batch, which goes to the engine as a whole.
 //!
 //! A batch holds rows, chunks, postings, zones, segments, ids, totals and high-water marks together, so that after a crash
-//! they agree. The engine makes a batch readable only when its log is synced.
+//! they agree. It becomes readable and can be acknowledged when it is synced, which needs no lock: the next one is staged and
+//! written meanwhile.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+    sync::Arc,
+};
 
 use chainscope_proto::v1::{Loss, Message, Record, record::Kind};
 
@@ -37,6 +42,10 @@ pub(crate) struct Writer {
     by_name: HashMap<String, usize>,
     next_node: u32,
     pub(crate) staged: Batch,
+    /// Batches that are written and not synced, oldest first.
+    unsynced: VecDeque<Unsynced>,
+    /// Number of the next batch.
+    next_batch: u64,
     pub(crate) options: StoreOptions,
     pub(crate) ballast: Ballast,
     /// The last commit found the disk full.
@@ -51,6 +60,14 @@ pub(crate) struct Writer {
 pub(crate) struct Expired {
     pub(crate) epoch: Arc<()>,
     pub(crate) ranges: Vec<Range<Vec<u8>>>,
+}
+
+/// What a batch makes readable, and what can be acknowledged, once it is synced.
+struct Unsynced {
+    batch: u64,
+    views: Vec<NodeView>,
+    /// Marks of streams by position: node, stream, next sequence.
+    marks: Vec<(usize, usize, u64)>,
 }
 
 /// Whether a commit leaves the disk its last bytes.
@@ -91,6 +108,8 @@ impl Writer {
             by_name,
             next_node,
             staged: Batch::default(),
+            unsynced: VecDeque::new(),
+            next_batch: 0,
             options,
             ballast,
             full: false,
@@ -202,7 +221,7 @@ impl Writer {
 
     /// Takes the next record of a stream. Its mark moves with it, so that a commit in between is consistent.
     fn take(&mut self, name: StreamName<'_>, at: StreamAt, record: &Record) -> Result<(), Error> {
-        self.commit_if_large()?;
+        self.write_if_large()?;
         let node = &mut self.nodes[at.node];
         match &record.kind {
             Some(Kind::NetworkAccount(_)) => node.add_account(name.agent, name.epoch, record, &mut self.staged),
@@ -234,7 +253,7 @@ impl Writer {
         let Some(range) = range else { return Ok(()) };
         if chunks.are_staged_in_older() {
             // Then the chunks of older segments are found in the engine. This happens at most once in a segment.
-            self.commit(Urgency::Normal)?;
+            self.write()?;
         }
         let node = &mut self.nodes[at.node];
         let (number, open) = (node.number, node.open(RetentionClass::Records));
@@ -248,7 +267,7 @@ impl Writer {
         let segments = node.segments[RetentionClass::Records as usize].iter().map(|segment| &**segment);
         let snapshot = engine.snapshot();
         for (chunk, segment) in plan_copy(&*snapshot, number, segments, open, range)? {
-            self.commit_if_large()?;
+            self.write_if_large()?;
             self.copy_chunk(at, chunk, snapshot.get(&chunk.key(number, segment))?)?;
         }
         self.nodes[at.node].chunks.add_known(range);
@@ -266,12 +285,36 @@ impl Writer {
         Ok(())
     }
 
-    fn commit_if_large(&mut self) -> Result<(), Error> {
-        if self.staged.len() >= self.options.stage_bytes { self.commit(Urgency::Normal) } else { Ok(()) }
+    fn write_if_large(&mut self) -> Result<(), Error> {
+        if self.staged.len() >= self.options.stage_bytes { self.write() } else { Ok(()) }
     }
 
-    /// Writes everything staged, and publishes the views of the nodes that moved. If it fails, all of it stays staged.
+    /// Writes everything staged; it is not durable yet. If it fails, all of it stays staged.
+    pub(crate) fn write(&mut self) -> Result<(), Error> {
+        self.stage_changed(Urgency::Normal)?;
+        if !self.staged.is_empty() {
+            self.write_staged(|engine, batch| engine.write_unsynced(batch))?;
+            self.full = false;
+        }
+        Ok(())
+    }
+
+    /// Writes everything staged, makes everything written durable, and publishes the views of the nodes that moved. If it fails,
+    /// what was not written stays staged.
     pub(crate) fn commit(&mut self, urgency: Urgency) -> Result<(), Error> {
+        self.stage_changed(urgency)?;
+        if !self.staged.is_empty() {
+            self.write_staged(|engine, batch| engine.write(batch))?;
+            self.full = urgency == Urgency::Eviction && self.full;
+        } else if !self.unsynced.is_empty() {
+            self.engine.sync()?;
+        }
+        self.publish_synced(self.next_batch);
+        Ok(())
+    }
+
+    /// Stages what belongs to the facts that are staged.
+    fn stage_changed(&mut self, urgency: Urgency) -> Result<(), Error> {
         if self.staged.is_empty() && !self.nodes.iter().any(|node| node.changed) {
             return Ok(());
         }
@@ -282,14 +325,11 @@ impl Writer {
         for node in self.nodes.iter_mut().filter(|node| node.changed) {
             node.stage(now_ns, &mut self.staged);
         }
-        self.write_staged()?;
-        self.full = urgency == Urgency::Eviction && self.full;
-        self.publish_changed();
         Ok(())
     }
 
-    fn write_staged(&mut self) -> Result<(), Error> {
-        match self.engine.write(&self.staged) {
+    fn write_staged(&mut self, write: impl FnOnce(&dyn Engine, &Batch) -> Result<(), Error>) -> Result<(), Error> {
+        match write(&*self.engine, &self.staged) {
             Ok(()) => self.staged.clear(2 * self.options.stage_bytes),
             Err(Error::DiskFull { .. }) => {
                 self.full = true;
@@ -297,19 +337,32 @@ impl Writer {
             }
             Err(error) => return Err(error),
         }
+        let mut unsynced = Unsynced { batch: self.next_batch, views: Vec::new(), marks: Vec::new() };
+        self.next_batch += 1;
+        for (at, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| node.changed) {
+            unsynced.marks.extend(node.take_written().into_iter().map(|(stream, next)| (at, stream, next)));
+            unsynced.views.push(node.view());
+        }
+        self.unsynced.push_back(unsynced);
         Ok(())
     }
 
-    fn publish_changed(&mut self) {
-        let mut views = Vec::new();
-        for node in self.nodes.iter_mut().filter(|node| node.changed) {
-            node.mark_durable();
-            views.push(node.view());
-        }
-        self.publish(views);
+    /// The number of the next batch, if any before it is not synced.
+    pub(crate) fn next_unsynced(&self) -> Option<u64> {
+        (!self.unsynced.is_empty()).then_some(self.next_batch)
     }
 
-    /// Makes views readable whose batch is written.
+    /// The batches before this one are synced: publishes the views of the nodes that they changed.
+    pub(crate) fn publish_synced(&mut self, next_batch: u64) {
+        while let Some(Unsynced { views, marks, .. }) = self.unsynced.pop_front_if(|first| first.batch < next_batch) {
+            for (node, stream, next) in marks {
+                self.nodes[node].streams.set_durable(stream, next);
+            }
+            self.publish(views);
+        }
+    }
+
+    /// Makes views readable whose batch is synced.
     pub(crate) fn publish(&mut self, views: Vec<NodeView>) {
         self.published |= !views.is_empty();
         self.views.publish(views);

@@ -33,6 +33,8 @@ enum Step {
         again: u64,
     },
     Sync,
+    WriteAppended,
+    SyncWritten,
     Evict {
         rows: Option<u64>,
         bytes: Option<u64>,
@@ -47,7 +49,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (agent(), 1..300usize).prop_map(|(agent, messages)| Step::Burst { agent, messages }),
         2 => (agent(), 1..100u64).prop_map(|(agent, again)| Step::Resend { agent, again }),
-        3 => Just(Step::Sync),
+        2 => Just(Step::Sync),
+        2 => Just(Step::WriteAppended),
+        2 => Just(Step::SyncWritten),
         2 => (prop::option::of(1..900u64), prop::option::of(20_000..300_000u64))
             .prop_map(|(rows, bytes)| Step::Evict { rows, bytes }),
         1 => Just(Step::Reopen),
@@ -62,8 +66,9 @@ struct Model {
     streams: [Vec<Record>; AGENTS.len()],
     /// How much of each stream is appended, and how much of it is synced.
     appended: [u64; AGENTS.len()],
-    /// Messages in the order of their ids; appended, and how many of them are synced.
+    /// Messages in the order of their ids; appended, and how many of them are certainly written, and synced.
     rows: Vec<Record>,
+    written: u64,
     visible: u64,
     /// With the number of messages that had arrived before.
     chunks: BTreeMap<(u64, bool, u64), (u64, Record)>,
@@ -81,6 +86,7 @@ impl Model {
             streams: Default::default(),
             appended: Default::default(),
             rows: Vec::new(),
+            written: 0,
             visible: 0,
             chunks: BTreeMap::new(),
             first_ids: Vec::new(),
@@ -170,7 +176,11 @@ impl Model {
 
     fn sync(&mut self, store: &Store) {
         store.sync().expect("syncs");
-        self.visible = self.rows.len() as u64;
+        self.all_synced();
+    }
+
+    fn all_synced(&mut self) {
+        (self.written, self.visible) = (self.rows.len() as u64, self.rows.len() as u64);
     }
 }
 
@@ -378,10 +388,22 @@ fn play(engine: Engine, seed: u64, segment_rows: u64, stage_bytes: usize, steps:
                 model.append(&store, agent, first);
             }
             Step::Sync => model.sync(&store),
+            Step::WriteAppended => {
+                let before = store.visible(NODE);
+                store.write_appended().expect("writes");
+                assert_eq!(store.visible(NODE), before);
+                model.written = model.rows.len() as u64;
+            }
+            Step::SyncWritten => {
+                store.sync_written().expect("syncs");
+                // A large append is written on its way.
+                model.visible = store.visible(NODE).1;
+                assert!((model.written..=model.rows.len() as u64).contains(&model.visible));
+            }
             Step::Evict { rows, bytes } => {
                 store.set_retention(NODE, Retention { rows, bytes, age: None }).expect("set");
                 let evicted = store.evict(0).expect("evicts");
-                model.visible = model.rows.len() as u64; // an eviction syncs first
+                model.all_synced(); // an eviction syncs first
                 let (first, next) = store.visible(NODE);
                 assert_eq!(first, first_id + evicted.rows);
                 first_id = first;

@@ -1,15 +1,16 @@
 //! Ingest: receives records and states from agents.
 //!
 //! ```text
-//! agent ══ hello, batches ══▶ session ─┐                       ┌─▶ store.append … append, then one sync
-//! agent ══ hello, batches ══▶ session ─┼─▶ bounded queue ─▶ writer
-//!       ◀═ welcome, acks ════          ┘                       └─▶ one ack a stream, and the rows become visible
+//! agent ══ hello, batches ══▶ session ─┐
+//! agent ══ hello, batches ══▶ session ─┼─▶ bounded queue ─▶ writer: append … append, write ─▶ syncer: one sync, then one
+//!       ◀═ welcome, acks ════          ┘                                                      ack a stream
 //! ```
 //!
-//! [`session`] serves one connection of an agent, over gRPC or over a pair of channels in one process. One writer thread
-//! appends all waiting batches, syncs once, and then acknowledges, so that more load means more batches for each sync. An
-//! agent keeps its records until they are acknowledged. After a cut or a kill it sends them again, and the store recognises
-//! them by their sequence.
+//! [`session`] serves one connection of an agent, over gRPC or over a pair of channels in one process. The writer thread
+//! appends all waiting batches and writes them at once. A second thread syncs what is written, which makes its rows visible,
+//! and acknowledges it, while the writer appends the next batches: more load means more batches for each sync. An agent keeps
+//! its records until they are acknowledged. After a cut or a kill it sends them again, and the store recognises them by their
+//! sequence.
 //!
 //! States are received in the same session: they are merged in memory ([`crate::memory`]) and acknowledged at once, because
 //! an agent can always send a state again.
@@ -26,6 +27,7 @@ mod health;
 mod hosts;
 mod session;
 mod shared;
+mod syncer;
 mod trust;
 mod validate;
 mod writer;

@@ -21,9 +21,10 @@ use super::{
     admission::{Admission, register},
     agents::SessionGuard,
     shared::Shared,
+    syncer::Outcome,
     trust::Proof,
     validate::Validator,
-    writer::{Append, Outcome},
+    writer::Append,
 };
 use crate::{clock::now_ns, memory::AgentSession};
 

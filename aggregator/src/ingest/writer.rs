@@ -1,6 +1,7 @@
-//! The thread that writes to the store: it appends all waiting batches, syncs once, and then acknowledges.
+//! The thread that writes to the store: it appends all waiting batches, writes them at once, and gives them to the thread that syncs
+//! and acknowledges them.
 
-use std::{collections::HashSet, sync::Arc, thread, time::Instant};
+use std::{collections::HashSet, mem, sync::Arc, thread};
 
 use chainscope_hygiene::warn_limited;
 use chainscope_proto::v1::Batch;
@@ -9,10 +10,15 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use super::{SessionError, disk_full::DiskFullRetry, health::WriteHealth};
+use super::{
+    SessionError,
+    disk_full::DiskFullRetry,
+    health::WriteHealth,
+    syncer::{Group, MarkRequest, Outcome, Status, Syncer, Unacknowledged},
+};
 use crate::{Error, metrics::IngestMetrics, nodes::Nodes};
 
-/// Maximum bytes of batches that share one sync, so that the first of them is acknowledged in time.
+/// Maximum bytes of batches that are written at once, so that the first of them is acknowledged in time.
 const MAX_GROUP_BYTES: usize = 4 << 20;
 
 /// A batch to append.
@@ -28,35 +34,17 @@ pub(super) struct Append {
     pub(super) _permit: OwnedSemaphorePermit,
 }
 
-/// Result of batches of one stream.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) node: String,
-    /// Number of batches that this is the result of.
-    pub(super) batches: usize,
-    /// High-water mark of the stream: everything before it is durable.
-    pub(super) result: Result<u64, SessionError>,
-}
-
-/// A request for the high-water marks of an agent's streams.
-struct MarkRequest {
-    agent: Arc<str>,
-    epoch: Arc<[u8]>,
-    nodes: Vec<String>,
-    response: oneshot::Sender<Vec<u64>>,
-}
-
 enum Command {
     Append(Box<Append>),
     Marks(MarkRequest),
 }
 
-/// Handle of the writer thread.
+/// Handle of the threads that write and sync.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// The command channel, and one whose end signals the stop.
     commands: Mutex<Option<(Sender<Command>, Sender<()>)>>,
-    thread: Mutex<Option<thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
     health: Arc<WriteHealth>,
 }
 
@@ -68,22 +56,23 @@ impl Writer {
         let health = Arc::new(WriteHealth::default());
         // The retention of existing nodes is set at the start of the aggregator.
         let with_retention = store.nodes().into_iter().map(|node| node.name).collect();
+        let status = Status { metrics, health: Arc::clone(&health) };
+        // One is synced, one waits: what is longer waits for the writer, where permits bound it.
+        let (to_sync, written) = bounded(1);
+        let syncer = Syncer { store: store.clone(), written, status: status.clone() };
         let mut worker = Worker {
             disk: DiskFullRetry::new(store.clone(), Arc::clone(&health), stopping),
             store,
             with_retention,
             nodes,
             commands,
-            metrics,
-            health: Arc::clone(&health),
-            groups: Vec::new(),
+            to_sync,
+            status,
+            unacknowledged: Unacknowledged::default(),
         };
-        let name = "ingest-writer".to_owned();
-        let thread = thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || worker.run())
-            .map_err(|source| Error::Thread { name, source })?;
-        Ok(Self { commands: Mutex::new(Some((sender, stop))), thread: Mutex::new(Some(thread)), health })
+        let threads =
+            vec![spawn("ingest-syncer", move || syncer.run())?, spawn("ingest-writer", move || worker.run())?];
+        Ok(Self { commands: Mutex::new(Some((sender, stop))), threads: Mutex::new(threads), health })
     }
 
     pub(super) fn health(&self) -> &WriteHealth {
@@ -111,35 +100,33 @@ impl Writer {
         commands.as_ref().and_then(|(sender, _)| sender.send(command).ok()).ok_or(SessionError::Stopping)
     }
 
-    /// Ends the thread after all queued commands.
+    /// Ends the threads after all queued commands.
     pub(super) async fn stop(&self) {
         self.commands.lock().take();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            // The last sync blocks.
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
-        }
+        let threads = mem::take(&mut *self.threads.lock());
+        // The last sync blocks.
+        let _ = tokio::task::spawn_blocking(move || join(threads)).await;
     }
 }
 
 impl Drop for Writer {
-    /// Without [`Writer::stop`] this waits for the thread, which holds the store.
+    /// Without [`Writer::stop`] this waits for the threads, which hold the store.
     fn drop(&mut self) {
         self.commands.lock().take();
-        if let Some(thread) = self.thread.lock().take() {
-            // The panic hook has printed a panic of the thread.
-            let _ = thread.join();
-        }
+        join(mem::take(&mut *self.threads.lock()));
     }
 }
 
-/// Batches of one stream and session that are appended and not synced.
-struct Group {
-    agent: Arc<str>,
-    epoch: Arc<[u8]>,
-    node: String,
-    batches: usize,
-    result: mpsc::UnboundedSender<Outcome>,
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>, Error> {
+    let builder = thread::Builder::new().name(name.to_owned());
+    builder.spawn(run).map_err(|source| Error::Thread { name: name.to_owned(), source })
+}
+
+fn join(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        // The panic hook has printed a panic of the thread.
+        let _ = thread.join();
+    }
 }
 
 /// State of the writer thread.
@@ -150,15 +137,14 @@ struct Worker {
     with_retention: HashSet<String>,
     nodes: Arc<Nodes>,
     commands: Receiver<Command>,
-    metrics: Arc<IngestMetrics>,
-    health: Arc<WriteHealth>,
-    groups: Vec<Group>,
+    to_sync: Sender<Unacknowledged>,
+    status: Status,
+    unacknowledged: Unacknowledged,
 }
 
 impl Worker {
     fn run(&mut self) {
         while let Ok(first) = self.commands.recv() {
-            let mut mark_requests = Vec::new();
             let mut bytes = 0;
             let mut next = Some(first);
             while let Some(command) = next {
@@ -167,18 +153,11 @@ impl Worker {
                         bytes += append.bytes;
                         self.append(*append);
                     }
-                    Command::Marks(request) => mark_requests.push(request),
+                    Command::Marks(request) => self.unacknowledged.mark_requests.push(request),
                 }
                 next = if bytes < MAX_GROUP_BYTES { self.commands.try_recv().ok() } else { None };
             }
-            if !self.groups.is_empty() {
-                self.commit();
-            }
-            for MarkRequest { agent, epoch, nodes, response } in mark_requests {
-                let marks = nodes.iter().map(|node| self.store.durable_high_water_mark(node, &agent, &epoch)).collect();
-                // Fails if the session has ended.
-                let _ = response.send(marks);
-            }
+            self.write();
         }
     }
 
@@ -197,21 +176,22 @@ impl Worker {
         let Append { agent, epoch, batch, bytes, result, _permit } = append;
         let Batch { node, first_sequence, records } = batch;
         self.ensure_retention(&node);
-        self.metrics.compaction_wait_seconds.inc_by(self.disk.wait_for_compaction().as_secs_f64());
+        self.status.metrics.compaction_wait_seconds.inc_by(self.disk.wait_for_compaction().as_secs_f64());
         let append = |store: &Store| store.append(&node, &agent, &epoch, first_sequence, &records).map(drop);
         match self.disk.retry_on_disk_full(append) {
             Ok(()) => {
-                self.metrics.batch(bytes, &records);
+                self.status.metrics.batch(bytes, &records);
                 let same = |group: &&mut Group| group.node == node && group.result.same_channel(&result);
-                match self.groups.iter_mut().find(same) {
+                let groups = &mut self.unacknowledged.groups;
+                match groups.iter_mut().find(same) {
                     Some(group) => group.batches += 1,
-                    None => self.groups.push(Group { agent, epoch, node, batches: 1, result }),
+                    None => groups.push(Group { agent, epoch, node, batches: 1, result }),
                 }
             }
             Err(error) => {
                 let error = match error {
                     StoreError::Hole { node, expected, found } => SessionError::Hole { node, expected, found },
-                    other => self.store_error(&other),
+                    other => self.status.store_error(&other),
                 };
                 // Fails if the session has ended; the agent sends the batch again in the next one.
                 let _ = result.send(Outcome { node, batches: 1, result: Err(error) });
@@ -219,32 +199,22 @@ impl Worker {
         }
     }
 
-    fn commit(&mut self) {
-        let started = Instant::now();
-        let synced = self.disk.retry_on_disk_full(Store::sync);
-        self.metrics.sync_seconds.observe(started.elapsed().as_secs_f64());
-        if synced.is_ok() {
-            self.disk.committed();
+    /// Writes what was appended. The thread that syncs it acknowledges it.
+    fn write(&mut self) {
+        let mut waiting = mem::take(&mut self.unacknowledged);
+        if !waiting.groups.is_empty() {
+            match self.disk.retry_on_disk_full(Store::write_appended) {
+                Ok(()) => self.disk.committed(),
+                Err(error) => {
+                    for Group { node, batches, result, .. } in waiting.groups.drain(..) {
+                        let error = self.status.store_error(&error);
+                        // Fails if the session has ended; the agent sends the batches again in the next one.
+                        let _ = result.send(Outcome { node, batches, result: Err(error) });
+                    }
+                }
+            }
         }
-        for Group { agent, epoch, node, batches, result } in std::mem::take(&mut self.groups) {
-            let outcome = match &synced {
-                Ok(()) => Ok(self.store.durable_high_water_mark(&node, &agent, &epoch)),
-                Err(error) => Err(self.store_error(error)),
-            };
-            // Fails if the session has ended; the records are stored.
-            let _ = result.send(Outcome { node, batches, result: outcome });
-        }
-    }
-
-    /// Counts and logs an error of the store.
-    fn store_error(&self, error: &StoreError) -> SessionError {
-        let text = error.to_string();
-        self.metrics.store_errors.inc();
-        warn_limited!(error = %text, "records could not be stored");
-        self.health.set(text.clone());
-        if matches!(error, StoreError::Failed(_)) {
-            self.health.fail();
-        }
-        SessionError::Store(text)
+        // Fails if that thread has panicked: sessions end without an acknowledgement.
+        let _ = self.to_sync.send(waiting);
     }
 }

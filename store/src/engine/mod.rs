@@ -34,9 +34,20 @@ pub(crate) trait Engine: Send + Sync {
     /// The map as it is now, unchanged by later writes.
     fn snapshot(&self) -> Box<dyn Snapshot + '_>;
 
-    /// Writes all of a batch or nothing. As durable as the engine can be when it returns. [`Error::DiskFull`] can be tried again;
-    /// after [`Error::Failed`] nothing can be written until the engine is opened again.
+    /// Writes all of a batch or nothing. As durable as the engine can be when it returns, and so is every batch before it.
+    /// [`Error::DiskFull`] can be tried again; after [`Error::Failed`] nothing can be written until the engine is opened again.
     fn write(&self, batch: &Batch) -> Result<(), Error>;
+
+    /// As [`Self::write`], but the batch is durable only after the next [`Self::sync`]. After a crash it is there with all batches
+    /// before it or not at all.
+    fn write_unsynced(&self, batch: &Batch) -> Result<(), Error> {
+        self.write(batch)
+    }
+
+    /// Makes every batch durable that was written before the call. Other threads can write meanwhile.
+    fn sync(&self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Bytes that can still be written.
     fn free_bytes(&self) -> Result<u64, Error>;

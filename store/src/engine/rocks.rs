@@ -135,7 +135,7 @@ impl Rocks {
         }
     }
 
-    fn write_once(&self, batch: &Batch) -> Result<(), Error> {
+    fn write_once(&self, batch: &Batch, options: &WriteOptions) -> Result<(), Error> {
         let mut writes = WriteBatch::with_capacity_bytes(batch.len() + batch.len() / 4);
         for write in batch.iter() {
             match write {
@@ -144,7 +144,23 @@ impl Rocks {
                 Write::DeleteRange(from, to) => writes.delete_range(from, to),
             }
         }
-        self.db.write_opt(writes, &self.synced).map_err(engine_error)
+        self.db.write_opt(writes, options).map_err(engine_error)
+    }
+
+    fn write_with(&self, batch: &Batch, options: &WriteOptions) -> Result<(), Error> {
+        match self.write_once(batch, options) {
+            // After an I/O error of a write or a compaction RocksDB refuses all writes until it is opened again.
+            Err(Error::Engine(_) | Error::Corrupt(_)) => self.write_once(batch, options).map_err(failed),
+            result => result,
+        }
+    }
+}
+
+/// The engine has to be opened again.
+fn failed(error: Error) -> Error {
+    match error {
+        Error::Engine(text) | Error::Corrupt(text) => Error::Failed(text),
+        other => other,
     }
 }
 
@@ -154,14 +170,16 @@ impl Engine for Rocks {
     }
 
     fn write(&self, batch: &Batch) -> Result<(), Error> {
-        match self.write_once(batch) {
-            // After an I/O error of a write or a compaction RocksDB refuses all writes until it is opened again.
-            Err(Error::Engine(_) | Error::Corrupt(_)) => self.write_once(batch).map_err(|error| match error {
-                Error::Engine(text) | Error::Corrupt(text) => Error::Failed(text),
-                other => other,
-            }),
-            result => result,
-        }
+        self.write_with(batch, &self.synced)
+    }
+
+    fn write_unsynced(&self, batch: &Batch) -> Result<(), Error> {
+        self.write_with(batch, &WriteOptions::default())
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        // What was not written back may be lost even if the next call succeeds (fsync(2)): only the log tells what there is.
+        self.db.flush_wal(true).map_err(|error| Error::Failed(error.to_string()))
     }
 
     fn free_bytes(&self) -> Result<u64, Error> {

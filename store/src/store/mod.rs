@@ -83,6 +83,28 @@ impl Store {
         self.write(|writer| writer.commit(Urgency::Normal))
     }
 
+    /// Writes everything that was appended, for [`Self::sync_written`].
+    ///
+    /// # Errors
+    /// As [`Self::sync`].
+    pub fn write_appended(&self) -> Result<(), Error> {
+        self.write(Writer::write)
+    }
+
+    /// Makes everything durable, then readable, that [`Self::write_appended`] wrote. Another thread can append and write meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the store has to be opened again.
+    pub fn sync_written(&self) -> Result<(), Error> {
+        let next = self.0.writer.lock().next_unsynced();
+        let Some(next) = next else { return Ok(()) };
+        self.0.engine.sync()?;
+        self.write(|writer| {
+            writer.publish_synced(next);
+            Ok(())
+        })
+    }
+
     fn write<T>(&self, write: impl FnOnce(&mut Writer) -> Result<T, Error>) -> Result<T, Error> {
         let mut writer = self.0.writer.lock();
         let result = write(&mut writer);

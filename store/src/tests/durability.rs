@@ -5,7 +5,7 @@ use std::{fs::File, io::Write as _};
 use chainscope_testing::syscalls::{Trace, acknowledged_after_sync};
 
 use super::support::*;
-use crate::Error;
+use crate::{Error, Store};
 
 #[test]
 fn the_log_is_synced_between_a_write_and_its_acknowledgement() {
@@ -14,13 +14,44 @@ fn the_log_is_synced_between_a_write_and_its_acknowledgement() {
     let path = dir.path().join("acknowledged");
     let mut acknowledged = File::create(&path).unwrap();
     let trace = Trace::of_this_thread(&dir.path().join("calls"), &[]);
-    for counter in 0..5 {
-        put(&store, &traffic(1, counter, 1));
+    let write_and_sync: fn(&Store) -> Result<(), Error> = |store| {
+        store.write_appended()?;
+        store.sync_written()
+    };
+    for counter in 0..10 {
+        stage(&store, &traffic(1, counter, 1));
+        let commit = if counter < 5 { Store::sync } else { write_and_sync };
+        commit(&store).unwrap();
         assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 2 * (counter + 1));
         acknowledged.write_all(b"a").unwrap();
     }
     let is_log = |path: &std::path::Path| path.extension().is_some_and(|extension| extension == "log");
-    assert_eq!(acknowledged_after_sync(&trace.stop(), &path, is_log), 5);
+    assert_eq!(acknowledged_after_sync(&trace.stop(), &path, is_log), 10);
+}
+
+#[test]
+fn after_a_failed_sync_of_what_was_written_nothing_is_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = dir.path().join("db");
+    let store = open(&db, options());
+    put(&store, &traffic(1, 0, 10));
+    stage(&store, &traffic(1, 10, 1));
+    store.write_appended().unwrap();
+    // A single sync fails: the system may have dropped what it could not write, and says so once.
+    let trace = Trace::of_this_thread(&dir.path().join("calls"), &["inject=fdatasync:error=EIO:when=1"]);
+    let failed = store.sync_written();
+    drop(trace.stop());
+    assert!(matches!(failed, Err(Error::Failed(_))), "{failed:?}");
+    for failed in [store.sync_written(), store.sync()] {
+        assert!(matches!(failed, Err(Error::Failed(_))), "{failed:?}");
+    }
+    assert_eq!(store.visible(NODE), (0, 10));
+    assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 20);
+    drop(store);
+
+    let store = open(&db, options());
+    assert!(store.high_water_mark(NODE, AGENT, EPOCH) >= 20, "what was acknowledged is there");
+    assert_sound(&store);
 }
 
 #[test]

@@ -38,8 +38,8 @@ impl ChunkRuns {
         self.add_known(ChunkRange::of_chunk(chunk));
     }
 
-    /// What was staged is committed.
-    pub(crate) fn mark_durable(&mut self) {
+    /// What was staged is written.
+    pub(crate) fn mark_written(&mut self) {
         (self.are_staged, self.are_staged_in_older) = (false, false);
     }
 
