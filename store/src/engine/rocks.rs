@@ -4,6 +4,7 @@ use std::{
     fs,
     ops::Range,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use rocksdb::{
@@ -20,6 +21,10 @@ pub(crate) struct Rocks {
     dir: PathBuf,
     db: DB,
     synced: WriteOptions,
+    /// Whether batches may be in the log that are not synced.
+    has_unsynced: AtomicBool,
+    /// Bytes of a full memtable.
+    memtable_bytes: u64,
     /// Bytes of a level 0 file: one or two of the three write buffers.
     level0_file_bytes: u64,
 }
@@ -33,7 +38,16 @@ impl Rocks {
         let db = DB::open_cf_descriptors(&options_of_db, dir, [family]).map_err(|error| open_error(dir, error))?;
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
-        Ok(Self { dir: dir.to_owned(), db, synced, level0_file_bytes: options.write_buffer_bytes as u64 / 2 })
+        let memtable_bytes = memtable_bytes(options) as u64;
+        let level0_file_bytes = options.write_buffer_bytes as u64 / 2;
+        Ok(Self {
+            dir: dir.to_owned(),
+            db,
+            synced,
+            has_unsynced: AtomicBool::new(false),
+            memtable_bytes,
+            level0_file_bytes,
+        })
     }
 
     /// Switches compactions off and on.
@@ -47,6 +61,11 @@ impl Rocks {
     fn property(&self, name: impl CStrLike) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
     }
+}
+
+/// Bytes of one of the three write buffers.
+fn memtable_bytes(options: &StoreOptions) -> usize {
+    (options.write_buffer_bytes / 3).max(64 << 10)
 }
 
 fn database_options(options: &StoreOptions) -> Options {
@@ -74,7 +93,7 @@ fn database_options(options: &StoreOptions) -> Options {
     // in the cache.
     db.set_optimize_filters_for_hits(true);
     db.set_compression_type(DBCompressionType::Lz4);
-    db.set_write_buffer_size((options.write_buffer_bytes / 3).max(64 << 10));
+    db.set_write_buffer_size(memtable_bytes(options));
     db.set_max_write_buffer_number(3);
     db.set_db_write_buffer_size(options.write_buffer_bytes);
     // The log is kept for what is not flushed yet; a memtable that is written rarely must not hold it back.
@@ -148,6 +167,12 @@ impl Rocks {
     }
 
     fn write_with(&self, batch: &Batch, options: &WriteOptions) -> Result<(), Error> {
+        // When its memtable is full, from 92 % on, RocksDB begins a new log before a write. A crash could keep this batch there, and lose
+        // those at the end of the old log: they are synced first.
+        let is_nearly_full = || self.property(properties::CUR_SIZE_ACTIVE_MEM_TABLE) > self.memtable_bytes / 8 * 7;
+        if self.has_unsynced.load(Ordering::Acquire) && is_nearly_full() {
+            self.sync()?;
+        }
         match self.write_once(batch, options) {
             // After an I/O error of a write or a compaction RocksDB refuses all writes until it is opened again.
             Err(Error::Engine(_) | Error::Corrupt(_)) => self.write_once(batch, options).map_err(failed),
@@ -174,10 +199,13 @@ impl Engine for Rocks {
     }
 
     fn write_unsynced(&self, batch: &Batch) -> Result<(), Error> {
-        self.write_with(batch, &WriteOptions::default())
+        self.write_with(batch, &WriteOptions::default())?;
+        self.has_unsynced.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn sync(&self) -> Result<(), Error> {
+        self.has_unsynced.store(false, Ordering::Release);
         // What was not written back may be lost even if the next call succeeds (fsync(2)): only the log tells what there is.
         self.db.flush_wal(true).map_err(|error| Error::Failed(error.to_string()))
     }

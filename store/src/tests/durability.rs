@@ -1,11 +1,15 @@
 //! What the store asks of the disk, seen and made to fail by strace. Needs the right to trace this process.
 
-use std::{fs::File, io::Write as _};
+use std::{collections::BTreeSet, fs::File, io::Write as _, path::Path};
 
-use chainscope_testing::syscalls::{Trace, acknowledged_after_sync};
+use chainscope_testing::syscalls::{Call, Effect, Trace, acknowledged_after_sync};
 
 use super::support::*;
 use crate::{Error, Store};
+
+fn is_log(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "log")
+}
 
 #[test]
 fn the_log_is_synced_between_a_write_and_its_acknowledgement() {
@@ -25,8 +29,32 @@ fn the_log_is_synced_between_a_write_and_its_acknowledgement() {
         assert_eq!(store.durable_high_water_mark(NODE, AGENT, EPOCH), 2 * (counter + 1));
         acknowledged.write_all(b"a").unwrap();
     }
-    let is_log = |path: &std::path::Path| path.extension().is_some_and(|extension| extension == "log");
     assert_eq!(acknowledged_after_sync(&trace.stop(), &path, is_log), 10);
+}
+
+#[test]
+fn a_log_is_synced_before_the_next_one_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("db"), crate::StoreOptions { write_buffer_bytes: 192 << 10, ..options() });
+    let trace = Trace::of_this_thread(&dir.path().join("calls"), &[]);
+    let mut next = 0;
+    for messages in (1..=40).cycle().take(200) {
+        stage(&store, &traffic(1, next, messages));
+        store.write_appended().unwrap();
+        next += messages;
+    }
+    let (mut begun, mut unsynced) = (BTreeSet::new(), BTreeSet::new());
+    for Call { effect, path } in trace.stop().into_iter().filter(|call| is_log(&call.path)) {
+        match effect {
+            Effect::Write => {
+                assert!(unsynced.iter().all(|other| *other == path), "{path:?} beside {unsynced:?}");
+                unsynced.insert(path.clone());
+                begun.insert(path);
+            }
+            Effect::Sync => drop(unsynced.remove(&path)),
+        }
+    }
+    assert!(begun.len() >= 5, "{begun:?}");
 }
 
 #[test]
