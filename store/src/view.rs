@@ -1,9 +1,8 @@
 //! What readers see: the bounds of each node as of the last sync, and a snapshot that goes with them.
 //!
-//! Records become readable when their batch is durable: the view is published after it is synced, so that a snapshot holds at
-//! least what its view names. An eviction is the other way
-//! round: the view without the old segments is published first, and a reader takes view and snapshot under one lock, so
-//! that no reader has a view of segments which its snapshot has lost.
+//! Records become readable when their batch is durable: the view is published after it is synced, so that a snapshot holds
+//! at least what its view names. An eviction is the other way round: the view without the old segments is published first,
+//! and a reader takes view and snapshot under one lock, so that no reader has a view of segments which its snapshot has lost.
 //!
 //! Each eviction begins a new *reclamation epoch*. Disk space of evicted segments is reclaimed, regardless of snapshots, once
 //! every reader of the epochs before is done.
