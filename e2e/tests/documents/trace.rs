@@ -137,7 +137,10 @@ fn commands_about_tracepoints() {
         user.play(&Scene { substitutions, outcomes: OUTCOMES });
 
         let server = user.serve("chainscope run");
-        user.wait_for("curl -sf 'localhost:17732/v2/trace?tracepoint=mempool:*' | grep -q fee");
+        // Tracepoints are attached one after the other: that one is hit does not say that others are attached.
+        for (tracepoint, text) in [("mempool:*", "fee"), ("net:*", "block")] {
+            user.wait_for(&format!("curl -sf 'localhost:17732/v2/trace?tracepoint={tracepoint}' | grep -q {text}"));
+        }
         user.play(&Scene { substitutions: Vec::new(), outcomes: STORED });
         server.terminate().expect_success("chainscope run");
     });

@@ -139,7 +139,7 @@ fn shows(name: &str, program: Program, text: &str) -> Program {
     wait::until_true(&format!("{name}: {text:?}"), || {
         let is_running = program.is_running();
         let is_shown = program.out().iter().chain(&program.err()).any(|line| line.contains(text));
-        assert!(is_shown || is_running, "{name} has ended without {text:?}");
+        assert!(is_shown || is_running, "{name} has ended without {text:?}: {:?}", program.err());
         is_shown
     });
     program
