@@ -118,10 +118,10 @@ impl DiskFullRetry {
     }
 
     /// Runs the operation until it succeeds, fails for another reason than a full disk, or the aggregator stops.
-    pub(super) fn retry_on_disk_full(
+    pub(super) fn retry_on_disk_full<T>(
         &mut self,
-        mut operation: impl FnMut(&Store) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+        mut operation: impl FnMut(&Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         loop {
             let full = match operation(&self.store) {
                 Err(error @ StoreError::DiskFull { .. }) => error,

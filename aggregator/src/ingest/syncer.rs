@@ -22,10 +22,10 @@ pub(super) struct Outcome {
 
 /// Batches of one stream and session that are not acknowledged.
 pub(super) struct Group {
-    pub(super) agent: Arc<str>,
-    pub(super) epoch: Arc<[u8]>,
     pub(super) node: String,
     pub(super) batches: usize,
+    /// High-water mark of the stream after them.
+    pub(super) next_sequence: u64,
     pub(super) result: mpsc::UnboundedSender<Outcome>,
 }
 
@@ -88,9 +88,9 @@ impl Syncer {
             let started = Instant::now();
             let synced = self.store.sync_written();
             self.status.metrics.sync_seconds.observe(started.elapsed().as_secs_f64());
-            for Group { agent, epoch, node, batches, result } in waiting.groups {
+            for Group { node, batches, next_sequence, result } in waiting.groups {
                 let outcome = match &synced {
-                    Ok(()) => Ok(self.store.durable_high_water_mark(&node, &agent, &epoch)),
+                    Ok(()) => Ok(next_sequence),
                     Err(error) => Err(self.status.store_error(error)),
                 };
                 // Fails if the session has ended; the records are stored.

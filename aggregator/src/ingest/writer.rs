@@ -177,15 +177,18 @@ impl Worker {
         let Batch { node, first_sequence, records } = batch;
         self.ensure_retention(&node);
         self.status.metrics.compaction_wait_seconds.inc_by(self.disk.wait_for_compaction().as_secs_f64());
-        let append = |store: &Store| store.append(&node, &agent, &epoch, first_sequence, &records).map(drop);
+        let append = |store: &Store| store.append(&node, &agent, &epoch, first_sequence, &records);
         match self.disk.retry_on_disk_full(append) {
-            Ok(()) => {
+            Ok(next_sequence) => {
                 self.status.metrics.batch(bytes, &records);
                 let same = |group: &&mut Group| group.node == node && group.result.same_channel(&result);
                 let groups = &mut self.unacknowledged.groups;
                 match groups.iter_mut().find(same) {
-                    Some(group) => group.batches += 1,
-                    None => groups.push(Group { agent, epoch, node, batches: 1, result }),
+                    Some(group) => {
+                        group.batches += 1;
+                        group.next_sequence = next_sequence;
+                    }
+                    None => groups.push(Group { node, batches: 1, next_sequence, result }),
                 }
             }
             Err(error) => {

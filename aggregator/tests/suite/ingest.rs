@@ -102,7 +102,15 @@ fn many_batches_share_acknowledgements_and_keep_their_order() {
     for (index, piece) in records.chunks(10).enumerate() {
         agent.batch("n", index as u64 * 10, piece.to_vec());
     }
-    agent.wait_for("n", 2_000);
+    let mut acknowledged = 0;
+    while acknowledged < 2_000 {
+        let reply = agent.reply();
+        let Some(Reply::Ack(ack)) = reply else { panic!("no acknowledgement: {reply:?}") };
+        assert!(ack.next_sequence > acknowledged, "{ack:?} after {acknowledged}");
+        acknowledged = ack.next_sequence;
+    }
+    agent.end();
+    assert_eq!(agent.reply(), None, "one acknowledgement of the last batches");
     assert_eq!(server.ids("/v2/p2p?limit=2000&direction=forward"), (0..2_000).collect::<Vec<_>>());
 }
 
