@@ -145,7 +145,7 @@ struct Row {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many messages by one of the agents.
+    /// `messages` messages of one of the agents.
     Burst {
         agent: usize,
         messages: usize,

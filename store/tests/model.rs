@@ -22,7 +22,7 @@ const TARGETS: [&str; 2] = ["pid 1", "pid 2"];
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many messages with their chunks, by one of the agents.
+    /// `messages` messages of one of the agents, with their chunks.
     Burst {
         agent: usize,
         messages: usize,
