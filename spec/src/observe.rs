@@ -11,7 +11,7 @@ pub const BYTES: &str = "^[1-9][0-9]{0,11}([kKMGTP](i?B?)?|B)?$";
 /// Pattern of ages in a `TezosNode`: each match is a valid duration other than 0.
 const AGE: &str = "^([1-9][0-9]{0,8}[smhdw])+$";
 
-/// What is observed of one node; each pillar has its own table.
+/// What is observed of one node. Each pillar has its own table, but for latency, which is a part of `trace`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveSpec {

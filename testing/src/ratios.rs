@@ -226,7 +226,7 @@ impl Committed {
     /// Compares every ratio of either side. `slack` is a factor on what is allowed, for machines other than that of the file.
     #[must_use]
     pub fn compare(&self, run: &Run, slack: f64) -> BTreeMap<String, Verdict> {
-        let judge = |name: &String| match (self.references.get(name), run.0.get(name)) {
+        let verdict = |name: &String| match (self.references.get(name), run.0.get(name)) {
             (Some(reference), Some(measured)) => {
                 let (by, allowed) = (reference.worse(*measured), reference.tolerance(*measured) + slack.ln());
                 if by > allowed { Verdict::Worse { by: by.exp(), allowed: allowed.exp() } } else { Verdict::Passed }
@@ -234,7 +234,7 @@ impl Committed {
             (Some(_), None) => Verdict::NotMeasured,
             (None, _) => Verdict::NotCommitted,
         };
-        self.references.keys().chain(run.0.keys()).map(|name| (name.clone(), judge(name))).collect()
+        self.references.keys().chain(run.0.keys()).map(|name| (name.clone(), verdict(name))).collect()
     }
 
     /// Adds a run. A ratio that the run does not have is removed; a new one is better if it is higher, unless `is_cost` says

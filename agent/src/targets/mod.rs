@@ -62,7 +62,7 @@ impl Assignment {
     }
 }
 
-/// What is observed of a target, one field for each pillar: the part of [`chainscope_spec::ObserveSpec`] that an agent
+/// What is observed of a target: the part of [`chainscope_spec::ObserveSpec`] that an agent
 /// acts on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Observe {

@@ -30,7 +30,7 @@ pub(crate) const MEMORY_PROFILER: &str = include_str!("../../openapi/memory-prof
 #[openapi(
     info(
         title = "Chainscope",
-        description = "What a blockchain node exchanges with its peers, what it logs, which of its code holds its memory, and what its tracepoints say. \
+        description = "What a blockchain node exchanges with its peers, what it logs, which of its code holds its memory, what its tracepoints say, and how long its functions take. \
             Every path but /nodes, /metrics and health also exists below /nodes/{name}/ and /nodes/{namespace}/{name}/, and \
             is then about that node. Every response has the id of its request in the header `x-request-id`.",
         license(name = "Apache-2.0 OR MIT")

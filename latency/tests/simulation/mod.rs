@@ -171,7 +171,7 @@ fn draw(scenario: &Scenario, noise: &mut Noise) -> [Vec<Factors>; 2] {
     [a, b]
 }
 
-/// Draw pairs and judge them. The rates are those of pairs with the verdict for any function.
+/// Draws pairs and compares them. The rates are those of pairs with the verdict for any function.
 fn simulate(scenario: &Scenario) -> Rates {
     let mut noise = Noise { random: ChaCha8Rng::seed_from_u64(19), normal: Normal::standard() };
     let mut counts = BTreeMap::<Verdict, u32>::new();
