@@ -7,7 +7,7 @@
 //!   kernel ── ring ──▶ network: reader ─▶ worker ─▶ interpreter ── records ──▶ delivery: streams, spool ─▶ uplink ─▶
 //!   files, containers, syslog ──▶ logs ───── records ──────────────────▶ delivery
 //!   kernel ── rings ──▶ trace: tracers ───── records ──────────────────▶ delivery
-//!   kernel ── maps ──▶ latency: recorders ── records ──────────────────▶ delivery
+//!   kernel ── maps, ring ──▶ latency: recorders ── records ────────────▶ delivery
 //!   kernel ── maps ──▶ memory: watcher ─▶ naming ─▶ profiles ── states ───────────────────────────────────▲
 //! ```
 //!
@@ -24,9 +24,9 @@
 //! ```
 //!
 //! `targets` decides which processes are observed; `network`, `memory` and `logs` are pillars (trait `Pillar`) that get its changes
-//! in their inboxes, as are `trace::pillar` and `latency::pillar`; `symbols` names code for `memory`; `delivery` keeps records until they are
-//! acknowledged; `operator` is the client of the operator. [`trace`] reads tracepoints and attaches to them, [`latency`] times
-//! functions; the command line uses both without an agent. [`Agent::start`] wires the pillars, [`Running::shutdown`] stops them.
+//! in their inboxes, as are `trace::pillar` and `latency::pillar`; `symbols` names code for `memory`; `delivery` keeps records until
+//! they are acknowledged; `operator` is the client of the operator. [`trace`] reads tracepoints and attaches to them, [`latency`]
+//! times functions; the command line uses both without an agent. [`Agent::start`] wires the pillars, [`Running::shutdown`] stops them.
 //! Modules below these (`blocking`, `config`, `clock`, `figures`, `folder`, `thread`, `openmetrics`) know none of them.
 //!
 //! Secrets: identities are read through the target's own root, live in memory that is wiped, and are not sent on.

@@ -8,8 +8,8 @@
 //!
 //! A pillar owns its probe, its accounting and its bounds. It puts facts into record streams or keeps state for the
 //! uplink, and knows neither the other pillars nor where records go. `agent.rs` has the list; shutdown, heartbeats,
-//! metrics and reports go through it. A new pillar is a directory that implements these traits; `agent.rs` starts it and has it in
-//! the lists of inboxes and of pillars.
+//! metrics and reports go through it. A new pillar is a directory that implements these traits; `agent.rs` starts it and
+//! has it in the lists of inboxes and of pillars.
 
 use std::{fmt, sync::Arc};
 

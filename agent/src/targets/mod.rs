@@ -62,8 +62,7 @@ impl Assignment {
     }
 }
 
-/// What is observed of a target: the part of [`chainscope_spec::ObserveSpec`] that an agent
-/// acts on.
+/// What is observed of a target: the part of [`chainscope_spec::ObserveSpec`] that an agent acts on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Observe {
     /// Peer-to-peer messages are recorded.

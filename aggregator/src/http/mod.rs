@@ -5,9 +5,9 @@
 //! ```
 //!
 //! `network`, `memory`, `logs`, `trace` and `latency` have the routes of a pillar; a further pillar is a further directory with
-//! `routes()`, `Api` and `scrape()`. What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any length), `rows` and
-//! `stream` (rows with ids, in pages and live), `response`, `problem` and `code` (errors), `request_id`, `conditional` (entity tags), `app` (state, and the only ways to the store).
-//! This file has the wiring: no other file imports it.
+//! `routes()`, `Api` and `scrape()`. What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any
+//! length), `rows` and `stream` (rows with ids, in pages and live), `response`, `problem` and `code` (errors), `request_id`,
+//! `conditional` (entity tags), `app` (state, and the only ways to the store). This file has the wiring: no other file imports it.
 
 pub(crate) mod app;
 pub(crate) mod browser;
