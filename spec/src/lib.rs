@@ -29,3 +29,8 @@ pub use pod::{
 };
 pub use target::HostTarget;
 pub use trace::{Trace, TraceError, TraceRule, built_in_contracts};
+
+/// Default for serde of what is on unless it is turned off.
+fn default_true() -> bool {
+    true
+}

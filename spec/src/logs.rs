@@ -14,7 +14,7 @@ use crate::{Error, NodeConfig, Retention};
 #[serde(deny_unknown_fields)]
 pub struct Logs {
     /// Whether log messages are recorded.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::default_true")]
     pub enabled: bool,
     /// Regular expressions, in a syntax like that of RE2. What they match is replaced by "[redacted]" before it leaves the
     /// host. If one is invalid, no log messages are recorded.
@@ -147,7 +147,7 @@ pub struct Syslog {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileLogs {
-    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    #[serde(default = "crate::default_true", skip_serializing_if = "is_true")]
     enabled: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     redact: Vec<String>,
@@ -204,10 +204,6 @@ impl Syslog {
         let differ = |one: &Option<String>, two: &Option<String>| one.is_some() && two.is_some() && one != two;
         differ(&self.app, &other.app) || differ(&self.host, &other.host)
     }
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn is_true(value: &bool) -> bool {

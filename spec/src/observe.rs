@@ -37,7 +37,7 @@ pub struct ObserveSpec {
 #[serde(deny_unknown_fields)]
 pub struct Network {
     /// Whether they are recorded.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::default_true")]
     pub enabled: bool,
     /// Which bytes of a chunk are stored.
     #[serde(default)]
@@ -66,7 +66,7 @@ pub enum Stored {
 #[serde(deny_unknown_fields)]
 pub struct Memory {
     /// Whether memory is profiled.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::default_true")]
     pub enabled: bool,
     /// Snapshots, for trees of earlier times and for comparisons.
     #[serde(default)]
@@ -103,10 +103,6 @@ impl Default for MemorySnapshots {
     fn default() -> Self {
         Self { every: five_minutes(), age: seven_days(), bytes: one_gibibyte() }
     }
-}
-
-pub(crate) fn yes() -> bool {
-    true
 }
 
 fn five_minutes() -> Duration {

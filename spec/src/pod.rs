@@ -204,7 +204,7 @@ pub struct SecretRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PodNetwork {
     /// Whether messages are recorded.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::default_true")]
     pub enabled: bool,
     /// Stored bytes of a chunk: `both` encrypted and decrypted; `plain` decrypted only, about half the space.
     #[serde(default)]
@@ -279,10 +279,6 @@ fn tezos_net() -> PortRef {
 
 fn tezos_rpc() -> PortRef {
     PortRef::Name("tezos-rpc".to_owned())
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn no_dots(field: &str) -> serde_json::Value {

@@ -7,10 +7,7 @@ use chainscope_usdt::{Comparison, Contract, Pattern, built_in};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Latency, Retention,
-    observe::{BYTES, yes},
-};
+use crate::{Latency, Retention, observe::BYTES};
 
 /// Events of static tracepoints (USDT) of the node, which may be any program: shared by `chainscope.toml` and the resources
 /// of a cluster.
@@ -18,7 +15,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct Trace {
     /// Whether events are recorded.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::default_true")]
     pub enabled: bool,
     /// Which events are recorded: those that any of the rules selects. May be missing if functions are timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
