@@ -84,9 +84,13 @@ impl User {
             let start = longest_start(&printed, scene.outcomes.iter().map(|(start, _)| *start));
             let Some((_, outcome)) = scene.outcomes.iter().find(|(named, _)| start == Some(*named)) else { continue };
             let mut command = printed.clone();
-            for ((from, to), used) in scene.substitutions.iter().zip(&mut used) {
+            // A value, such as a process ID, may contain what a later substitution replaces: so by placeholders.
+            for (number, ((from, _), used)) in scene.substitutions.iter().zip(&mut used).enumerate() {
                 *used |= command.contains(from);
-                command = command.replace(from, to);
+                command = command.replace(from, &format!("\0{number}\0"));
+            }
+            for (number, (_, to)) in scene.substitutions.iter().enumerate() {
+                command = command.replace(&format!("\0{number}\0"), to);
             }
             let start = std::time::Instant::now();
             self.run(&format!("{path}: {printed}"), &command, outcome);
