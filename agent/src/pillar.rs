@@ -1,4 +1,4 @@
-//! A pillar: one kind of observation (network, memory, logs), as the agent handles all of them.
+//! A pillar: one kind of observation (network, memory, logs, trace, latency), as the agent handles all of them.
 //!
 //! ```text
 //!   discovery ── TargetChange ──▶ inbox │ pillar: probe, accounting, bounds │ ──▶ RecordSink (facts)

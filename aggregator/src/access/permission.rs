@@ -70,8 +70,13 @@ mod tests {
     #[test]
     fn the_role_of_the_chart_grants_every_permission() {
         let template = include_str!("../../../charts/chainscope/templates/_helpers.tpl");
-        let granted: Vec<_> =
-            template.split("tezosnodes/").skip(1).filter_map(|rest| rest.split([',', ']']).next()).collect();
-        assert_eq!(granted, Permission::NAMES);
+        let granted = |resource: Resource| -> Vec<_> {
+            let prefix = format!("{}/", resource.name());
+            template.split(&prefix).skip(1).filter_map(|rest| rest.split([',', ']']).next()).collect()
+        };
+        assert_eq!(granted(Resource::TezosNodes), Permission::NAMES);
+        // A NodeTrace has records of no other kind.
+        let of_traces = [Permission::Trace, Permission::Stats].map(|one| one.subresource(Resource::NodeTraces));
+        assert_eq!(granted(Resource::NodeTraces), of_traces);
     }
 }
