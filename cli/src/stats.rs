@@ -44,6 +44,9 @@ struct Agent {
 struct Node {
     name: String,
     stored: Stored,
+    logs: RecordStats,
+    trace: RecordStats,
+    latency: LatencyStats,
     totals: Totals,
     accounts: Vec<Account>,
     losses: Vec<Loss>,
@@ -56,6 +59,19 @@ struct Stored {
     bytes: u64,
     first_time: Option<i64>,
     last_time: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RecordStats {
+    bytes: u64,
+    stored: u64,
+    evicted: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct LatencyStats {
+    blocks: u64,
+    transactions: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -123,6 +139,7 @@ pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<()> {
     print_server(&stats)?;
     section("Agents", &agents(&stats))?;
     section("Stored", &stored(&stats))?;
+    section("Stored of logs, tracepoints and function latency", &other_records(&stats))?;
     section("Recorded", &accounts(&stats))?;
     section("Counters that disagree", &equations(&stats))?;
     section("Lost", &losses(&stats))?;
@@ -195,6 +212,25 @@ fn stored(stats: &Stats) -> Table {
             when(stored.last_time),
             when(stored.first_time),
         ]);
+    }
+    table
+}
+
+/// Records that are not of the network or of memory, by kind, if any were stored.
+fn other_records(stats: &Stats) -> Table {
+    let mut table =
+        Table::new(&[left("NODE"), left("RECORDS"), right("STORED"), right("EVICTED"), right("BYTES KEPT")]);
+    for Node { name, logs, trace, latency, .. } in &stats.nodes {
+        for (records, RecordStats { bytes, stored, evicted }) in [("log messages", logs), ("events", trace)] {
+            if *stored > 0 {
+                table.row(vec![cell(name), cell(records), cell(stored), cell(evicted), cell(ByteSize::b(*bytes))]);
+            }
+        }
+        for (records, stored) in [("latency blocks", latency.blocks), ("latency transactions", latency.transactions)] {
+            if stored > 0 {
+                table.row(vec![cell(name), cell(records), cell(stored), cell("-"), cell("(with events)")]);
+            }
+        }
     }
     table
 }

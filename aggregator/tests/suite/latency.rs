@@ -158,6 +158,12 @@ fn transactions_are_found_by_what_they_are() {
         rows.sort_by_key(|row| std::cmp::Reverse(row["cursor"].as_u64()));
         assert_eq!(list(""), Value::from(rows), "{query}");
     }
+    let blocks: usize = runs.iter().map(|run| records(run).len()).sum();
+    assert_eq!(
+        server.json("/v2/stats")["nodes"][0]["latency"],
+        json!({"blocks": blocks, "transactions": all.len()}),
+        "of each, what was sent"
+    );
     let newest = server.json("/v2/latency/transactions?limit=2&cursor=100&type=0");
     assert_eq!(
         newest.as_array().unwrap().iter().map(|row| row["cursor"].as_u64().unwrap()).collect::<Vec<_>>(),

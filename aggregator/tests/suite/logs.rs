@@ -323,6 +323,12 @@ fn messages_and_log_messages_of_nodes_have_ids_and_limits_of_their_own() {
     assert!(first > 0 && next == 400);
     assert_eq!(server.ids("/v2/log?node_name=a&limit=1000"), (first..400).rev().collect::<Vec<_>>());
     assert_eq!(server.ids(&format!("/v2/log?node_name=a&cursor={}", first - 1)), [0_u64; 0]);
+    let logs = &server.json("/v2/stats?node_name=a")["nodes"][0]["logs"];
+    assert_eq!(
+        (&logs["first_id"], &logs["next_id"], &logs["stored"], &logs["evicted"]),
+        (&json!(first), &json!(400), &json!(400), &json!(first))
+    );
+    assert!(logs["bytes"].as_u64() > Some(0), "{logs}");
     assert_eq!(server.ids("/v2/log?node_name=b"), [2, 1, 0]);
     assert_eq!(server.ids("/v2/p2p?node_name=b"), [0]);
     assert_eq!(server.ids("/v2/p2p?node_name=a"), [0_u64; 0]);

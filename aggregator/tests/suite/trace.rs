@@ -290,6 +290,8 @@ fn events_and_log_messages_have_ids_limits_and_statistics_of_their_own() {
         (&trace["first_id"], &trace["next_id"], &trace["stored"], &trace["evicted"]),
         (&json!(first), &json!(400), &json!(400), &json!(first))
     );
+    let logs = &stats["nodes"][0]["logs"];
+    assert_eq!((&logs["next_id"], &logs["stored"], &logs["evicted"]), (&json!(200), &json!(200), &json!(0)));
     let loss = &stats["nodes"][0]["losses"][0];
     assert_eq!((&loss["reason"], &loss["records"]), (&json!("mempool:added ring_full"), &json!(5)));
     let metrics = server.get("/metrics").body;

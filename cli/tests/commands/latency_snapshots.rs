@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Runs of three tags on two hosts, with return codes and transactions.
-fn runs() -> Vec<Run> {
+pub(crate) fn runs() -> Vec<Run> {
     let mut runs: Vec<Run> = [(1, "1.4.0-b3", 1.0), (2, "1.4.0-b4", 1.1), (3, "nightly", 1.0)]
         .into_iter()
         .map(|(number, tag, factor)| run(number, tag, factor))
@@ -49,7 +49,7 @@ fn write_database(path: &Path, runs: &[Run]) {
     runs.iter().for_each(|run| database.insert(run).expect("written"));
 }
 
-fn records(run: &Run) -> Vec<Record> {
+pub(crate) fn records(run: &Run) -> Vec<Record> {
     let head = LatencyBlock { run_id: run.info.id.0.to_vec(), ..LatencyBlock::default() };
     let at = |time_ns, kind| Record { time_ns, ..record(kind) };
     let described = LatencyBlock {

@@ -6,12 +6,12 @@ use std::{env, fs, path::Path, process::Command};
 use chainscope_proto::v1::{
     ConnectionClosed, ConnectionEvent, ConnectionIdentified, ConnectionOpened, ConnectionState, ConnectionStateChanged,
     Initiator, LogLevel, Loss, MemoryMapping, NetworkAccount, ReasonCount, Record, SocketAddress, TargetEvent,
-    connection_event::Event, record::Kind,
+    TraceEvent, connection_event::Event, record::Kind,
 };
 use chainscope_testing::memory::{FrameName, Recorder};
 
 use crate::{
-    chainscope,
+    chainscope, latency_snapshots,
     server::{NODE, Server, TIME, logged, metadata, record},
 };
 
@@ -283,10 +283,19 @@ fn logs() {
 
 #[test]
 fn stats() {
-    let server = server();
+    let mut server = server();
     let mut transcript = Transcript { server: &server, text: String::new() };
     transcript.whole(&["stats"]);
     transcript.run(Some(80), &["stats", "nobody"]);
+    let Transcript { text, .. } = transcript;
+    server.feed(latency_snapshots::runs().iter().flat_map(latency_snapshots::records).collect());
+    server.feed(vec![record(Kind::TraceEvent(TraceEvent {
+        provider: "mempool".into(),
+        name: "added".into(),
+        ..TraceEvent::default()
+    }))]);
+    let mut transcript = Transcript { server: &server, text };
+    transcript.run(Some(80), &["stats"]);
     transcript.check("stats");
 }
 

@@ -25,7 +25,7 @@ pub struct NodeInfo {
     pub log_bytes: u64,
     /// Ids of the events of tracepoints that are kept, up to the next one to be given.
     pub trace_ids: Range<u64>,
-    /// Bytes of the events of tracepoints that are kept, before compression.
+    /// Bytes of the events of tracepoints and of the latency of functions that are kept, before compression.
     pub trace_bytes: u64,
     /// Bytes kept besides log messages and events of tracepoints, before compression.
     pub bytes: u64,

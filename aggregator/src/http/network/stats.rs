@@ -3,7 +3,10 @@
 //! For each node, target and epoch every term of the conservation equations (`NetworkAccount` in `record.proto`) and whether
 //! they hold, what is stored, what was lost where and why, and errors that agents reported.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use axum::response::Response;
 use chainscope_proto::v1::{NetworkAccount, ReasonCount, Record, record::Kind};
@@ -84,8 +87,12 @@ pub(crate) struct AgentStats {
 pub(crate) struct NodeStats {
     name: String,
     stored: Stored,
+    /// Its log messages.
+    logs: RecordStats,
     /// Events of its tracepoints. What was lost of them is among `losses`, by tracepoint, with the stage `tracepoint`.
-    trace: TraceStats,
+    trace: RecordStats,
+    /// The latency of its functions.
+    latency: LatencyStats,
     /// Since its database was made.
     totals: Totals,
     accounts: Vec<AccountStats>,
@@ -109,21 +116,30 @@ pub(crate) struct Stored {
     last_time: Option<i64>,
 }
 
-/// Events of tracepoints of a node.
+/// Log messages or events of tracepoints.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub(crate) struct TraceStats {
-    /// Id of the oldest event that is kept.
+pub(crate) struct RecordStats {
+    /// Id of the oldest record that is kept.
     first_id: u64,
-    /// Id that the next event will get.
+    /// Id that the next record will get.
     next_id: u64,
-    /// Bytes of those that are kept, before compression.
+    /// Bytes of those that are kept, before compression; of events, with those of the latency of functions.
     bytes: u64,
-    /// Events stored and evicted since the node's database was made.
+    /// Records stored and evicted since the node's database was made.
     stored: u64,
     evicted: u64,
 }
 
-/// What was stored of a node since its database was made.
+/// What was stored of the latency of a node's functions since its database was made. It is evicted with the events of tracepoints.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct LatencyStats {
+    /// Blocks of runs.
+    blocks: u64,
+    /// Transactions of runs.
+    transactions: u64,
+}
+
+/// What was stored of a node's network since its database was made, and what was lost of all of its records.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Totals {
     messages: u64,
@@ -264,7 +280,9 @@ fn node(
     Ok(NodeStats {
         name: name.to_owned(),
         stored: info.map(stored).unwrap_or_default(),
+        logs: info.map(logs).unwrap_or_default(),
         trace: info.map(trace).unwrap_or_default(),
+        latency: info.map(latency).unwrap_or_default(),
         totals: info.map(totals).unwrap_or_default(),
         accounts: store.accounts(name)?.into_iter().filter_map(account).collect(),
         losses: nodes.losses(store, name, budget)?,
@@ -284,14 +302,20 @@ fn stored(info: &NodeInfo) -> Stored {
     }
 }
 
-fn trace(info: &NodeInfo) -> TraceStats {
-    TraceStats {
-        first_id: info.trace_ids.start,
-        next_id: info.trace_ids.end,
-        bytes: info.trace_bytes,
-        stored: info.totals.trace_events,
-        evicted: info.totals.evicted_trace_events,
-    }
+fn logs(info: &NodeInfo) -> RecordStats {
+    let NodeInfo { log_ids: Range { start, end }, totals, .. } = info;
+    let (stored, evicted) = (totals.log_messages, totals.evicted_log_messages);
+    RecordStats { first_id: *start, next_id: *end, bytes: info.log_bytes, stored, evicted }
+}
+
+fn trace(info: &NodeInfo) -> RecordStats {
+    let NodeInfo { trace_ids: Range { start, end }, totals, .. } = info;
+    let (stored, evicted) = (totals.trace_events, totals.evicted_trace_events);
+    RecordStats { first_id: *start, next_id: *end, bytes: info.trace_bytes, stored, evicted }
+}
+
+fn latency(info: &NodeInfo) -> LatencyStats {
+    LatencyStats { blocks: info.totals.latency_blocks, transactions: info.totals.latency_transactions }
 }
 
 fn totals(info: &NodeInfo) -> Totals {
