@@ -221,14 +221,16 @@ fn other_records(stats: &Stats) -> Table {
     let mut table =
         Table::new(&[left("NODE"), left("RECORDS"), right("STORED"), right("EVICTED"), right("BYTES KEPT")]);
     for Node { name, logs, trace, latency, .. } in &stats.nodes {
-        for (records, RecordStats { bytes, stored, evicted }) in [("log messages", logs), ("events", trace)] {
-            if *stored > 0 {
-                table.row(vec![cell(name), cell(records), cell(stored), cell(evicted), cell(ByteSize::b(*bytes))]);
-            }
-        }
-        for (records, stored) in [("latency blocks", latency.blocks), ("latency transactions", latency.transactions)] {
+        let of = |stats: &RecordStats| (stats.stored, cell(stats.evicted), cell(ByteSize::b(stats.bytes)));
+        let with_events = |stored| (stored, cell("-"), cell("(with events)"));
+        for (records, (stored, evicted, bytes)) in [
+            ("log messages", of(logs)),
+            ("events", of(trace)),
+            ("latency blocks", with_events(latency.blocks)),
+            ("latency transactions", with_events(latency.transactions)),
+        ] {
             if stored > 0 {
-                table.row(vec![cell(name), cell(records), cell(stored), cell("-"), cell("(with events)")]);
+                table.row(vec![cell(name), cell(records), cell(stored), evicted, bytes]);
             }
         }
     }

@@ -6,8 +6,9 @@
 //!
 //! `network`, `memory`, `logs`, `trace` and `latency` have the routes of a pillar; a further pillar is a further directory with
 //! `routes()`, `Api` and `scrape()`. What they share is beside them: `params` (query strings), `time`, `list` (JSON arrays of any
-//! length), `rows` and `stream` (rows with ids, in pages and live), `response`, `problem` and `code` (errors), `request_id`,
-//! `conditional` (entity tags), `app` (state, and the only ways to the store). This file has the wiring: no other file imports it.
+//! length), `rows` and `stream` (rows with ids, in pages and live), `stats` (what of every pillar is stored, evicted and lost),
+//! `response`, `problem` and `code` (errors), `request_id`, `conditional` (entity tags), `app` (state, and the only ways to the
+//! store). This file has the wiring: no other file imports it.
 
 pub(crate) mod app;
 pub(crate) mod browser;
@@ -35,6 +36,7 @@ pub(crate) mod response;
 mod rows;
 mod scrape;
 pub(crate) mod server;
+mod stats;
 mod stream;
 mod time;
 mod trace;
@@ -64,6 +66,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(trace::routes())
         .merge(latency::routes())
         .route("/nodes", get(nodes::nodes))
+        .route("/v2/stats", get(stats::stats))
         .route("/v2/version", get(operations::version))
         .route(node_rpc::HEAD_HEADER, get(node_rpc::head_header))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), app::authenticate));

@@ -13,7 +13,7 @@ use utoipa::{
     },
 };
 
-use super::{latency, logs, memory, network, node_rpc, nodes, operations, problem::Problem, trace};
+use super::{latency, logs, memory, network, node_rpc, nodes, operations, problem::Problem, stats, trace};
 
 /// Name of the security scheme.
 const SCHEME: &str = "bearer";
@@ -35,7 +35,7 @@ pub(crate) const MEMORY_PROFILER: &str = include_str!("../../openapi/memory-prof
             is then about that node. Every response has the id of its request in the header `x-request-id`.",
         license(name = "Apache-2.0 OR MIT")
     ),
-    paths(nodes::nodes, node_rpc::head_header, operations::version),
+    paths(nodes::nodes, node_rpc::head_header, operations::version, stats::stats),
     components(schemas(Problem))
 )]
 struct Full;

@@ -27,7 +27,7 @@ pub struct NodeInfo {
     pub trace_ids: Range<u64>,
     /// Bytes of the events of tracepoints and of the latency of functions that are kept, before compression.
     pub trace_bytes: u64,
-    /// Bytes kept besides log messages and events of tracepoints, before compression.
+    /// Bytes kept besides those of logs, tracepoints and latency, before compression.
     pub bytes: u64,
     /// Records of any kind kept, summaries of open connections and memory snapshots excluded.
     pub facts: u64,

@@ -1,12 +1,12 @@
-//! Routes of the network pillar: messages, connections, chunks and the conservation table.
+//! Routes of the network pillar: messages, connections and chunks; its accounts in `/v2/stats`.
 
+mod account;
 mod chunks;
 mod connections;
 mod detail;
 mod messages;
 mod params;
 mod scrape;
-mod stats;
 mod wire;
 
 use std::sync::Arc;
@@ -14,7 +14,10 @@ use std::sync::Arc;
 use axum::{Router, routing::get};
 use utoipa::OpenApi;
 
-pub(super) use self::scrape::scrape;
+pub(super) use self::{
+    account::{AccountStats, account},
+    scrape::scrape,
+};
 use super::{app::App, problem::Problem};
 
 /// All routes; each needs the layer [`super::app::authenticate`].
@@ -23,7 +26,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/v2/p2p", get(messages::messages))
         .route("/v2/p2p/stream", get(messages::stream_messages))
         .route("/v2/p2p/{id}", get(detail::message))
-        .route("/v2/stats", get(stats::stats))
         .route("/v3/connections", get(connections::connections))
         .route("/v3/chunks", get(chunks::chunks))
         .route("/v3/chunk/{key}", get(chunks::chunk))
@@ -38,7 +40,6 @@ pub(super) fn routes() -> Router<Arc<App>> {
         messages::messages,
         detail::message,
         messages::stream_messages,
-        stats::stats,
         messages::messages_v3,
         detail::message_v3,
         connections::connections,

@@ -10,7 +10,7 @@ pub(crate) fn scrape(registry: &mut Registry, nodes: &[NodeInfo]) {
     let of_nodes = |value: fn(&NodeInfo) -> u64| nodes.iter().map(move |node| (node.name.clone(), value(node)));
     let kept = of_nodes(|node| node.trace_ids.end - node.trace_ids.start);
     gauges_by_node(registry, "store_trace_events", "Events of tracepoints that are kept", None, kept);
-    let help = "Events of tracepoints that are kept, before compression";
+    let help = "Events of tracepoints and latency of functions that are kept, before compression";
     gauges_by_node(registry, "store_trace_size", help, Some(Unit::Bytes), of_nodes(|node| node.trace_bytes));
     let stored = of_nodes(|node| node.totals.trace_events);
     counters_by_node(registry, "trace_events_stored", "Events of tracepoints stored", None, stored);
