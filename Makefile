@@ -92,8 +92,8 @@ bench: build ## measure ratios to the physical limit and to other tools (docs/be
 	scripts/bench
 
 # SLACK is a factor on what is allowed. UPDATE_RATIOS=1 adds a run to the recorded ratios, UPDATE_RATIOS=new begins them anew.
-bench-quick: build ## check that short benchmarks are not slower than recorded (bench/quick.tsv), as ratios: at most 5 minutes
-	$(BUILT)/examples/ratio_gate bench/quick.tsv --slack=$${SLACK:-1.0} -- scripts/bench-quick
+bench-quick: build ## check that short benchmarks are not slower than recorded (bench/quick), as ratios: at most 5 minutes
+	$(BUILT)/examples/ratio_gate bench/quick --slack=$${SLACK:-1.0} -- scripts/bench-quick
 
 soak: build ## run the long tests: 2 GB over 16 connections, 50 kills, memory at 5,000 messages/s, memory trees for 10 minutes, PostgreSQL
 	scripts/setup-soak

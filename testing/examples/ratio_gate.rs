@@ -1,17 +1,20 @@
 //! Compares the ratios of benchmarks with committed ones.
 //!
-//! `ratio_gate FILE [--slack=1.25] -- COMMAND…`
+//! `ratio_gate DIRECTORY [--slack=1.25] -- COMMAND…`
 //!
-//! The command prints lines of ratios (`chainscope_testing::ratios`); with names of parts as further arguments, those of these parts
-//! only. A part that is worse than committed is measured again, and only what is worse each time fails. `UPDATE_RATIOS=1` adds the run to
-//! the file, `UPDATE_RATIOS=new` begins it anew; both need an idle machine.
+//! The directory has a file for each kind of machine (processor, number of cores, kernel). The command prints lines of ratios
+//! (`chainscope_testing::ratios`); with names of parts as further arguments, those of these parts only. A part that is worse than
+//! committed is measured again, and only what is worse each time fails. `UPDATE_RATIOS=1` adds the run to the file of this machine,
+//! `UPDATE_RATIOS=new` begins the file anew; both need an idle machine.
 //!
-//! Ratios of another machine are not the same, and those of a busy one scatter: there a ratio fails if it is twice as bad.
+//! Without a file of this machine the first one is compared with. Ratios of another machine are not the same, and those of a busy
+//! one scatter: there a ratio fails if it is twice as bad.
 #![expect(clippy::print_stdout, reason = "prints its results")]
 
 use std::{
     collections::BTreeSet,
     fs,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     thread,
     time::Duration,
@@ -41,7 +44,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool, String> {
     let mut arguments = std::env::args().skip(1);
-    let file = arguments.next().ok_or("the first argument is the file of committed ratios")?;
+    let directory = arguments.next().ok_or("the first argument is the directory of committed ratios")?;
+    let directory = Path::new(&directory);
     let (mut slack, mut command) = (1.0, Vec::new());
     while let Some(argument) = arguments.next() {
         match argument.split_once('=') {
@@ -54,28 +58,44 @@ fn run() -> Result<bool, String> {
         }
     }
     let machine = machine();
-    match std::env::var("UPDATE_RATIOS").as_deref() {
-        Ok("") | Err(_) => compare(&file, slack, &command, &machine),
-        Ok(update) => {
-            let run = measure(&command, &BTreeSet::new())?;
-            let mut committed = if update == "new" { Committed::default() } else { read(&file)? };
-            if !committed.references.is_empty() && committed.machine != machine {
-                return Err(format!("{file} is of another machine ({}): UPDATE_RATIOS=new", committed.machine));
-            }
-            committed.machine = machine;
-            committed.add(&run, |name| COSTS.iter().any(|part| name.starts_with(part)));
-            fs::write(&file, committed.to_string()).map_err(|error| format!("{file}: {error}"))?;
-            Ok(true)
-        }
+    let file = file_of(directory, &machine);
+    let update = std::env::var("UPDATE_RATIOS").unwrap_or_default();
+    if update.is_empty() {
+        let file = if file.exists() { file } else { first_file(directory)? };
+        return compare(&file, slack, &command, &machine);
     }
+    let run = measure(&command, &BTreeSet::new())?;
+    let is_new = update == "new" || !file.exists();
+    let mut committed = if is_new { Committed::default() } else { read(&file)? };
+    committed.machine = machine;
+    committed.add(&run, |name| COSTS.iter().any(|part| name.starts_with(part)));
+    fs::write(&file, committed.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(true)
 }
 
-fn read(file: &str) -> Result<Committed, String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    text.parse().map_err(|error| format!("{file}: {error}"))
+/// The file of a machine: its name in lower case, with hyphens for what is not alphanumeric.
+fn file_of(directory: &Path, machine: &str) -> PathBuf {
+    let lower = machine.to_lowercase();
+    let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    directory.join(format!("{}.tsv", words.join("-")))
 }
 
-fn compare(file: &str, slack: f64, command: &[String], machine: &str) -> Result<bool, String> {
+/// The first file by name.
+fn first_file(directory: &Path) -> Result<PathBuf, String> {
+    let fail = |error| format!("{}: {error}", directory.display());
+    let entries =
+        fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|e| fail(e.to_string()))?;
+    let paths = entries.into_iter().map(|entry| entry.path());
+    let files = paths.filter(|path| path.extension().is_some_and(|extension| extension == "tsv"));
+    files.min().ok_or_else(|| fail("no .tsv file".to_owned()))
+}
+
+fn read(file: &Path) -> Result<Committed, String> {
+    let fail = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    fs::read_to_string(file).map_err(|error| fail(&error))?.parse().map_err(|error| fail(&error))
+}
+
+fn compare(file: &Path, slack: f64, command: &[String], machine: &str) -> Result<bool, String> {
     let committed = read(file)?;
     let mut failed: BTreeSet<String> = BTreeSet::new();
     for attempt in 0..=REPEATS {
@@ -111,7 +131,7 @@ fn compare(file: &str, slack: f64, command: &[String], machine: &str) -> Result<
             break;
         }
     }
-    println!("Worse than {file}: {}", failed.into_iter().collect::<Vec<_>>().join(", "));
+    println!("Worse than {}: {}", file.display(), failed.into_iter().collect::<Vec<_>>().join(", "));
     println!("If it has to be: UPDATE_RATIOS=new make bench-quick, then UPDATE_RATIOS=1 make bench-quick a few times.");
     Ok(false)
 }

@@ -4,8 +4,8 @@
 //! their logarithms, so that one outlier changes nothing and 2 is as far from 1 as 1/2. A ratio has become worse if it is farther
 //! from the committed one than the scatter between runs and the scatter of this run explain ([`Reference::tolerance`]).
 //!
-//! The committed file has a line for each ratio, with tabs: name, `higher` or `lower` (what is better), logarithm of the ratio,
-//! standard deviation of it between runs, number of runs. Its first line names the machine.
+//! A file of committed ratios has a line for each, with tabs: name, `higher` or `lower` (what is better), logarithm of the ratio,
+//! standard deviation of it between runs, number of runs. Its first line names the machine, for each of which there is a file.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
