@@ -83,9 +83,11 @@ fn main() {
     }
 }
 
-/// Prints points of the time that a page takes. One database grows.
+/// Prints points of the time that a row and a page take. One database grows.
 fn print_growth(dir: &Path, most: u64) {
     for rows in (5..).map(|power| 10_u64.pow(power)).take_while(|rows| *rows <= most) {
+        let row = fill(dir, rows).expect("has fewer rows");
+        println!("growth\trows\ttime of storing a row, µs\t{rows}\t{}", row.as_secs_f64() * 1e6);
         for (name, page) in pages(dir, rows) {
             if ["newest", "kind", "rare kind", "peer", "time"].contains(&name) {
                 println!("growth\trows\tp99 of a page by {name}, ms\t{rows}\t{}", page.p99.as_secs_f64() * 1e3);
@@ -322,27 +324,41 @@ fn write_store(dir: &Path, records: &[Record], with_chunks: bool) -> Duration {
     started.elapsed()
 }
 
-/// p50 and p99 of a page for each filter, with the database in the page cache.
-fn pages(dir: &Path, count: u64) -> Vec<(&'static str, Page)> {
+/// Stores rows until there are as many; the time that each took, unless there were. The writer waits for compaction as the
+/// aggregator does.
+fn fill(dir: &Path, count: u64) -> Option<Duration> {
     let store = Store::open(dir, StoreOptions::default()).expect("opens");
     let mut rng = SmallRng::seed_from_u64(2);
     let started = Instant::now();
-    let mut mark = store.high_water_mark(NODE, "host", b"epoch");
+    let first = store.high_water_mark(NODE, "host", b"epoch");
+    let mut mark = first;
     while mark < count {
         let rows: Vec<Record> = (mark..count.min(mark + BATCH)).map(|id| message(id, &mut rng)).collect();
+        let pause = |interval| {
+            thread::sleep(interval);
+            false
+        };
+        store.wait_for_compaction(pause).expect("waits");
         mark = store.append(NODE, "host", b"epoch", mark, &rows).expect("appends");
         store.sync().expect("syncs");
     }
+    let elapsed = started.elapsed();
     println!(
-        "filled {count} rows in {:.1} s, {} segments, {:.0} bytes a row on disk, {:.0} MB resident",
-        started.elapsed().as_secs_f64(),
+        "filled to {count} rows in {:.1} s, {} segments, {:.0} bytes a row on disk, {:.0} MB resident",
+        elapsed.as_secs_f64(),
         store.nodes()[0].segments,
         store.disk_bytes(NODE) as f64 / count as f64,
         resident_megabytes(),
     );
     settle();
+    (mark > first).then(|| elapsed.div_f64((mark - first) as f64))
+}
+
+/// p50 and p99 of a page for each filter, with the database in the page cache.
+fn pages(dir: &Path, count: u64) -> Vec<(&'static str, Page)> {
+    fill(dir, count);
+    let mut rng = SmallRng::seed_from_u64(3);
     // Opened anew, so that all rows are in files, and nothing is in the cache.
-    drop(store);
     let store = Store::open(dir, StoreOptions::default()).expect("opens");
     settle();
     read_files(dir);

@@ -57,6 +57,13 @@ impl Rocks {
         self.db.set_options(&[("disable_auto_compactions", is_off)]).expect("a known option");
     }
 
+    /// Number of files of the level into which level 0 is compacted.
+    #[cfg(test)]
+    pub(crate) fn base_level_files(&self) -> u64 {
+        let level = usize::try_from(self.property(properties::BASE_LEVEL)).expect("a level");
+        self.property(properties::num_files_at_level(level))
+    }
+
     /// An integer property; 0 if this RocksDB does not have it.
     fn property(&self, name: impl CStrLike) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
@@ -98,12 +105,15 @@ fn database_options(options: &StoreOptions) -> Options {
     db.set_db_write_buffer_size(options.write_buffer_bytes);
     // The log is kept for what is not flushed yet; a memtable that is written rarely must not hold it back.
     db.set_max_total_wal_size(4 * options.write_buffer_bytes as u64);
-    db.set_level_compaction_dynamic_level_bytes(true);
     // Small files can be deleted whole when their segment is evicted. A compaction needs as much free disk as it
     // reads: `StoreOptions::min_free_bytes` is more than this makes of it.
     let file = (options.write_buffer_bytes as u64 / 2).clamp(64 << 10, 32 << 20);
     db.set_target_file_size_base(file);
-    db.set_max_bytes_for_level_base(8 * file);
+    // A file of level 0 has state and the open segments of all nodes. All of level 1 lies between these keys, and is read by each
+    // compaction of level 0: it is as large as what is read from level 0. With dynamic level sizes, level 0 is compacted before all
+    // other levels: while the writer is faster, level 1 grows without a bound, and with it the compactions.
+    db.set_level_compaction_dynamic_level_bytes(false);
+    db.set_max_bytes_for_level_base(2 * file);
     db.set_max_compaction_bytes(8 * file);
     // A write that waits here holds the lock that eviction needs, and on a full disk compactions wait for eviction. So
     // writers wait before they take the lock (`Store::wait_for_compaction`), never here.

@@ -24,6 +24,24 @@ fn put_file(store: &Store, counter: u64) {
     put(store, &[record, message(1, false, counter, counter)]);
 }
 
+/// Waits as the aggregator does before a write, with compaction only meanwhile; whether it waited.
+fn compact_while_waiting(rocks: &Rocks, store: &Store, mut check: impl FnMut()) -> bool {
+    let mut is_waiting = false;
+    let pause = |interval| {
+        if !std::mem::replace(&mut is_waiting, true) {
+            rocks.set_auto_compaction(true);
+        }
+        check();
+        thread::park_timeout(interval);
+        false
+    };
+    store.wait_for_compaction(pause).unwrap();
+    if is_waiting {
+        rocks.set_auto_compaction(false);
+    }
+    is_waiting
+}
+
 /// A store with small write buffers whose engine compacts nothing by itself.
 fn open_without_compaction(dir: &Path) -> (Arc<Rocks>, Store) {
     let options = StoreOptions { write_buffer_bytes: 192 << 10, ..options() };
@@ -37,29 +55,32 @@ fn open_without_compaction(dir: &Path) -> (Arc<Rocks>, Store) {
 fn a_writer_that_outruns_compaction_waits_and_readers_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let (rocks, store) = open_without_compaction(dir.path());
-    // Compaction runs only while the writer waits for it.
     let (mut greatest, mut waits) = (0, 0);
     for counter in 0..100 {
-        let mut is_waiting = false;
-        let pause = |interval| {
-            if !std::mem::replace(&mut is_waiting, true) {
-                rocks.set_auto_compaction(true);
-            }
-            assert_eq!(store.messages(NODE, &MessageQuery::default()).unwrap()[0].0, counter - 1);
-            thread::park_timeout(interval);
-            false
-        };
-        store.wait_for_compaction(pause).unwrap();
-        if is_waiting {
-            rocks.set_auto_compaction(false);
-            waits += 1;
-        }
+        let newest = || store.messages(NODE, &MessageQuery::default()).unwrap()[0].0;
+        let has_waited = compact_while_waiting(&rocks, &store, || assert_eq!(newest(), counter - 1));
+        waits += u64::from(has_waited);
         put_file(&store, counter);
         greatest = greatest.max(store.disk().unwrap().level0_files);
     }
     // What is in the write buffers is flushed beyond it.
     assert!(greatest <= MAX_LEVEL0_FILES + 3, "{greatest} files");
     assert!(waits > 1);
+    assert_sound(&store);
+}
+
+#[test]
+fn a_compaction_does_not_become_larger_the_longer_the_writer_outruns_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rocks, store) = open_without_compaction(dir.path());
+    let mut greatest = 0;
+    for counter in 0..800 {
+        compact_while_waiting(&rocks, &store, || ());
+        put_file(&store, counter);
+        greatest = greatest.max(rocks.base_level_files());
+    }
+    // It takes those of level 0 before it is compacted in turn.
+    assert!(greatest <= 2 * MAX_LEVEL0_FILES, "{greatest} files");
     assert_sound(&store);
 }
 
