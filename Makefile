@@ -82,6 +82,8 @@ lint: setup ## check format, clippy, features, licences and sources of the depen
 	$(DEVELOPMENT) clippy --workspace --all-targets -- -D warnings
 	@# The scenarios on a cluster have `test = false`, so --all-targets leaves them out.
 	$(DEVELOPMENT) clippy --workspace --test 'cluster*' --test 'long_cluster*' -- -D warnings
+	@# The fuzz targets are a workspace of their own: its lock file follows the dependencies of the crates.
+	$(CARGO) tree --locked --manifest-path fuzz/Cargo.toml >/dev/null
 	scripts/shared-units
 	scripts/tool cargo-deny 0.20.2
 	PATH="$$(scripts/tool --bin):$$PATH" cargo deny --offline check bans licenses sources
