@@ -110,7 +110,7 @@ fn database_options(options: &StoreOptions) -> Options {
     let file = (options.write_buffer_bytes as u64 / 2).clamp(64 << 10, 32 << 20);
     db.set_target_file_size_base(file);
     // A file of level 0 has state and the open segments of all nodes. All of level 1 lies between these keys, and is read by each
-    // compaction of level 0: it is as large as what is read from level 0. With dynamic level sizes, level 0 is compacted before all
+    // compaction of level 0: it is about as large as what is read from level 0. With dynamic level sizes, level 0 is compacted before all
     // other levels: while the writer is faster, level 1 grows without a bound, and with it the compactions.
     db.set_level_compaction_dynamic_level_bytes(false);
     db.set_max_bytes_for_level_base(2 * file);
