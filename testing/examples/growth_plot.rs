@@ -14,12 +14,13 @@ use plotters::{coord::combinators::IntoLogRange as _, prelude::*};
 const SIZE: (u32, u32) = (720, 420);
 /// Readable on light and dark pages.
 const FOREGROUND: RGBColor = RGBColor(0x80, 0x80, 0x80);
-const SERIES: [RGBColor; 5] = [
+const SERIES: [RGBColor; 6] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xd6, 0x60, 0x00),
     RGBColor(0x2c, 0x96, 0x4c),
     RGBColor(0xa0, 0x40, 0xa0),
     RGBColor(0xc0, 0x30, 0x30),
+    RGBColor(0x20, 0xa0, 0xb0),
 ];
 
 /// Points of a series, in the order in which they were measured.
