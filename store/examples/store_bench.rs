@@ -328,8 +328,8 @@ fn write_store(dir: &Path, records: &[Record], with_chunks: bool) -> Duration {
     started.elapsed()
 }
 
-/// Stores rows until there are as many; the time that each took, unless there were. The writer waits for compaction as the
-/// aggregator does.
+/// Stores rows until the database has `count`, waiting for compaction as the aggregator does. Returns the time per stored row; none if
+/// the database had them.
 fn fill(dir: &Path, count: u64) -> Option<Duration> {
     let store = Store::open(dir, StoreOptions::default()).expect("opens");
     let mut rng = SmallRng::seed_from_u64(2);
@@ -358,7 +358,7 @@ fn fill(dir: &Path, count: u64) -> Option<Duration> {
     (mark > first).then(|| elapsed.div_f64((mark - first) as f64))
 }
 
-/// p50 and p99 of a page of so many rows for each filter, with the database in the page cache.
+/// p50 and p99 of a 100-row page for each filter, of a database of `count` rows that is in the page cache.
 fn pages(dir: &Path, count: u64) -> Vec<(&'static str, Page)> {
     let mut rng = SmallRng::seed_from_u64(3);
     // Opened anew, so that all rows are in files, and nothing is in the cache.
