@@ -6,6 +6,8 @@ use anyhow::Context as _;
 use bytesize::ByteSize;
 use chainscope_agent::{Agent, ClusterConfig, Config, Error, Monitor, Remote, Unsupported, Watch};
 use clap::Parser;
+// Only linked: it overrides `malloc`, and returns what was freed to the kernel.
+use tikv_jemalloc_sys as _;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},

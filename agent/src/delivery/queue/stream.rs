@@ -13,6 +13,8 @@ use crate::delivery::{
 
 /// Memory of a queued record beyond its encoded bytes, about.
 const RECORD_OVERHEAD: usize = 160;
+/// Records that an empty queue keeps memory for.
+const MIN_CAPACITY: usize = 64;
 /// Maximum memory of a queued `Loss`.
 const MAX_LOSS_BYTES: usize = RECORD_OVERHEAD + 128;
 
@@ -213,8 +215,9 @@ impl QueuedStream {
         self.removed += count as u64;
         self.sent = self.sent.saturating_sub(count);
         self.state_end = self.state_end.saturating_sub(count);
-        if self.queue.is_empty() {
-            self.queue.shrink_to(1024);
+        // What a backlog took is returned. Growth doubles the capacity, so that a queue of a steady length is not moved each time.
+        if self.queue.len() < self.queue.capacity() / 4 {
+            self.queue.shrink_to((2 * self.queue.len()).max(MIN_CAPACITY));
         }
     }
 
@@ -251,5 +254,36 @@ impl QueuedStream {
             let encoded = loss.encoded_len();
             self.append(loss, encoded);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chainscope_proto::v1::TargetEvent;
+
+    use super::*;
+
+    const QUOTA: usize = 64 << 20;
+
+    #[test]
+    fn the_memory_of_a_backlog_is_returned_as_it_is_acknowledged() {
+        let mut stream = QueuedStream::new(Some(0));
+        for _ in 0..100_000 {
+            let event = Record { kind: Some(Kind::TargetEvent(TargetEvent::default())), ..Record::default() };
+            assert!(stream.push(event, QUOTA));
+        }
+        let mut next = 0;
+        let mut moves = 0;
+        let mut capacity = stream.queue.capacity();
+        while let Some((first, records)) = stream.take(QUOTA, 10_000) {
+            next = first + records.len() as u64;
+            stream.acknowledge(next, QUOTA).unwrap();
+            let (length, now) = (stream.queue.len(), stream.queue.capacity());
+            assert!(now <= (4 * length + 3).max(MIN_CAPACITY), "{now} for {length}");
+            moves += usize::from(now != capacity);
+            capacity = now;
+        }
+        assert_eq!(next, 100_000);
+        assert!(moves <= 12, "{moves} times moved");
     }
 }
