@@ -73,7 +73,9 @@ fn main() {
     let options = TreeOptions { reverse: true, threshold: 256, kinds: Kinds::RESIDENT, measure: Measure::Now };
     let flame = FlameGraphOptions { title: "bench", is_compared: false };
     show("flame graph, threshold 256", || drop(black_box(flame_graph(&tree(&one, &options), &flame))));
-    show("pprof, everything", || drop(black_box(pprof(&one, Kinds::RESIDENT, 0))));
+    show("pprof, everything", || {
+        pprof(&one, Kinds::RESIDENT, 0, &mut black_box(Vec::new())).expect("written to memory")
+    });
     show("snapshot", || drop(black_box(encode(&data, "9732", 1))));
     let kept: usize = encode(&data, "9732", 1).iter().map(MemoryState::encoded_len).sum();
     println!("  {} KiB before compression", kept >> 10);

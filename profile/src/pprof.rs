@@ -4,18 +4,23 @@
 //! are lines of one location, innermost first. Sample types: `inuse_space` (the sum of the requested kinds), then each
 //! kind.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+};
 
 use prost::Message;
 
 use crate::{Kind, Kinds, Label, Stacks};
 
+/// Encoded bytes that are written at a time, roughly.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// All fields but the samples, which are written one by one.
 #[derive(Clone, PartialEq, Message)]
 struct File {
     #[prost(message, repeated, tag = "1")]
     sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    sample: Vec<Sample>,
     #[prost(message, repeated, tag = "3")]
     mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
@@ -32,6 +37,13 @@ struct File {
     period: i64,
     #[prost(int64, tag = "14")]
     default_sample_type: i64,
+}
+
+/// A file of one sample. Concatenated messages are one message with the repeated fields of all (protobuf encoding).
+#[derive(Clone, PartialEq, Message)]
+struct FileOfSample {
+    #[prost(message, required, tag = "2")]
+    sample: Sample,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -96,13 +108,15 @@ struct Function {
     filename: i64,
 }
 
-/// Encodes all stacks as an uncompressed `profile.proto`; `time_ns` is the time of the profile, in nanoseconds since
+/// Writes all stacks as an uncompressed `profile.proto`; `time_ns` is the time of the profile, in nanoseconds since
 /// 1970. A comparison is encoded as differences, which may be negative.
-#[must_use]
-pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64) -> Vec<u8> {
-    let mut write = Writer::new(stacks, time_ns);
+///
+/// # Errors
+/// Those of `out`.
+pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64, out: &mut impl Write) -> io::Result<()> {
+    let mut write = Writer::new(stacks, kinds, time_ns, out);
     for (node, now, then) in stacks.samples() {
-        write.sample(kinds, difference(&now, &then), |write| write.locations(node));
+        write.sample(difference(&now, &then), |write| write.stack(node))?;
     }
     let (now, then) = stacks.non_stack();
     for (label, now, then) in [
@@ -110,35 +124,53 @@ pub fn pprof(stacks: &Stacks, kinds: Kinds, time_ns: i64) -> Vec<u8> {
         (Label::Unattributed, now.unattributed.map(|kib| kib.max(0)), then.unattributed.map(|kib| kib.max(0))),
     ] {
         let name = label.pseudo().unwrap_or_default();
-        write.sample(kinds, difference(&now, &then), |write| vec![write.pseudo(name)]);
+        write.sample(difference(&now, &then), |write| write.pseudo(name))?;
     }
-    write.file.encode_to_vec()
+    write.finish()
 }
 
 fn difference(now: &[i64; 3], then: &[i64; 3]) -> [i64; 3] {
     std::array::from_fn(|kind| now[kind].saturating_sub(then[kind]))
 }
 
-/// A `profile.proto` under construction.
-struct Writer<'a> {
+/// A `profile.proto` that is being written.
+struct Writer<'a, W> {
     stacks: &'a Stacks,
+    kinds: Kinds,
+    /// Everything that follows the samples.
     file: File,
+    /// The sample that is being written.
+    next: FileOfSample,
+    /// What is encoded, but not written yet.
+    buffer: Vec<u8>,
+    out: &'a mut W,
     strings: HashMap<String, i64>,
     mappings: HashMap<&'a str, u64>,
     functions: HashMap<(i64, i64), u64>,
-    /// Location by its innermost frame: the functions inlined at an address are always the same.
-    locations: HashMap<u32, u64>,
+    /// Location of each frame that is the innermost one at its address, 0 if it has none yet: the functions inlined at an
+    /// address are always the same.
+    locations: Vec<u64>,
+    /// Whether each frame is inlined into the next one.
+    is_inlined: Vec<bool>,
+    /// Frames of the stack that is being written, innermost first.
+    frames: Vec<u32>,
 }
 
-impl<'a> Writer<'a> {
-    fn new(stacks: &'a Stacks, time_ns: i64) -> Self {
+impl<'a, W: Write> Writer<'a, W> {
+    fn new(stacks: &'a Stacks, kinds: Kinds, time_ns: i64, out: &'a mut W) -> Self {
         let mut write = Self {
             stacks,
+            kinds,
             file: File::default(),
+            next: FileOfSample::default(),
+            buffer: Vec::with_capacity(2 * WRITE_BYTES),
+            out,
             strings: HashMap::new(),
             mappings: HashMap::new(),
             functions: HashMap::new(),
-            locations: HashMap::new(),
+            locations: vec![0; stacks.frames.len()],
+            is_inlined: stacks.frames.iter().map(|frame| frame.inlined).collect(),
+            frames: Vec::new(),
         };
         write.string("");
         let bytes = write.string("bytes");
@@ -149,6 +181,12 @@ impl<'a> Writer<'a> {
         write.file.period = i64::from(stacks.page_bytes);
         write.file.time_nanos = time_ns;
         write
+    }
+
+    /// Writes what follows the samples.
+    fn finish(self) -> io::Result<()> {
+        self.out.write_all(&self.buffer)?;
+        self.out.write_all(&self.file.encode_to_vec())
     }
 
     /// Id of a string.
@@ -162,41 +200,49 @@ impl<'a> Writer<'a> {
         id
     }
 
-    /// Adds a sample unless it is zero.
-    fn sample(&mut self, kinds: Kinds, kib: [i64; 3], locations: impl FnOnce(&mut Self) -> Vec<u64>) {
+    /// Writes a sample unless it is zero. `stack` adds its locations, innermost first.
+    fn sample(&mut self, kib: [i64; 3], stack: impl FnOnce(&mut Self)) -> io::Result<()> {
         if kib == [0; 3] {
-            return;
+            return Ok(());
         }
+        self.next.clear();
+        stack(self);
         let bytes = kib.map(|kib| kib.saturating_mul(1024));
-        let mut value = vec![kinds.sum(&bytes).0];
+        let Sample { value, .. } = &mut self.next.sample;
+        value.push(self.kinds.sum(&bytes).0);
         value.extend(bytes);
-        let location_id = locations(self);
-        self.file.sample.push(Sample { location_id, value });
+        self.next.encode(&mut self.buffer)?;
+        if self.buffer.len() >= WRITE_BYTES {
+            self.out.write_all(&self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
     }
 
-    /// Locations of the stack that ends at a node, innermost first.
-    fn locations(&mut self, node: u32) -> Vec<u64> {
-        let frames: Vec<u32> = self.stacks.stack(node).collect();
+    /// Adds the locations of the stack that ends at a node.
+    fn stack(&mut self, node: u32) {
+        let mut frames = std::mem::take(&mut self.frames);
+        frames.clear();
+        frames.extend(self.stacks.stack(node));
         let mut rest = frames.as_slice();
-        let mut locations = Vec::new();
         while let Some(innermost) = rest.first() {
             // The inlined functions at this address, and the function that they are inlined into.
-            let inlined = rest.iter().take_while(|frame| self.stacks.frames[**frame as usize].inlined).count();
+            let inlined = rest.iter().take_while(|frame| self.is_inlined[**frame as usize]).count();
             let (here, outer) = rest.split_at((inlined + 1).min(rest.len()));
-            let id = match self.locations.get(innermost) {
-                Some(id) => *id,
-                None => self.location(*innermost, here),
+            let id = match self.locations[*innermost as usize] {
+                0 => self.location(*innermost, here),
+                id => id,
             };
-            locations.push(id);
+            self.next.sample.location_id.push(id);
             rest = outer;
         }
-        locations
+        self.frames = frames;
     }
 
     /// Adds a location; `frames` are its lines.
     fn location(&mut self, innermost: u32, frames: &[u32]) -> u64 {
         let stacks = self.stacks;
-        let Some(frame) = stacks.frames.get(innermost as usize) else { return 0 };
+        let frame = &stacks.frames[innermost as usize];
         let mapping_id = self.mapping(&frame.executable, frame.offset);
         let line = frames.iter().filter_map(|frame| stacks.frames.get(*frame as usize)).map(|frame| {
             let name = match &frame.function {
@@ -209,16 +255,16 @@ impl<'a> Writer<'a> {
         let line = line.collect();
         let id = self.file.location.len() as u64 + 1;
         self.file.location.push(Location { id, mapping_id, address: frame.offset, line });
-        self.locations.insert(innermost, id);
+        self.locations[innermost as usize] = id;
         id
     }
 
     /// Adds a location without an address.
-    fn pseudo(&mut self, name: &str) -> u64 {
+    fn pseudo(&mut self, name: &str) {
         let line = vec![Line { function_id: self.function(name, "") }];
         let id = self.file.location.len() as u64 + 1;
         self.file.location.push(Location { id, mapping_id: 0, address: 0, line });
-        id
+        self.next.sample.location_id.push(id);
     }
 
     /// Id of the mapping of a file; 0 for none.

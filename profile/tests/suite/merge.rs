@@ -13,7 +13,9 @@ use crate::common::{PagesByStack, data, merge, stack};
 
 /// Samples of a merged profile, by its pprof export.
 fn holds(data: &ProfileData) -> Vec<(Vec<String>, Vec<i64>)> {
-    let pprof = chainscope_profile::pprof(&Stacks::now(&[data.clone().into()]), chainscope_profile::Kinds::ALL, 0);
+    let mut pprof = Vec::new();
+    let stacks = Stacks::now(&[data.clone().into()]);
+    chainscope_profile::pprof(&stacks, chainscope_profile::Kinds::ALL, 0, &mut pprof).unwrap();
     samples(&pprof)
 }
 

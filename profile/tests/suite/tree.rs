@@ -166,7 +166,9 @@ fn the_depth_of_stacks_is_unlimited() {
                 > depth as usize
         );
     }
-    assert!(chainscope_profile::pprof(&stacks, Kinds::ALL, 0).len() > depth as usize);
+    let mut pprof = Vec::new();
+    chainscope_profile::pprof(&stacks, Kinds::ALL, 0, &mut pprof).unwrap();
+    assert!(pprof.len() > depth as usize);
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! `/v1/pprof`: all stacks as a profile of pprof.
 
-use std::io::Write as _;
-
 use axum::{
     body::Body,
     http::{HeaderValue, header},
@@ -37,9 +35,8 @@ pub(crate) async fn pprof(
     node: AuthorizedNode<ReadMemory>,
 ) -> Result<Response, Problem> {
     let zipped = parameters.make(known, &node, |parameters, found, _| {
-        let profile = chainscope_profile::pprof(&found.stacks, parameters.kinds(), found.time_ns);
-        let mut zip = GzEncoder::new(Vec::with_capacity(profile.len() / 4), Compression::fast());
-        zip.write_all(&profile)
+        let mut zip = GzEncoder::new(Vec::new(), Compression::fast());
+        chainscope_profile::pprof(&found.stacks, parameters.kinds(), found.time_ns, &mut zip)
             .and_then(|()| zip.finish())
             .map_err(|error| Problem::new(Code::InternalError, error.to_string()))
     });
