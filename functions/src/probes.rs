@@ -10,7 +10,7 @@ use object::ReadRef;
 use crate::{
     elf::Segment,
     error::ProbeError,
-    table::{Function, Part},
+    function::{Function, Part},
 };
 
 /// Maximum size of a function that is decoded, in bytes.

@@ -3,10 +3,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use chainscope_ebpf::latency::{Exit, Scope, Span};
-use chainscope_functions::{Cost, Emulated, Note, Pattern, Probes};
+use chainscope_functions::{Cost, Emulated, Function, Note, Pattern, Probes};
 use chainscope_latency::{Function as Timed, Location};
 
-use super::{PlannedFunction, SpanRequest, search::Probed};
+use super::{PlannedFunction, SpanRequest};
+
+/// A function and the probes of its copies.
+pub(super) type Probed = (Function, Vec<Probes>);
 
 /// Cost of a probe whose instruction is emulated, and of one that is executed in a single step.
 pub(super) const EMULATED: Duration = Duration::from_nanos(700);

@@ -2,15 +2,12 @@
 
 use std::fs::File;
 
-use chainscope_functions::{Function, Pattern, ProbeError, Probes, ReadCache};
+use chainscope_functions::{Pattern, ProbeError, ReadCache};
 
 use super::{
     PlannedFunction, Program, RecordError, Skipped, SpanRequest,
-    describe::{between, call},
+    describe::{Probed, between, call},
 };
-
-/// A function and the probes of its copies.
-pub(super) type Probed = (Function, Vec<Probes>);
 
 /// Finds functions of a program.
 pub(super) struct Search<'a> {

@@ -1,6 +1,6 @@
-//! Chooses what to attach to: tracepoints by name. `follow` has the files.
+//! Chooses what to attach to: tracepoints by name. `follow` finds the files.
 
-use std::{fmt, io, path::PathBuf, sync::Arc};
+use std::{fmt, fs::File, io, path::PathBuf, sync::Arc};
 
 use chainscope_ebpf::{
     Error as ProbeError,
@@ -8,11 +8,10 @@ use chainscope_ebpf::{
 };
 use chainscope_hygiene::{Escaped, EscapedTruncated, escaped_path};
 use chainscope_trace::{Attachment, Pattern};
-use chainscope_usdt::{Argument, Contract, Location, best_match};
+use chainscope_usdt::{Argument, Contract, Image, Location, best_match};
 use parking_lot::Mutex;
 
 use super::{
-    follow::Mapped,
     process::{self, ProcessError},
     values::fetch_of,
 };
@@ -121,6 +120,18 @@ pub(super) struct Attached {
     pub(super) attachment: Arc<Attachment>,
     /// What the note says of the arguments.
     pub(super) arguments: Vec<Argument>,
+}
+
+/// A file to attach to.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    pub(super) image: Image,
+    /// The process that has it mapped, if not all are observed.
+    pub(super) pid: Option<u32>,
+    /// What is added to an address of the image to get the address in that process.
+    pub(super) bias: Option<u64>,
 }
 
 /// What is to be attached.

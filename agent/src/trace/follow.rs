@@ -2,8 +2,7 @@
 //! that start in a container, a file that takes the place of the observed one.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
 };
@@ -16,22 +15,10 @@ use rustix::{
 };
 
 use super::{
-    attach::{AttachError, Observed},
+    attach::{AttachError, Mapped, Observed},
     process::{KnownImages, ProcessError, containers_named, new_images_of, processes_of},
 };
 use crate::targets::ContainerId;
-
-/// A file to attach to.
-#[derive(Debug)]
-pub(super) struct Mapped {
-    pub(super) path: PathBuf,
-    pub(super) file: File,
-    pub(super) image: Image,
-    /// The process that has it mapped, if not all are observed.
-    pub(super) pid: Option<u32>,
-    /// What is added to an address of the image to get the address in that process.
-    pub(super) bias: Option<u64>,
-}
 
 /// What is observed, as it is at the moment.
 #[derive(Debug)]

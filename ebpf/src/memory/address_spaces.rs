@@ -6,10 +6,24 @@ use std::sync::atomic::Ordering;
 use aya::maps::{Array, ArrayOfMaps, MapData, MapError};
 
 use super::abi::{AddressSpace, INNER_FLAGS, MAX_ADDRESS_SPACES, MAX_TABLES, RawMapping, UNMAPPED_CONFIRMED};
-use super::modules::UnwindMapping;
+use super::reading::ModuleId;
 use crate::mmap_array::MmapArray;
 
 type MappingTable = Array<MapData, RawMapping>;
+
+/// An executable mapping of a process, with the unwind table of its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnwindMapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) offset: u64,
+    pub(crate) module: Option<ModuleId>,
+    /// Address in the process minus address in the rows.
+    pub(crate) bias: u64,
+    /// Index in `rule_tables`.
+    pub(crate) slot: u32,
+    pub(crate) rows: u32,
+}
 
 /// A root of the kernel's call tree, and the node below it for frames that get none.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::abi::{EXACT, Edge, MIN_ADDRESS, RawNode, TREE_FULL, UNUSED_NODE};
-use super::modules::UnwindMapping;
+use super::address_spaces::UnwindMapping;
 use super::reading::{Count, Frame, Kind, Node, NodeId, Scope, StackEnd, TargetId};
 use crate::mmap_array::MmapArray;
 

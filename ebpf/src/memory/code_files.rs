@@ -6,15 +6,15 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use chainscope_unwind::{Limits, Table};
 use object::read::ReadCache;
 
-use super::foreign::{ForeignCalls, Started};
+use super::address_spaces::UnwindMapping;
+use super::foreign::{ForeignCalls, Started, lock};
 use super::mapped_file::open;
-use super::modules::UnwindMapping;
 use super::proc_maps::{CodeMapping, code_of};
 use super::reading::ModuleId;
 
@@ -188,9 +188,4 @@ fn read_file(
     }
     let table = Table::read(&ReadCache::new(file), &Limits::default()).map_err(|error| error.to_string());
     CodeFile::New(identity, table)
-}
-
-/// Locks a mutex, although another thread may have panicked.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

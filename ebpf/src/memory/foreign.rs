@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-
-use super::code_files::lock;
 
 /// A call whose result is passed on by itself.
 pub type ForeignCall = Box<dyn FnOnce() + Send>;
@@ -168,6 +166,11 @@ impl Drop for Returned {
             }
         }
     }
+}
+
+/// Locks a mutex, although another thread may have panicked.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use aya::maps::{Array, ArrayOfMaps, MapData};
 use chainscope_unwind::{ElfSegments, Limits, Row, Table};
 
 use super::abi::{INNER_FLAGS, MAX_TABLES, RulePair};
-use super::code_files::{CodeFile, FileIdentity, KnownFiles, ReadMapping, lock};
+use super::address_spaces::UnwindMapping;
+use super::code_files::{CodeFile, FileIdentity, KnownFiles, ReadMapping};
+use super::foreign::lock;
 use super::proc_maps::CodeMapping;
 use super::reading::{Module, ModuleId};
 use crate::mmap_array::MmapArray;
@@ -38,20 +40,6 @@ struct KnownModule {
     module: Module,
     segments: ElfSegments,
     table: Option<LoadedTable>,
-}
-
-/// An executable mapping of a process, with the unwind table of its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnwindMapping {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) offset: u64,
-    pub(crate) module: Option<ModuleId>,
-    /// Address in the process minus address in the rows.
-    pub(crate) bias: u64,
-    /// Index in `rule_tables`.
-    pub(crate) slot: u32,
-    pub(crate) rows: u32,
 }
 
 /// All modules.

@@ -20,12 +20,12 @@ use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, Queue};
 use super::abi::{
     Counters, Edge, FOLIO_BATCH, Globals, MAX_ADDRESS_SPACES, PREEXISTING_BATCH, PreexistingPage, TREE_FULL, Target,
 };
-use super::address_spaces::{AddressSpaces, Root};
+use super::address_spaces::{AddressSpaces, Root, UnwindMapping};
 use super::call_tree::CallTree;
 use super::code_files::CodeReading;
 use super::foreign::ForeignCalls;
 use super::mmap_events::MmapEvents;
-use super::modules::{Modules, UnwindMapping};
+use super::modules::Modules;
 use super::preexisting::PreexistingPages;
 use super::process;
 use super::programs::{self, NOTICE_RING_BYTES};

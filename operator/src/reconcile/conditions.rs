@@ -8,15 +8,12 @@ use k8s_openapi::{
 use super::{
     input::{Key, NodeInput, NodeKind},
     plan::{IdentityPlan, Plan},
-    reason::{Condition, ConditionStatus, Reason},
+    reason::{Condition, ConditionStatus, Reason, sanitize},
 };
+use crate::crd::TezosNodeSpec;
 
 /// The condition of the identity, which only a `TezosNode` has.
 const IDENTITY_RESOLVED: &str = "IdentityResolved";
-/// Maximum length of a text that an agent reported, in characters.
-const MAX_TEXT_CHARS: usize = 512;
-
-use crate::crd::TezosNodeSpec;
 
 /// The conditions of one pod.
 pub(super) struct PodConditions {
@@ -177,9 +174,4 @@ fn to_api(
 /// The time in whole seconds, the precision of the API server.
 pub(super) fn time(ns: i64) -> Option<Time> {
     Timestamp::from_second(ns.div_euclid(1_000_000_000)).ok().map(Time)
-}
-
-/// Text of an agent: limits its length and removes characters that are not printable.
-pub(super) fn sanitize(text: &str) -> String {
-    text.chars().filter(|&character| chainscope_hygiene::is_printable(character)).take(MAX_TEXT_CHARS).collect()
 }

@@ -136,7 +136,7 @@ impl PodPlan {
         };
         let (observed, error) = match spec {
             NodeSpec::Tezos(spec) => tezos(common, spec, found, pod, node_plan),
-            NodeSpec::Trace(spec) => (trace::observed(common, spec, node_plan), None),
+            NodeSpec::Trace(spec) => (trace::observed(common, spec, node_plan.fault.is_none()), None),
         };
         Self { uid: pod.uid.clone(), host: pod.host.clone(), observed: Some(Arc::new(observed)), error }
     }

@@ -1,4 +1,7 @@
-//! Reasons and statuses of conditions.
+//! Reasons, statuses and messages of conditions.
+
+/// Maximum length of a text that an agent reported, in characters.
+const MAX_TEXT_CHARS: usize = 512;
 
 /// Reasons of conditions and Events, by descending precedence: of several that apply, `Ready` reports the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,4 +138,9 @@ impl Condition {
     pub(super) fn available() -> Self {
         Self::new(ConditionStatus::True, Reason::Available, "")
     }
+}
+
+/// Text of an agent: limits its length and removes characters that are not printable.
+pub(super) fn sanitize(text: &str) -> String {
+    text.chars().filter(|&character| chainscope_hygiene::is_printable(character)).take(MAX_TEXT_CHARS).collect()
 }

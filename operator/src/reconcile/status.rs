@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use chainscope_proto::v1::{PodReport, PodState as ReportedState};
 
 use super::{
-    conditions::{ConditionSummary, PodConditions, sanitize},
+    conditions::{ConditionSummary, PodConditions},
     drops::PodDrops,
     hosts::{AgentState, HostView, Hosts},
     input::{NodeInput, NodeKind},
     plan::{IdentityPlan, Plan, PodPlan},
-    reason::{Condition, ConditionStatus, Reason},
+    reason::{Condition, ConditionStatus, Reason, sanitize},
     restarts::Restarts,
     trace,
 };

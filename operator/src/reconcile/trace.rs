@@ -7,20 +7,15 @@ use chainscope_proto::v1::{
 use chainscope_spec::{Latency, Retention, TimedFunction};
 
 use super::{
-    conditions::sanitize,
     input::Key,
-    plan::Plan,
-    reason::{Condition, ConditionStatus, Reason},
+    reason::{Condition, ConditionStatus, Reason, sanitize},
 };
 use crate::crd::{NodeTraceSpec, PodState};
 
-/// What is observed of a pod of a `NodeTrace` alone.
-pub(super) fn observed(common: ObservedPod, spec: &NodeTraceSpec, plan: &Plan) -> ObservedPod {
-    let options = TraceOptions {
-        node: common.node.clone(),
-        node_generation: common.node_generation,
-        ..options(spec, plan.fault.is_none())
-    };
+/// What is observed of a pod of a `NodeTrace` alone; nothing if the specification is not valid.
+pub(super) fn observed(common: ObservedPod, spec: &NodeTraceSpec, is_valid: bool) -> ObservedPod {
+    let options =
+        TraceOptions { node: common.node.clone(), node_generation: common.node_generation, ..options(spec, is_valid) };
     ObservedPod { network: Some(NetworkOptions { enabled: false, plain_only: false }), trace: Some(options), ..common }
 }
 

@@ -15,13 +15,15 @@ mod clients;
 mod delta;
 mod metrics;
 mod reports;
+mod review;
 mod service;
 mod subscription;
 mod tokens;
 mod validate;
 
-pub use auth::{AUDIENCE, Review, ReviewError, ReviewToken, ServiceAccounts, TokenReviewer};
+pub use auth::ServiceAccounts;
 pub use metrics::Metrics;
+pub use review::{AUDIENCE, Review, ReviewError, ReviewToken, TokenReviewer};
 pub use service::{Config, Service, VERSIONS};
 
 #[cfg(test)]

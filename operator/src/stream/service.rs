@@ -20,10 +20,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use super::{
-    auth::{Authenticator, ReviewToken, ServiceAccounts},
+    auth::{Authenticator, ServiceAccounts},
     clients::{CatalogSubscriber, HostSubscriber},
     metrics::Metrics,
     reports::AgentRegistry,
+    review::ReviewToken,
     subscription::{Lifetime, not_serving, run},
 };
 use crate::desired::{Desired, Reports};

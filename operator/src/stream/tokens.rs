@@ -24,8 +24,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
-    auth::{Review, ReviewError, ReviewToken},
     metrics::Metrics,
+    review::{Review, ReviewError, ReviewToken},
 };
 
 /// Lifetime of a cached acceptance.

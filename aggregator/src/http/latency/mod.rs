@@ -1,6 +1,7 @@
 //! Routes of the latency of functions: runs, and what follows from them.
 
 mod params;
+mod reports;
 mod runs;
 mod scrape;
 mod transactions;
@@ -80,7 +81,7 @@ async fn latency_report(
     node: AuthorizedNode<ReadTrace>,
 ) -> Result<Response, Problem> {
     let query = parameters.query();
-    let report = node.read_long(move |store, node, budget| runs::report(store, node, &query, &budget)).await??;
+    let report = node.read_long(move |store, node, budget| reports::report(store, node, &query, &budget)).await??;
     Ok(response::json_of(&report))
 }
 
@@ -120,7 +121,7 @@ async fn latency_comparison_report(
     node: AuthorizedNode<ReadTrace>,
 ) -> Result<Response, Problem> {
     let query = parameters.query()?;
-    let read = move |store: &Store, node: &str, budget| runs::comparison_report(store, node, &query, &budget);
+    let read = move |store: &Store, node: &str, budget| reports::comparison_report(store, node, &query, &budget);
     let report = node.read_long(read).await??;
     Ok(response::json_of(&report))
 }

@@ -7,20 +7,19 @@ use chainscope_store::TransactionQuery;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use utoipa::IntoParams;
 
-use super::{
-    super::{
-        list::DEFAULT_LIMIT,
-        params::{boolean, list, number, order, shown},
-        problem::Problem,
-        time::range,
-    },
-    transactions::{MAX_SLOWEST, Transactions},
+use super::super::{
+    list::DEFAULT_LIMIT,
+    params::{boolean, list, number, order, shown},
+    problem::Problem,
+    time::range,
 };
 
 /// Least change that matters, in percent.
 const MARGIN_PERCENT: f64 = 5.0;
 /// Greatest margin, in percent.
 const MAX_MARGIN_PERCENT: f64 = 1000.0;
+/// Most rows of a list by duration, which is read at once.
+const MAX_SLOWEST: u64 = 1000;
 
 /// From the first, included, to the second, excluded, nanoseconds since 1970.
 pub(super) type Period = (Option<i64>, Option<i64>);
@@ -184,6 +183,14 @@ pub(super) struct TransactionParameters {
     /// Those that ended at this time or earlier; units as for `from`.
     #[serde(deserialize_with = "number")]
     to: Option<u64>,
+}
+
+/// Which transactions.
+#[derive(Clone, Debug)]
+pub(super) struct Transactions {
+    pub(super) query: TransactionQuery,
+    /// Beginning of the id, in hexadecimal, upper case.
+    pub(super) id_prefix: Option<String>,
 }
 
 impl TransactionParameters {

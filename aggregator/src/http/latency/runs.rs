@@ -6,20 +6,13 @@ use std::{
 };
 
 use chainscope_hygiene::{EscapedTruncated, warn_limited};
-use chainscope_latency::{
-    Run, RunId, RunInfo, Time,
-    record::Runs,
-    report::{Report, RunSummary},
-    select,
-    verdict::Options,
-};
+use chainscope_latency::{Run, RunId, RunInfo, Time, record::Runs, report::RunSummary, select};
 use chainscope_proto::v1::{LatencyBlock, Record, record::Kind};
 use chainscope_store::{Budget, Error as StoreError, LatencyQuery, Store};
 
 use super::{
     super::{code::Code, problem::Problem},
     params::{CompareQuery, Period, ReportQuery, RunsQuery},
-    transactions,
 };
 
 /// Most blocks of functions of a report or comparison: what it takes to hold and compute one is bounded.
@@ -45,51 +38,20 @@ pub(super) fn list(
     Ok(infos[surplus..].iter().map(|(info, _)| RunSummary::from(info)).collect())
 }
 
-/// A report of runs.
-pub(super) fn report(
+/// The runs of a report; all if none is named.
+pub(super) fn chosen(
     store: &Store,
     node: &str,
     query: &ReportQuery,
     budget: &Budget,
-) -> Result<Result<Report, Problem>, StoreError> {
+) -> Result<Result<Vec<Run>, Problem>, StoreError> {
     let known = known(store, node, budget)?;
     let chosen = match selected(&known, "run", &query.runs) {
         Err(problem) => return Ok(Err(problem)),
         Ok(_) if query.runs.is_empty() => known.iter().map(|info| info.id).collect(),
         Ok(chosen) => chosen,
     };
-    let mut runs = match read(store, node, &chosen, query.period, budget)? {
-        Err(problem) => return Ok(Err(problem)),
-        Ok(runs) => runs,
-    };
-    let has_all = transactions::attach(store, node, &mut runs, query.period, budget)?;
-    Ok(Ok(with_transactions(Report::of_runs(&runs, &Options::default()), has_all)))
-}
-
-/// A comparison with everything that its page shows.
-pub(super) fn comparison_report(
-    store: &Store,
-    node: &str,
-    query: &CompareQuery,
-    budget: &Budget,
-) -> Result<Result<Report, Problem>, StoreError> {
-    let [mut a, mut b] = match sides(store, node, query, budget)? {
-        Err(problem) => return Ok(Err(problem)),
-        Ok(sides) => sides,
-    };
-    let mut has_all = true;
-    for side in [&mut a, &mut b] {
-        has_all &= transactions::attach(store, node, side, query.period, budget)?;
-    }
-    Ok(Ok(with_transactions(Report::of_comparison(&a, &b, &query.options), has_all)))
-}
-
-/// Without the course of time of transactions, unless all are known.
-fn with_transactions(mut report: Report, has_all: bool) -> Report {
-    if !has_all {
-        report.transaction_types.clear();
-    }
-    report
+    read(store, node, &chosen, query.period, budget)
 }
 
 /// The runs of both sides of a comparison.

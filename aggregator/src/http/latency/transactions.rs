@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use axum::{body::Body, response::Response};
 use chainscope_hygiene::warn_limited;
 use chainscope_latency::{
-    Run, RunId, Transaction,
+    RunId, Transaction,
     record::decode_transaction,
-    report::{SLOWEST, TransactionRow, hex_prefix},
+    report::{TransactionRow, hex_prefix},
 };
 use chainscope_proto::v1::{LatencyTransaction, Record, record::Kind};
-use chainscope_store::{Budget, Error as StoreError, Order, Store, TransactionQuery};
+use chainscope_store::{Error as StoreError, Order, Store, TransactionQuery};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,16 +23,10 @@ use super::{
         response,
         rows::{self, Part, Rows},
     },
-    params::{Period, TransactionParameters},
+    params::{TransactionParameters, Transactions},
     runs,
 };
 use crate::{access::permission::ReadTrace, json};
-
-/// Most rows of a list by duration, which is read at once.
-pub(super) const MAX_SLOWEST: u64 = 1000;
-
-/// Most transactions of a report of which the course of time is computed.
-const MAX_WHOLE: usize = 100_000;
 
 /// One application of a transaction.
 #[derive(Debug, Serialize, ToSchema)]
@@ -77,14 +71,6 @@ pub(super) async fn latency_transactions(
     Ok(response::json(Body::from(slowest.await?)))
 }
 
-/// Which transactions.
-#[derive(Clone, Debug)]
-pub(super) struct Transactions {
-    pub(super) query: TransactionQuery,
-    /// Beginning of the id, in hexadecimal, upper case.
-    pub(super) id_prefix: Option<String>,
-}
-
 fn is_of(prefix: Option<&str>, transaction: &LatencyTransaction) -> bool {
     prefix.is_none_or(|prefix| hex_prefix(&transaction.id, prefix))
 }
@@ -94,60 +80,12 @@ fn row(cursor: u64, record: Record) -> Option<Row> {
     Some(Row { cursor, transaction: TransactionRow::new(run, &transaction) })
 }
 
-fn decoded(record: Record) -> Option<(RunId, Transaction)> {
+/// Run and transaction of a record.
+pub(super) fn decoded(record: Record) -> Option<(RunId, Transaction)> {
     let Record { time_ns, kind: Some(Kind::LatencyTransaction(transaction)), .. } = record else { return None };
     // Ingest stores no invalid ones.
     let defect = |defect| warn_limited!(defect, "a stored transaction is not valid");
     decode_transaction(time_ns, &transaction).map_err(defect).ok()
-}
-
-/// Gives runs their transactions that ended in the period: all, or of more than [`MAX_WHOLE`] all applications of the slowest ones.
-/// Returns whether these are all.
-pub(super) fn attach(
-    store: &Store,
-    node: &str,
-    runs: &mut [Run],
-    (from_ns, to_ns): Period,
-    budget: &Budget,
-) -> Result<bool, StoreError> {
-    let of_runs = TransactionQuery {
-        runs: runs.iter().map(|run| run.info.id.0).collect(),
-        limit: u64::MAX,
-        order: Order::OldestFirst,
-        from_ns,
-        to_ns,
-        budget: budget.clone(),
-        ..TransactionQuery::default()
-    };
-    let mut found = Vec::new();
-    if runs.is_empty() {
-        return Ok(true);
-    }
-    store.each_transaction(node, &of_runs, &mut |_, record| {
-        found.extend(decoded(record));
-        if found.len() > MAX_WHOLE { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    let is_whole = found.len() <= MAX_WHOLE;
-    if !is_whole {
-        found.clear();
-        let slowest = TransactionQuery { limit: SLOWEST as u64, ..of_runs.clone() };
-        let slowest = store.slowest_transactions(node, &slowest, &|_| true)?;
-        let mut ids: Vec<[u8; 32]> =
-            slowest.into_iter().filter_map(|(_, record)| Some(decoded(record)?.1.id.0)).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        store.each_transaction(node, &TransactionQuery { ids, ..of_runs }, &mut |_, record| {
-            found.extend(decoded(record));
-            ControlFlow::Continue(())
-        })?;
-    }
-    found.sort_by_key(|(_, transaction)| transaction.time);
-    for (id, transaction) in found {
-        if let Some(run) = runs.iter_mut().find(|run| run.info.id == id) {
-            run.transactions.push(transaction);
-        }
-    }
-    Ok(is_whole)
 }
 
 impl Rows for Transactions {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use axum::{http::HeaderMap, response::Response};
 use chainscope_proto::v1::{Record, record::Kind};
 use chainscope_store::{Error as StoreError, Order, Store, TraceQuery};
-use chainscope_trace::{Condition, Pattern, record::Decoder};
+use chainscope_trace::{Condition, record::Decoder};
 
 use super::{
     super::{
@@ -15,7 +15,7 @@ use super::{
         rows::{self, Part, Rows},
         stream,
     },
-    params::TraceParameters,
+    params::{Events, TraceParameters},
     row::TraceRow,
 };
 use crate::{access::permission::ReadTrace, json};
@@ -56,18 +56,6 @@ pub(super) async fn stream_trace_events(
 ) -> Result<Response, Problem> {
     let limit = parameters.limit;
     stream::respond(&headers, node, parameters.events()?, limit).await
-}
-
-/// Which events, and how they are shown.
-#[derive(Clone, Debug)]
-pub(super) struct Events {
-    pub(super) query: TraceQuery,
-    /// Tracepoints, any of them; empty for all.
-    pub(super) patterns: Vec<Pattern>,
-    /// Conditions, all of which must hold.
-    pub(super) conditions: Vec<Condition>,
-    /// Whether rows have payloads.
-    pub(super) with_payload: bool,
 }
 
 impl Rows for Events {

@@ -8,14 +8,11 @@ use chainscope_trace::{Condition, Pattern};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{
-    super::{
-        list::DEFAULT_LIMIT,
-        params::{boolean, either, list, number, order, parse, shown},
-        problem::Problem,
-        time::range,
-    },
-    events::Events,
+use super::super::{
+    list::DEFAULT_LIMIT,
+    params::{boolean, either, list, number, order, parse, shown},
+    problem::Problem,
+    time::range,
 };
 
 /// Most conditions of a request.
@@ -87,6 +84,18 @@ impl<S: Sync> FromRequestParts<S> for TraceParameters {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         Self::parse(parts.uri.query().unwrap_or_default())
     }
+}
+
+/// Which events, and how they are shown.
+#[derive(Clone, Debug)]
+pub(super) struct Events {
+    pub(super) query: TraceQuery,
+    /// Tracepoints, any of them; empty for all.
+    pub(super) patterns: Vec<Pattern>,
+    /// Conditions, all of which must hold.
+    pub(super) conditions: Vec<Condition>,
+    /// Whether rows have payloads.
+    pub(super) with_payload: bool,
 }
 
 impl TraceParameters {

@@ -1,10 +1,9 @@
 //! The content of a message: decoded, as a tree, and its bytes.
 
 use chainscope_hygiene::Escaped;
-use chainscope_trace::view::MonitorEntry;
+use chainscope_trace::view::{Direction, MonitorEntry};
 use ratatui::{layout::Rect, text::Line};
 
-use super::peers::arrow;
 use crate::{
     hex,
     keys::{Key, step},
@@ -57,5 +56,13 @@ impl Content {
         let first = first * (hex::LINE_BYTES / per_line);
         let dump = hex::dump_from(&self.payload, per_line, first);
         decoded.chain(dump).take(height).map(Line::from).collect()
+    }
+}
+
+/// An arrow as in the rows of messages.
+fn arrow(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Inbound => "<---",
+        Direction::Outbound => "--->",
     }
 }

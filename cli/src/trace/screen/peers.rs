@@ -1,7 +1,7 @@
 //! The screen of `p2p_monitor.py`: peers, the latest messages of one, and the content of one of those.
 
 use bytesize::ByteSize;
-use chainscope_trace::view::{Count, Direction, Monitor, MonitorEntry, MonitorPeer, PeerKey, View};
+use chainscope_trace::view::{Count, Monitor, MonitorEntry, MonitorPeer, PeerKey, View};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -257,12 +257,4 @@ fn row((pid, id): PeerKey, has_process: bool, peer: &MonitorPeer, width: u16) ->
     let (sent, received) = (count(peer.traffic.outbound), count(peer.traffic.inbound));
     let shown = cut(&peer.address, address);
     format!("{mark}{id:>6} {sent}  {received}  {shown:<address$}  {}", cut(&kind, rest))
-}
-
-/// An arrow as the rows of messages have it.
-pub(super) fn arrow(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Inbound => "<---",
-        Direction::Outbound => "--->",
-    }
 }

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::address_spaces::UnwindMapping;
 use super::super::code_files::{CodeReading, Next, container_of};
 use super::super::foreign::Answer;
-use super::super::modules::UnwindMapping;
 use super::super::reading::{MemoryEvent, ModuleId, TargetId};
 use super::MemoryProbe;
 
