@@ -103,6 +103,9 @@ fn database_options(options: &StoreOptions) -> Options {
     db.set_write_buffer_size(memtable_bytes(options));
     db.set_max_write_buffer_number(3);
     db.set_db_write_buffer_size(options.write_buffer_bytes);
+    // The size that the buffer of a file begins with. One of 1 MiB, the default, is no faster, and several are freed with each flush and
+    // compaction: 3 MiB of resident memory.
+    db.set_writable_file_max_buffer_size(64 << 10);
     // The log is kept for what is not flushed yet; a memtable that is written rarely must not hold it back.
     db.set_max_total_wal_size(4 * options.write_buffer_bytes as u64);
     // Small files can be deleted whole when their segment is evicted. A compaction needs as much free disk as it
